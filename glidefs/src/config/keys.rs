@@ -72,7 +72,7 @@ pub const SECTIONS: &[Section] = &[
                 "on_full",
                 "\"wait\"",
                 "\"wait\" or \"enospc\"",
-                "How a write behaves while the cache is full: wait for space, or fail with ENOSPC. With a store, an export at its share of the log waits in any case.",
+                "How a write behaves while the cache is full: wait for space, or fail with ENOSPC. With a store, a write of an export at its share of the log waits in any case.",
             ),
             key(
                 "engine",
@@ -97,7 +97,7 @@ pub const SECTIONS: &[Section] = &[
                 "index_max",
                 "\"512MiB\"",
                 "16MiB or more",
-                "Most memory for the indexes of all exports. When not set, a 32nd of size, and at least 64MiB: twice the need of a cache full of 4 KiB writes, and more. One export may have three times the unused part, so at most three quarters.",
+                "Most memory for the indexes of all exports. When not set, a 32nd of size, and at least 64MiB: twice the need of a cache full of 4 KiB writes, and more. One export may have three times the unused part, by weight: at the default weight three quarters at most.",
             ),
             optional(
                 "index_max_per_export",
@@ -109,7 +109,7 @@ pub const SECTIONS: &[Section] = &[
                 "log_max_per_export",
                 "\"4GiB\"",
                 "16MiB or more; only with a store",
-                "Most space of the log for data of one export that is not in the store. When not set, an export has a share: three times the part of the log which no export uses for such data, by weight.",
+                "Most space of the log for data of one export that is not in the store. Set or not, an export has a share: three times the part of the log which no export uses for such data, by weight; the lower of the two counts.",
             ),
         ],
     },
@@ -157,13 +157,13 @@ pub const SECTIONS: &[Section] = &[
                 "pack_memory",
                 "\"512MiB\"",
                 "256MiB or more",
-                "Most memory for packs: at most two thirds and 256MiB for packs being made and uploaded; packs uploaded last stay in what these leave, and in 288MiB at most, until they are merged. Taken as needed.",
+                "Most memory for packs. Packs being made and uploaded take at most two thirds, and at most 256MiB. Packs uploaded last stay in memory until they are merged, in the part which the former leave at present, and in at most 288MiB. Taken as needed.",
             ),
             key(
                 "read_memory",
                 "\"64MiB\"",
                 "4MiB or more",
-                "Most memory for blocks that READs need from the store or from the block cache. A quarter is kept for READs that need nothing from the store. Taken as needed; further READs wait. GETs under way, 64 at most, take memory of their own.",
+                "Most memory for blocks that READs need from the store, from the block cache or from packs uploaded last. A quarter is for READs that need nothing from the store, three quarters for all others. Taken as needed; further READs wait. GETs under way, 64 at most, take memory of their own: up to 4MiB each.",
             ),
             key(
                 "unconfirmed",

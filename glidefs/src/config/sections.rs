@@ -60,7 +60,7 @@ pub struct CacheSection {
     pub index_max: Option<ByteSize>,
     /// Memory for the index of one export.
     pub index_max_per_export: Option<ByteSize>,
-    /// Most space of the log for data of one export not in the store.
+    /// Most space of the log for data of one export not in the store. `None`: only the share bounds an export.
     pub log_max_per_export: Option<ByteSize>,
 }
 
