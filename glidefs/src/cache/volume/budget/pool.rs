@@ -3,11 +3,12 @@
 //! Does not own what a volume uses (`budget`), the waits (`worker/waits/held`) or the making of room (`keeper/relief`).
 //!
 //! A volume may have the *share*: [`LENT`] times the part of the resource which nobody uses, in proportion to the weight. So one
-//! busy volume of the default weight alone gets three quarters, and the share falls for all as others want some: large volumes stop, and small ones go on,
-//! with no list of volumes and no clock. Invariants: a volume above the share or above the own bound takes no write which can make
-//! the use larger; a volume with much less than both does not notice; the share is nothing when the resource is used up, so the sum
-//! stays within the bound but for requests under way at the decision, but for less than a grain for each volume, but for
-//! [`Bounds::kept_bytes`] of each volume, and but for volumes that claim less than they have (`budgeted`: with data unreadable here).
+//! busy volume of the default weight alone gets three quarters, and the share falls for all as others want some: large volumes stop,
+//! and small ones go on, with no list of volumes and no clock. Invariants: a volume above the share or above the own bound takes no
+//! write which can make the use larger; a volume with much less than both does not notice; the share is nothing when the resource is
+//! used up, so the sum stays within the bound but for requests under way at the decision, but for less than a grain for each volume,
+//! but for [`Bounds::kept_bytes`] of each volume, and but for volumes that claim less than they have (`budgeted`: with data unreadable
+//! here).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,9 +18,9 @@ use crate::fair::WEIGHT_DEFAULT;
 
 /// A volume of the default weight may have so many times the unused part.
 const LENT: u64 = 3;
-/// While anything is unused a volume may have what so many writes take, however light the volume is.
+/// While anything is unused a volume may have the bytes of so many writes, however small the weight is.
 const WRITES_MIN: u64 = 8;
-/// Parts of the resource in which the share for a first look is counted.
+/// Steps in which the use of the resource is counted for the first look of a write ([`Pool::is_near`]).
 const STEPS: u64 = 64;
 /// The unit of [`Bounds::slow_from`].
 const EIGHTHS: u64 = 8;
@@ -35,9 +36,9 @@ pub(in crate::cache) struct Bounds {
     pub growth_bytes: u64,
     /// The sum counts the bytes of each volume in whole grains, a power of two: most writes leave the sum alone.
     pub grain_bytes: u64,
-    /// A volume may have so much, also when nothing is unused: for a resource which is not used up when the sum is at the bound.
+    /// Bytes that a volume may have also when nothing is unused: for a resource which is not used up when the sum is at the bound.
     pub kept_bytes: u64,
-    /// Writes are slowed from so many eighths of the limit on.
+    /// Writes are slowed from so many eighths of the allowed bytes on.
     pub slow_from: u64,
 }
 
@@ -48,7 +49,7 @@ pub(in crate::cache) struct Claim {
     pub weight: u16,
 }
 
-/// Apart from the rest, which each write reads.
+/// In a cache line apart from the rest of the pool, which each write reads.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Sum(AtomicU64);
@@ -57,8 +58,8 @@ struct Sum(AtomicU64);
 #[derive(Debug)]
 pub(in crate::cache) struct Pool {
     bounds: Bounds,
-    /// Where slowing begins: at the own bound, and for the default weight at the share at the end of the present step. For a
-    /// first look.
+    /// For a first look: the bytes at which slowing begins, by the bound of one volume, and by the share of the default weight at the
+    /// end of the present step.
     near_bound: u64,
     near_share: AtomicU64,
     bytes: Sum,
@@ -69,9 +70,9 @@ impl Bounds {
         (self.bytes_max / STEPS).max(1)
     }
 
-    /// The part of `limit` from which on writes are slowed.
-    fn slow_part(&self, limit: u64) -> u64 {
-        limit / EIGHTHS * self.slow_from
+    /// The part of `allowed` bytes from which on writes are slowed.
+    fn slow_part(&self, allowed: u64) -> u64 {
+        allowed / EIGHTHS * self.slow_from
     }
 
     /// Where slowing begins for the default weight at the end of the step in which `bytes` are used.
@@ -113,12 +114,12 @@ impl Pool {
         }
     }
 
-    /// The most that a volume of `weight` may have at present.
-    pub(super) fn limit(&self, weight: u16) -> u64 {
-        self.limit_behind(weight, 0)
+    /// Most bytes that a volume of `weight` may have at present: the share, or the own bound if lower.
+    pub(super) fn allowed(&self, weight: u16) -> u64 {
+        self.allowed_behind(weight, 0)
     }
 
-    fn limit_behind(&self, weight: u16, coming: u64) -> u64 {
+    fn allowed_behind(&self, weight: u16, coming: u64) -> u64 {
         let used = self.bytes().saturating_add(coming).saturating_add(self.bounds.growth_bytes);
         let unused = self.bounds.bytes_max.saturating_sub(used);
         let least = if unused == 0 { 0 } else { WRITES_MIN * self.bounds.growth_bytes };
@@ -133,27 +134,27 @@ impl Pool {
 
     /// As [`Self::pace`], where `coming` bytes more, of this volume or of others, are about to be used.
     pub fn pace_behind(&self, own: Claim, coming: u64) -> Pace {
-        let limit = self.limit_behind(own.weight, coming);
+        let allowed = self.allowed_behind(own.weight, coming);
         let used = own.bytes.saturating_add(coming).saturating_add(self.bounds.growth_bytes);
-        if used > limit {
+        if used > allowed {
             return Pace::Wait;
         }
-        let slow_from = self.bounds.slow_part(limit);
+        let slow_from = self.bounds.slow_part(allowed);
         let over = used.saturating_sub(slow_from);
-        let nanos = PAUSE_MAX.as_nanos() * u128::from(over) / u128::from((limit - slow_from).max(1));
+        let nanos = PAUSE_MAX.as_nanos() * u128::from(over) / u128::from((allowed - slow_from).max(1));
         match u64::try_from(nanos).unwrap_or(u64::MAX) {
             0 => Pace::Go,
             nanos => Pace::Pause(Duration::from_nanos(nanos)),
         }
     }
 
-    /// The use to which a volume should come down; `None` where the volume may stay.
+    /// The bytes to which a volume should come down, half of the allowed ones; `None` where the volume has no more.
     pub fn target(&self, own: Claim) -> Option<u64> {
-        let target = self.limit(own.weight) / 2;
+        let target = self.allowed(own.weight) / 2;
         (own.bytes > target).then_some(target)
     }
 
-    /// Whether a volume is near the limit.
+    /// Whether a volume is so near the allowed bytes that a write has to ask [`Self::pace`].
     #[inline]
     pub fn is_near(&self, own: Claim) -> bool {
         let share = weighed(self.near_share.load(Ordering::Relaxed), own.weight);

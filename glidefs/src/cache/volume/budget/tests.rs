@@ -69,7 +69,7 @@ fn one_volume_alone_gets_three_quarters_and_gives_way_when_others_come() {
         assert!(small.to_ask(resource, WEIGHT_DEFAULT).is_none(), "a small volume does not notice");
         assert!(large.to_ask(resource, WEIGHT_DEFAULT).is_some());
         small.set(resource, MAX / 16);
-        assert_eq!(pool.target(of(MAX / 4 * 3)), Some(pool.limit(WEIGHT_DEFAULT) / 2));
+        assert_eq!(pool.target(of(MAX / 4 * 3)), Some(pool.allowed(WEIGHT_DEFAULT) / 2));
         assert_eq!(pool.pace(of(MAX / 16)), Pace::Go, "the small one is below the share of the large one");
         large.set(resource, 0);
         assert_eq!((pool.bytes(), pool.target(of(MAX / 16))), (MAX / 16, None));
@@ -144,11 +144,11 @@ proptest! {
             for _ in 0..rounds {
                 let own = Claim { bytes: usage.bytes(resource), weight };
                 let pace = pool.pace(own);
-                prop_assert_eq!(pace == Pace::Wait, own.bytes + growth > pool.limit(weight));
+                prop_assert_eq!(pace == Pace::Wait, own.bytes + growth > pool.allowed(weight));
                 let has_to_ask = usage.to_ask(resource, weight).is_some();
                 if !has_to_ask {
                     let late = 3 * growth * u64::from(weight) / 100;
-                    prop_assert!(own.bytes <= slow_part(pool.limit(weight)) + late + 8, "the first look is on the safe side");
+                    prop_assert!(own.bytes <= slow_part(pool.allowed(weight)) + late + 8, "the first look is on the safe side");
                 }
                 if pace != Pace::Wait || !has_to_ask {
                     usage.set(resource, usage.bytes(resource) + growth);
