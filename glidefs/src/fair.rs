@@ -5,7 +5,8 @@
 //! small a newcomer is.
 //!
 //! The order is that of virtual finish times: of the moments at which the items would end if all keys were served at the same time,
-//! each at a rate in proportion to the weight (generalized processor sharing). Virtual time is the cost served to a key of weight one.
+//! each at a rate in proportion to the weight (generalized processor sharing). Virtual time is the cost which a key of weight one, had
+//! the key always had items, would have been served.
 //! A key's first item starts at the virtual finish time of the key's last item, or now if later, and ends cost ÷ weight later. So a
 //! key which asks for little is served at once, however many others ask for much, as long as the key stays within its part by weight
 //! (weighted fair queueing: Demers, Keshav and Shenker, 1989). Virtual time never lags behind the earliest start of a waiting item (as
@@ -38,7 +39,7 @@ pub(crate) const WEIGHT_MAX: u16 = 1000;
 
 /// Time for a cost of one at weight one. Larger than any weight, so that the rounding of a quotient is small.
 const TIME_SCALE: u128 = 1 << 20;
-/// Most keys without items remembered by an empty queue. Beyond this number the queue forgets all of these keys, and the surplus of each.
+/// Most keys without items that an empty queue remembers. Beyond this number the queue forgets all of these, and the surplus of each.
 const RESTING_MAX: usize = 1024;
 
 /// Virtual time. 128 bits do not run out: a cost has 64.
@@ -180,7 +181,7 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
         let value = self.take(first);
         let of_key = &mut self.keys[key];
         if of_key.first.is_none() {
-            // A lead over the clock must not add up over many short queues.
+            // A key that has one item again and again must not add up a surplus.
             of_key.start = of_key.start.min(self.now.saturating_add(time_of(cost, of_key.weight)));
         }
         self.enter(key);
@@ -229,7 +230,7 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
         key.first.is_some_and(|first| may(&key.name, &self.items[first].value))
     }
 
-    /// Takes an item out of the list of its key, a key in none of the orders.
+    /// Takes an item out of the list of its key. Call between [`Self::leave`] and [`Self::enter`] of the key.
     fn take(&mut self, place: usize) -> T {
         let Item { value, key, before, behind, .. } = self.items.remove(place);
         match before {
@@ -288,7 +289,7 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
         self.weights -= u128::from(key.weight);
     }
 
-    /// Moves the clock on by a service of cost `cost`, shared by all keys until each ends.
+    /// Moves the clock on by a service of cost `cost`, which all keys share by weight: a key without items only until its last item ends.
     fn pass(&mut self, cost: u64) {
         let mut work = work_of(cost);
         while let Some(&(end, _)) = self.resting.first() {
@@ -300,7 +301,7 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
             self.advance(end);
         }
         self.advance(self.now.saturating_add(work / self.weights.max(1)));
-        // All waiting keys are ahead of the clock: nobody was served the time between.
+        // Where the first items of all keys start later than now, no key was owed the time between.
         if let Some(&(start, _)) = self.starts.first() {
             self.advance(start);
         }
@@ -318,7 +319,7 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
 
 /// Time which a service of this cost adds to the clock of a key of weight one.
 fn work_of(cost: u64) -> Time {
-    // A stream of items without a cost would keep the others out.
+    // A stream of items without a cost would keep all other keys waiting.
     Time::from(cost.max(1)).saturating_mul(TIME_SCALE)
 }
 

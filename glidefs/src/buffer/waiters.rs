@@ -6,8 +6,8 @@
 //! # The order which is guaranteed
 //!
 //! - The waiters of one owner are granted memory in the order of arrival, whatever their sizes.
-//! - Owners are served by weighted fair queueing ([`crate::fair`]), with the bytes of the size class as the cost: of two owners who always
-//!   wait, each gets bytes in proportion to the weight.
+//! - Owners are served by weighted fair queueing ([`crate::fair`]), with the bytes of the size class as the cost: of two owners who
+//!   always wait, each gets bytes in proportion to the weight.
 //! - One waiter is the next one. Memory is granted to nobody else until the next one has enough memory, so a large waiter is not
 //!   starved by small ones. No later arrival takes the place of the next one.
 //! - While anybody waits, nobody gets memory without waiting (`pool`).

@@ -1,8 +1,9 @@
 //! A few threads for pure work in a row: reading and checking, ahead of one thread that decides and changes.
 //!
-//! Owns the threads, which end before [`in_order`] returns, and the bound on results that wait. Does not own the meaning of the work.
-//! Invariants: results are taken on the calling thread, one at a time and in the order of the items, however many threads work; of
-//! several failures the first in this order counts; with one hand nothing runs ahead, and no thread is made.
+//! A *hand* is one of these threads, the calling thread included. Owns the threads made here, which end before [`in_order`] returns,
+//! and the bound on results that wait. Does not own the meaning of the work. Invariants: results are taken on the calling thread, one
+//! at a time and in the order of the items, however many threads work; of several failures the first in this order counts; with one
+//! hand nothing runs ahead, and no thread is made.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,12 +11,15 @@ use std::thread;
 
 use crate::locks::MutexExt;
 
-/// Most hands that are of use: the calling thread takes results no faster.
+/// Most hands that are of use: with more, results would wait for the calling thread.
 pub const HANDS_MAX: usize = 8;
 
 /// Does `work` for each of `items` on up to `hands` threads, the calling thread included, and calls `take` with each result. Items up
 /// to `hands + 1` behind the one taken are begun or wait, and no others. After an error of `take` nothing more is taken; work under
 /// way comes to its end.
+///
+/// # Errors
+/// The error of `take`.
 pub(super) fn in_order<I, R, E>(
     hands: usize,
     mut items: I,
@@ -40,7 +44,7 @@ where
         let _over = Over(&row);
         for _ in 1..hands {
             let helper = thread::Builder::new().name("cache-hand".into());
-            // Where no thread can be had, the threads there are do all the work.
+            // If the system gives no further thread, the threads made so far do all the work.
             if helper.spawn_scoped(scope, || row.help(&work)).is_err() {
                 break;
             }

@@ -1,8 +1,8 @@
 //! Opening a cache: the log on the disk becomes the indexes, and no stable record is lost without an error for the readers of its
 //! sectors.
 //!
-//! Owns the order of the steps: segment files are read and checked ahead, on several threads, and one thread takes the findings, in the
-//! order of the segments. Does not own the formats, or the use of segments after the start. Invariants: a failed open
+//! Owns the order of the steps: segment files are read and checked ahead, on several threads, and one thread takes the findings, in
+//! the order of the segments. Does not own the formats, or the use of segments after the start. Invariants: a failed open
 //! changed nothing stable; after an open without failure every segment with records, dropped records included, is sealed and
 //! stable, or given up to the keeper, so no record dropped by this recovery can come back; damage to a segment costs the data in
 //! the damaged place. Damage keeps the cache from opening in three cases: no segment file can be read; a file with data is

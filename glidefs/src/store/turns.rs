@@ -1,10 +1,11 @@
 //! Turns of readers: how much of a resource is taken at once, and which volume gets the next turn.
 //!
-//! Owns turns and the queues for a turn. Does not own what a turn is for: a GET under way, or memory (`volume/view/read_memory`). A turn takes
-//! a part of the resource, its *cost*. Invariants: nothing is taken while nothing is free, so all turns together exceed the resource by less
-//! than the last of them; turns go to waiting volumes by weighted fair queueing, however many each wants; after each turn of a volume but its
-//! only one, the volume has at most [`FREE_RATIO`] times what is left free, so that a volume whose GETs are never answered leaves
-//! something to the others.
+//! A *turn* here is the right of a reader to a part of the resource, until the turn is dropped; the size of the part is the *cost* of the
+//! turn. Owns turns and the queues for a turn. Does not own the resource: GETs under way, or memory (`volume/view/read_memory`).
+//! Invariants: no turn is given while nothing is free, so all turns together exceed the resource by less than the cost of the last one;
+//! turns go to waiting volumes by weighted fair queueing, however many each wants; a volume with a turn gets another one only if the
+//! volume then has at most [`FREE_RATIO`] times the part left free, so that a volume whose GETs are never answered leaves something to
+//! the others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,7 +16,7 @@ use super::ids::VolumeId;
 use crate::fair::{Fair, Place};
 use crate::locks::MutexExt;
 
-/// How many times what is left free a volume may have.
+/// A volume with several turns may have so many times the part left free.
 const FREE_RATIO: u64 = 3;
 
 /// A volume with readers, and the weight of the volume among others.
@@ -33,7 +34,7 @@ pub(super) struct Turns(Mutex<Inner>);
 struct Inner {
     size: u64,
     taken: u64,
-    /// What each volume has taken, without volumes that have nothing.
+    /// The sum of the costs of each volume's turns, without volumes that have no turn.
     held: HashMap<VolumeId, u64>,
     waiting: Fair<VolumeId, Asker>,
     /// The place in `waiting` of each asker, by number.
@@ -42,7 +43,7 @@ struct Inner {
     number: u64,
 }
 
-/// Who waits for a turn.
+/// A reader that waits for a turn.
 #[derive(Debug)]
 struct Asker {
     number: u64,
@@ -62,7 +63,7 @@ impl Drop for Wait<'_> {
         let mut inner = self.turns.lock();
         let Some(place) = inner.places.remove(&self.number) else { return };
         inner.waiting.remove(&place);
-        // The asker behind may want less.
+        // The next asker of the volume may want less.
         let granted = inner.grant();
         drop(inner);
         self.turns.hand_out(granted);
@@ -97,13 +98,13 @@ impl Turn {
 }
 
 impl Turns {
-    /// Turns at a resource of `size`.
+    /// Turns at a resource of `size`, in the unit of the costs.
     pub fn new(size: u64) -> Arc<Self> {
         let (held, waiting, places) = (HashMap::new(), Fair::new(), HashMap::new());
         Arc::new(Self(Mutex::new(Inner { size, taken: 0, held, waiting, places, number: 0 })))
     }
 
-    /// Waits for a turn of cost `cost` for `reader`.
+    /// Waits for a turn of cost `cost` for `reader`, behind the volume's other readers. To give up, drop the future.
     pub async fn take(self: &Arc<Self>, reader: Reader, cost: u64) -> Turn {
         let Reader { volume, weight } = reader;
         loop {
@@ -133,14 +134,14 @@ impl Turns {
         free.then(|| Turn { turns: Arc::clone(self), volume, cost })
     }
 
-    /// How much of the resource is taken.
+    /// The sum of the costs of all turns.
     pub fn taken(&self) -> u64 {
         self.lock().taken
     }
 
     fn hand_out(self: &Arc<Self>, granted: Vec<(VolumeId, Asker)>) {
         for (volume, Asker { cost, sender, .. }) in granted {
-            // Who has just given up leaves the turn in the error, whose drop gives the turn back.
+            // If the asker has just given up, the turn is in the error, and the drop of the error gives the turn back.
             drop(sender.send(Turn { turns: Arc::clone(self), volume, cost }));
         }
     }
@@ -180,7 +181,7 @@ impl Inner {
     /// Takes turns for waiting volumes as long as something is free.
     fn grant(&mut self) -> Vec<(VolumeId, Asker)> {
         let mut granted = Vec::new();
-        // While nothing is free nobody may take: the waiting volumes need not be asked.
+        // While nothing is free no volume may take a turn: the waiting volumes need not be asked.
         while self.free() > 0 {
             let free = self.free();
             let Self { held, waiting, .. } = self;

@@ -16,15 +16,15 @@
 //!                           block device               (`Queues::answer`)          scheduler
 //!  the next turn            the kernel: completion     any completion              first in, first     goes on   goes on
 //!                           queue; `Ring::seen`                                    out
-//!  a share of a turn        `Loop::ready`              nobody: the next turn       in turns; all that  goes on   goes on
+//!  a part of a turn         `Loop::ready`              nobody: the next turn       in turns; all that  goes on   goes on
 //!                                                      begins at once              fits as it came
 //!  a limit of the export    `Loop::limited`            `LimitedRequests::due`: a  first in, first     goes on   goes on
 //!  (R, W)                                              reservation, or 250 ms     out in an export;
 //!                                                                                 READs and writes
 //!                                                                                 apart
 //!  less at risk, packs      `Loop::held`               `HeldWrites::due`: a pause  first in, first     refused   goes on
-//!  merged, or memory for                               or 10 ms                    out in an export;
-//!  the index (W)                                                                   lowest id first
+//!  merged, memory for the                              or 10 ms                    out in an export;
+//!  index, or log share (W)                                                         lowest id first
 //!  log space (W)            `Loop::log_line`           the inbox (a segment, room  in turns            fails     goes on
 //!                                                      given back); a pause; a
 //!                                                      turn that ended a request

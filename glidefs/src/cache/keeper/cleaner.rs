@@ -30,11 +30,11 @@ use crate::units::{ExportId, FRAME_SECTORS, SECTOR_BYTES};
 
 /// Most segments whose records are read in one step.
 const CANDIDATES: usize = 8;
-/// Divisor: cleaning must free at least this part of a segment, when there is time, and when there is not.
+/// Divisors of a segment: cleaning must free at least this part. The first holds without a store, and with a store once no more than the
+/// reserve is free; the urgent one holds without a store once no more than the reserve is free.
 const GAIN_DIVISOR: u32 = 8;
 const GAIN_DIVISOR_URGENT: u32 = 64;
-/// The divisor where there is a store, and time: a writeback frees more than a move, but nothing of data that can never be
-/// written back.
+/// The divisor with a store while more is free: a writeback frees more than a move, but nothing of data that can never be written back.
 const GAIN_DIVISOR_STORE: u32 = 2;
 
 /// Failures of the disk in a row after which cleaning goes on in another segment.
@@ -177,8 +177,8 @@ impl Cleaner {
         found.into_iter().map(|(_, _, number)| number).collect()
     }
 
-    /// Whether a segment, unchanged since, was passed over by a judgement at least as generous: a gain too small at leisure may be
-    /// enough when cleaning is urgent.
+    /// Whether a segment, unchanged since, was passed over when no more frames were asked for than `gain_min`: a gain too small at
+    /// leisure may be enough when cleaning is urgent.
     fn was_passed(&self, shared: &Shared, number: u32, info: &SegmentInfo, gain_min: u32) -> bool {
         if let Some(unread) = self.unread.get(&number).filter(|unread| unread.segment_id == info.segment_id())
         {
@@ -189,7 +189,7 @@ impl Cleaner {
             .is_some_and(|passed| passed.counts == counts(info) && passed.gain_min <= gain_min)
     }
 
-    /// Moves everything needed out of segment number `number`, if moving frees `gain_min` frames. With 0, whatever moving frees.
+    /// Moves everything needed out of segment number `number`, if moving frees `gain_min` frames; with 0 in any case.
     fn clean(
         &mut self,
         shared: &Shared,

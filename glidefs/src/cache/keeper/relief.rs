@@ -1,8 +1,8 @@
-//! Making room for volumes which use most of their budget, of the log or of memory for the index: the data is written back, and of
-//! a large index the content in the store is forgotten.
+//! Making room for volumes which use more than half of their share of the log or of memory for indexes: the data is written back, and
+//! of a large index the clean extents are forgotten.
 //!
-//! Does not own the budgets (`volume/budget`). Without a store only the client can make room. Invariant: as in cleaning, the catalog
-//! notes that nothing as old may be taken from the log any more before anything is forgotten.
+//! Does not own the budgets (`volume/budget`), or writeback. Without a store only the client can make room. Invariant: as in cleaning,
+//! before anything is forgotten the catalog notes that nothing as old may be taken from the log any more.
 
 use std::io;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ struct Eviction {
 }
 
 impl Relief {
-    /// Forgets about `extents` extents, and returns whether there is more to do. Blocks on the catalog.
+    /// Forgets about `extents` clean extents, and returns whether there is more to do. Blocks on the catalog.
     pub fn step(&mut self, shared: &Shared, extents: usize) -> bool {
         if self.evictions.is_empty() {
             self.look(shared);
@@ -57,7 +57,7 @@ impl Relief {
         true
     }
 
-    /// Finds the volumes with too large a part. Their data not in the store is written back.
+    /// Finds the volumes above half of a share, asks for the writeback of each, and begins the evictions in the large indexes.
     fn look(&mut self, shared: &Shared) {
         let now = shared.clock.now();
         if now < self.next_look || !shared.budget.take_asked() {

@@ -22,7 +22,8 @@ const UNKNOWN_SHARD: u32 = CLEANER - 1;
 const NAMELESS: u64 = 0;
 
 impl Recovery<'_> {
-    /// Finds out from `answer` which segment `file`, of number `number`, holds, if any.
+    /// Finds out from `answer` which segment `file`, of number `number`, holds, if any. Fails where a newer glidefs wrote the segment,
+    /// or where a file with data is shorter than a segment.
     pub fn identify(
         &mut self,
         number: u32,

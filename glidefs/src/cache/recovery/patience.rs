@@ -2,8 +2,8 @@
 //!
 //! Owns how long a start waits for failing reads. Does not own the meaning of a read that goes on failing. Invariant: all reads
 //! of the log wait no longer together than [`PAUSES_MS`] say, however many fail, on however many threads: reads that fail at the same
-//! time share a pause, and no read fails for good while another waits in a pause. A start without the checkpoint that the start tried
-//! reads the log twice.
+//! time share a pause, and no read fails for good while another waits in a pause. A start that tried a checkpoint in vain reads the
+//! log once more, with all pauses again.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;

@@ -29,7 +29,7 @@ pub(super) type Failed = (&'static str, io::Error);
 pub(super) enum Answer {
     /// The file is shorter than a segment; the first frame.
     Short(io::Result<Box<Frame>>),
-    /// What the two ends of the file say, and the traces of records where the ends say nothing.
+    /// The segment as the two ends of the file tell, and the traces of records where the ends tell nothing.
     Ends(Identity, Traces),
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Traces {
 pub(super) enum Contents {
     /// As the footer lists the records.
     Footer(Vec<FooterRecord>),
-    /// As a walk found the records; why the footer of a sealed segment is not used.
+    /// As a walk found the records; with the reason why the footer of a sealed segment is not used.
     Walked { bad_footer: Option<Unusable>, walk: io::Result<Walk> },
 }
 

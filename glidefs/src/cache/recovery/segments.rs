@@ -1,8 +1,8 @@
 //! The segments found by recovery, and the records in each.
 //!
-//! Does not own which segment a file holds (`identify`), reading the file (`reading`), the consequences of records that cannot be found
-//! (`losses`), or making segments stable (`closing`). Invariants: a structure the disk does not read, or gives back changed, costs no more than the
-//! structure itself; nothing is written.
+//! Does not own which segment a file holds (`identify`), reading the file (`reading`), the consequences of records that cannot be
+//! found (`losses`), or making segments stable (`closing`). Invariants: a structure the disk does not read, or gives back changed,
+//! costs no more than the structure itself; nothing is written.
 //!
 //! ```text
 //!  on the disk                     trailer  closed  walk           state after reading   closing writes
@@ -150,7 +150,8 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    /// Takes `contents`, the records of the segment `found`, into the indexes.
+    /// Takes `contents`, the records of the segment `found`, into the indexes. Fails where the disk did not let a walk read, or where a
+    /// newer glidefs wrote the segment.
     pub fn take_in(&mut self, found: &mut Found, contents: Contents) -> Result<(), CacheError> {
         let number = found.number;
         let (records, tail) = match contents {

@@ -4,7 +4,8 @@
 //! (`worker/waits/held`) or the making of room (`keeper/relief`).
 //!
 //! A volume's use of the log is the frames which only the writeback of the volume can make free: those with data in the layers
-//! `active` and `frozen`. Replaced content is cleaned, and clean content is evicted, whenever room is needed.
+//! `active` and `frozen`, a frame once for each extent with data there. Replaced content is cleaned, and clean content is evicted,
+//! whenever room is needed.
 
 mod pool;
 
@@ -20,10 +21,11 @@ use crate::units::{FRAME_BYTES, REQUEST_BYTES_MAX};
 const INDEX_GROWTH_BYTES: u64 = 1024;
 /// Most log space that one write takes, without the header of the record.
 const LOG_GROWTH_BYTES: u64 = REQUEST_BYTES_MAX as u64;
-/// Log space that a volume may have however much others have. Segments are free then, kept for cleaning and for this; the log line
-/// has the writes wait if not (`worker/waits/log_line`).
+/// Log space that a volume may have however much others have: the sum over all volumes leaves some segments free (`log/pressure`).
+/// Where none is free, the writes wait for log space like all others (`worker/waits/log_line`).
 const LOG_KEPT_BYTES: u64 = 8 * LOG_GROWTH_BYTES;
-/// The log has so many grains, or grains of one frame: ten thousand exports are counted exactly enough.
+/// The log has so many grains at most, and at least half as many, or grains of one frame: the uncounted rests of ten thousand exports
+/// are 2 % of the log at most.
 const LOG_GRAINS: u64 = 1 << 20;
 
 /// The bounds on the parts of the cache that exports share.
@@ -33,7 +35,7 @@ pub struct Budgets {
     pub index_bytes_max: u64,
     /// Most memory for the index of one export, bytes.
     pub index_bytes_max_per_export: u64,
-    /// Most log space for data of one export which is not in the store, bytes. Without a store without effect.
+    /// Most log space for data of one export which is not in the store, bytes. No effect without a store.
     pub log_bytes_max_per_export: u64,
 }
 
@@ -71,9 +73,9 @@ impl Resource {
 pub(in crate::cache) struct Budget {
     pub index: Pool,
     pub log: Pool,
-    /// Whether a write fails where a wait would have no end but by the client.
+    /// Whether a write fails where only the client could end the wait.
     fails: bool,
-    /// Some volume asked for more since the last look of the keeper.
+    /// Some volume came near its share or bound since the last look of the keeper.
     asked: AtomicBool,
 }
 
@@ -88,7 +90,7 @@ impl Budget {
             kept_bytes: 0,
             slow_from: 4,
         });
-        // A burst finds the whole share but an eighth at full speed: that is what the cache is for.
+        // A burst is taken at full speed up to seven eighths of the share: the cache is there for bursts.
         let log = Pool::new(Bounds {
             bytes_max: log_bytes_max,
             bytes_max_per_export: budgets.log_bytes_max_per_export,
@@ -107,7 +109,7 @@ impl Budget {
         }
     }
 
-    /// Whether a write without hope fails.
+    /// Whether a write fails where only the client could end the wait.
     pub fn fails(&self) -> bool {
         self.fails
     }
@@ -117,7 +119,7 @@ impl Budget {
         self.asked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether some volume asked for more since the last call.
+    /// Whether some volume called [`Self::ask`] since the last call.
     pub fn take_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Relaxed)
     }

@@ -2,8 +2,8 @@
 //!
 //! Does not own the decision (`budget`). Invariants: a write which leaves the index with no more extents than before never waits for
 //! the index, so a client can always make room; of such writes only those with sectors of their own are under way at once, as each
-//! counts on the extents which the index has now. Only data, and zeroes too short to free a frame, wait for a share of the log, and only
-//! where writeback makes room: no write of a volume which is lost or has no store.
+//! counts on the extents which the index has now. Only data, and zeroes so short that they may take a frame more, wait for a share of the
+//! log, and only where writeback makes room: no write of a volume which is lost or has no store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +55,8 @@ impl Volume {
         self.usage.note(inner.layers.index_bytes(), inner.layers.log_bytes());
     }
 
-    /// When a WRITE may go on with the share of the log that the volume may have, where `bytes` of WRITEs just let go on, of any
-    /// volume, are not counted yet. `paused` says that the WRITE has paused already.
+    /// When a write may go on with the share of the log that the volume may have, where `bytes` of data of writes just let go on, of
+    /// any volume, are not counted yet. `paused` says that the write has paused already.
     #[inline]
     pub fn log_pace(&self, bytes: u64, paused: bool) -> Pace {
         match self.usage.to_ask(Resource::Log, self.weight()) {

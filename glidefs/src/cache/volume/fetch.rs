@@ -2,8 +2,8 @@
 //!
 //! Owns how long a READ waits for the store, and the events that end the wait. Does not own the probes of a store which is away
 //! (`store::outage`). Invariants: a READ fails only for a reason that no waiting would mend, or because the export limits the
-//! wait; a READ that waits for a store which cannot be reached holds no turn and no memory of others; when the daemon stops there is
-//! no answer.
+//! wait; a READ that waits for a store which cannot be reached holds no turn, no place and no memory for blocks; when the daemon
+//! stops there is no answer.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! State shared by all volumes of a process: store, notes, readers, memory for uploads, writers.
 //!
-//! Owns memory for packs being made, and the order of note and creation: a manifest is noted before the store is asked to create
+//! Owns the memory for packs being made, and the order of note and creation: a manifest is noted before the store is asked to create
 //! the manifest. Does not own any single volume.
 
 mod holder;
@@ -66,7 +66,7 @@ pub struct VolumeStoreOptions {
     /// Memory for packs being made, uploaded, and uploaded last, together, bytes: as packs are made, packs uploaded last are
     /// forgotten. `None`: `upload_bytes_max` and `recent_bytes_max` together.
     pub pack_bytes_max: Option<u64>,
-    /// Memory for the blocks of READs of all volumes together, bytes. The last READ to take memory may exceed this.
+    /// Memory for the blocks of READs of all volumes together, bytes. Exceeded by less than the needs of two READs.
     pub read_bytes_max: u64,
     /// Level of zstd for data: 1 is fast, 19 is small.
     pub zstd_level: i32,
@@ -155,6 +155,7 @@ impl Host {
         self.upload_memory(permits.min(self.upload_permits)).await
     }
 
+    /// Waits for `permits` MiB, and has packs uploaded last leave memory for these.
     async fn upload_memory(&self, permits: u32) -> Result<OwnedSemaphorePermit, VolumeError> {
         // The semaphore is never closed.
         let permit =
@@ -171,7 +172,7 @@ impl Host {
         u64::from(self.upload_permits).saturating_sub(free) << 20
     }
 
-    /// Memory that packs being made leave to packs uploaded last, bytes.
+    /// Memory that packs being made leave to packs uploaded last at present, bytes; `u64::MAX` without `pack_bytes_max`.
     pub fn recent_bytes_max(&self) -> u64 {
         self.options.pack_bytes_max.map_or(u64::MAX, |max| max.saturating_sub(self.upload_bytes()))
     }

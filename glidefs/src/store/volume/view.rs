@@ -45,7 +45,7 @@ pub struct View {
     loaded: Arc<LoadedManifest>,
 }
 
-/// What a READ needs, all of it on this host.
+/// The packs and blocks that a READ needs, all on this host.
 struct Here {
     packs: Vec<Opened>,
     parts: Vec<Part>,
@@ -77,6 +77,9 @@ impl View {
 
     /// As [`Self::read`], for a READ of a device that needs only `parts` of `range`: damage elsewhere in `range` is no error, and the
     /// bytes elsewhere mean nothing. Waits for memory for the blocks; the result takes memory as long as the result lives.
+    ///
+    /// # Errors
+    /// [`VolumeError::Damaged`] when a sector of `parts` is damaged.
     pub async fn read_parts(&self, range: SectorRange, parts: &[SectorRange]) -> Result<Bytes, VolumeError> {
         parts.iter().try_for_each(|part| self.loaded.check(*part))?;
         let Some(reader) = self.store.reader() else { return Ok(join(range, &self.stored(range).await?)) };
@@ -84,14 +87,14 @@ impl View {
             return Ok(bytes);
         }
         let _place = self.reader.read_memory.place(reader).await;
-        // In a box, which a READ without a place does not have yet.
+        // In a box, so that a READ that waits for a place takes little memory.
         Box::pin(async {
             let mut packs = self.open_packs(range).await?;
             let bytes = memory_bytes(range, &resolve(&packs, range));
             let memory = match self.reader.read_memory.try_remote(reader, bytes) {
                 Some(memory) => memory,
                 None => {
-                    // As in `read_here`, for as long as READs with memory get no answer.
+                    // As in `read_here`: no index during the wait, which may last until the GETs of other READs are answered.
                     drop(packs);
                     let memory = self.reader.read_memory.remote(reader, bytes).await;
                     packs = self.open_packs(range).await?;
@@ -112,7 +115,7 @@ impl View {
             Some(memory) => (here, memory),
             None => {
                 let bytes = here.bytes;
-                // Who waits for memory holds no index, which the cache of indexes might give up meanwhile.
+                // A READ that waits for memory holds no index: the cache may give the index up meanwhile, to free the memory.
                 drop(here);
                 let memory = self.reader.read_memory.local(reader, bytes).await;
                 (self.open_here(range)?, memory)
@@ -122,7 +125,7 @@ impl View {
         Some(holding(join(range, &extents), memory))
     }
 
-    /// What a READ of `range` needs, if this host seems to have all of it.
+    /// The packs and blocks that a READ of `range` needs, if this host seems to have all of these. Makes no request.
     fn open_here(&self, range: SectorRange) -> Option<Here> {
         let (mut packs, mut missing) = (Vec::new(), vec![range]);
         for pack in self.loaded.reaching(range) {

@@ -1,12 +1,12 @@
 //! Writes which are held back: their export bounds the data at risk, packs of the export are merged more slowly than made, the
 //! index of the export may not grow, or the export has its share of the log.
 //!
-//! Owns the order within an export: first in, first out, but for writes which a full index or the log holds back: a write which
-//! leaves the index no larger, or zeroes of a frame and more, go on before these, so that a client can make room. Bounds
-//! are of one export, so exports do not compete here; the turns of exports are made behind (`ready`). Does not own the bounds
-//! (`cache::Volume::pace`, `cache::Volume::index_pace`, `cache::Volume::log_pace`).
-//! Invariants: a held write of one export keeps no other export waiting; a held write has neither a buffer nor log space;
-//! where the client alone can make room in an index, some tags of each queue have no held write.
+//! Owns the order within an export: first in, first out. But writes which leave the index no larger overtake a first write held back by
+//! a full index, and zeroes which take no log space overtake one held back by the log, so a client can make room. Each export is asked
+//! for itself; the order across exports is made behind (`ready`). Does not own the bounds (`cache::Volume::pace`,
+//! `cache::Volume::index_pace`, `cache::Volume::log_pace`). Invariants: a held write of one export keeps no other export waiting; a
+//! held write has neither a buffer nor log space; where the client alone can make room in an index, some tags of each queue have no
+//! held write.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(10);
 pub struct HeldWrites {
     /// No export in here is without writes.
     exports: BTreeMap<ExportId, HeldExport>,
-    /// No write may be asked for before this time.
+    /// When to ask next whether a write may go on.
     due: Option<Instant>,
     /// Writes found by one look. Empty between turns.
     leaving: VecDeque<Released>,
@@ -58,7 +58,7 @@ pub enum Reason {
 #[derive(Debug)]
 struct HeldExport {
     volume: Arc<Volume>,
-    /// Each with the time at which the write may be asked for, once the write is the first.
+    /// Each with the time before which nobody asks whether the write, once the first, may go on.
     writes: VecDeque<(TagRequest, Instant)>,
     /// Why the first write is held back, and up to when the time was counted.
     reason: Reason,
@@ -216,7 +216,7 @@ impl HeldExport {
     }
 }
 
-/// Whether `request` goes on behind a first write only which is held back for `reason`.
+/// Whether `request` goes on only behind a first write which is held back for `reason`.
 fn is_in_line(reason: Reason, request: &TagRequest) -> bool {
     match reason {
         Reason::Risk => true,
@@ -225,14 +225,14 @@ fn is_in_line(reason: Reason, request: &TagRequest) -> bool {
     }
 }
 
-/// Whether the data of the export may take more frames afterwards. Zeroes shorter than this free none: they may lie within a frame,
-/// and make two extents with data in the frame, each of which counts the frame.
+/// Whether the data of the export may take more frames after `request`. Zeroes of six sectors and fewer may: within a frame they may
+/// leave two extents with data in the frame, each of which counts the frame.
 fn takes_log_space(request: &TagRequest) -> bool {
     let whole = request.range.count() > FRAME_SECTORS - 2;
     request.operation == Operation::Write || !whole
 }
 
-/// When a write may go on, and which bound says so. `bytes` of other writes were just let go on.
+/// When a write may go on, and which bound says so. `bytes` of data of other writes were just let go on, and are not counted yet.
 pub fn ask(volume: &Volume, request: &mut TagRequest, paused: bool, bytes: u64) -> (Pace, Reason) {
     let content = match request.operation {
         Operation::Discard | Operation::WriteZeroes => Content::Zeroes { whole: request.fua },

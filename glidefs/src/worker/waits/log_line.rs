@@ -1,9 +1,9 @@
 //! The line of writes which wait for log space.
 //!
-//! Owns the order: first in, first out for an export; weighted fair queueing over exports, by bytes ([`crate::fair`]). The space belongs to
-//! the shard, so while the space does not suffice for the next write nobody else is admitted: a small write must not overtake a
-//! large one for ever. Does not own the space (`cache::Shard::admit`). Invariant: a write in the line has neither a buffer nor log
-//! space.
+//! Owns the order: first in, first out for an export; weighted fair queueing over exports, by bytes ([`crate::fair`]). The space
+//! belongs to the shard, so while the space does not suffice for the next write nobody else is admitted: a small write must not
+//! overtake a large one for ever. Does not own the space (`cache::Shard::admit`). Invariant: a write in the line has neither a buffer
+//! nor log space.
 
 use std::sync::Arc;
 use std::time::Instant;

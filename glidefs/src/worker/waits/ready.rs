@@ -1,9 +1,9 @@
 //! Requests which only need the worker: requests that have just come, and requests whose wait has ended.
 //!
 //! Owns the length of a turn, and the order in which a turn takes requests: first in, first out for an export; weighted fair
-//! queueing over exports ([`crate::fair`]) where more is ready than one turn takes. Does not own the steps of a request (`run/serve`). Invariants: a turn takes
-//! requests of at most [`TURN_COST`]; a request in here is taken by one of the next turns, whatever happens elsewhere, and holds
-//! at most the log space, the slot or the bytes from the store which the request has already.
+//! queueing over exports ([`crate::fair`]) where more is ready than one turn takes. Does not own the steps of a request
+//! (`run/serve`). Invariants: a turn takes requests of at most [`TURN_COST`]; a request in here is taken by one of the next turns,
+//! whatever happens elsewhere, and holds at most the log space, the slot or the bytes from the store which the request has already.
 //!
 //! Where everything that is ready fits in the turn, nothing is queued: the order is that of arrival.
 
@@ -16,10 +16,10 @@ use crate::units::{ExportId, REQUEST_BYTES_MAX};
 use crate::worker::queues::Queues;
 use crate::worker::requests::{Errand, TagRequest};
 
-/// Cost of a request beside the bytes of data. A request without data takes about as long as copying, checking and appending so
+/// Cost of a request beside the data, bytes. A request without data takes about as long as copying, checking and appending so
 /// many bytes.
 const REQUEST_COST: u64 = 8 << 10;
-/// Most cost of the requests which a turn takes: one of the largest, or eleven of 4 KiB. A request of a neighbour waits for two
+/// Most cost of the requests which a turn takes, bytes: one of the largest, or eleven of 4 KiB. A request of a neighbour waits for two
 /// turns at most: the one during which the request comes, and its own. With turns four times as long one export alone was served 8 % more
 /// READs of 128 KiB, and fewer requests of other kinds (fio on an emulated processor, under the instruction clock).
 pub const TURN_COST: u64 = REQUEST_BYTES_MAX as u64 + REQUEST_COST;

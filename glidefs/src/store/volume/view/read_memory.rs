@@ -1,14 +1,15 @@
 //! The memory of READs that need data of packs.
 //!
 //! Owns how many READs look for data in the store at once, and how much memory the blocks of READs take. Does not own blocks that a
-//! cache keeps, nor GETs. Invariant: the blocks of all READs take at most the configured bytes, and what the last READ took beyond the
-//! part for READs from the store, or beyond the part for READs from this host.
+//! cache keeps, nor GETs. Invariant: the blocks of all READs take at most the configured bytes, but for the last READ of each of the two
+//! parts, for READs from the store and for READs from this host, which may exceed the part.
 //!
-//! A READ with all blocks on this host takes memory from a part kept for such READs, and makes no request while it has the memory. So
-//! READs whose GETs are not answered never delay it. Any other READ takes a place first: only a READ with a place opens packs, so a
-//! READ without one is small. Then the READ takes memory for all of its blocks at once, with the packs closed during the wait, and keeps
-//! place and memory during its GETs. The bytes of the READ take memory until the worker has copied them. Nobody with memory waits for a
-//! place or for memory, so READs do not wait in a circle. A READ that waits until the store is reachable again has neither.
+//! A READ with all blocks on this host takes memory from a part kept for such READs, and makes no request while the READ has the memory.
+//! So READs whose GETs are not answered never delay such a READ. Any other READ takes a *place* first. Only a READ with a place loads
+//! indexes of packs, so a READ that waits for a place is small. Then the READ takes memory for all of its blocks at once, without the
+//! indexes during the wait, and keeps place and memory during its GETs. The bytes of the READ take memory until the worker has copied
+//! the bytes. No READ with memory waits for a place or for more memory, so READs do not wait in a circle. A READ that waits until the
+//! store is reachable again has neither place nor memory.
 
 use std::sync::Arc;
 
@@ -16,9 +17,9 @@ use bytes::Bytes;
 
 use crate::store::turns::{Reader, Turn, Turns};
 
-/// READs at once that look for data in the store: enough for all GETs at once, and for READs which wait for memory meanwhile.
+/// Most READs at once that look for data in the store: four for each GET under way, as some wait for memory meanwhile.
 const PLACES: u64 = 256;
-/// One part of so many is for READs with all blocks on this host.
+/// One of so many parts of the memory is for READs with all blocks on this host.
 const LOCAL_PART: u64 = 4;
 
 /// The memory of all READs.
@@ -32,7 +33,7 @@ pub(in crate::store::volume) struct ReadMemory {
 }
 
 impl ReadMemory {
-    /// Memory for blocks of `bytes_max` bytes.
+    /// Memory of `bytes_max` bytes for the blocks of all READs.
     pub fn new(bytes_max: u64) -> Self {
         let local = bytes_max / LOCAL_PART;
         Self { places: Turns::new(PLACES), remote: Turns::new(bytes_max - local), local: Turns::new(local) }
@@ -49,7 +50,7 @@ impl ReadMemory {
         self.places.taken()
     }
 
-    /// Waits for a place, which a READ keeps until its bytes are here.
+    /// Waits for a place, which a READ keeps until the bytes of the READ are here.
     pub async fn place(&self, reader: Reader) -> Turn {
         self.places.take(reader, 1).await
     }
@@ -59,7 +60,7 @@ impl ReadMemory {
         self.remote.take(reader, bytes).await
     }
 
-    /// As [`Self::remote`], if nobody waits.
+    /// As [`Self::remote`]; `None` where the READ would have to wait.
     pub fn try_remote(&self, reader: Reader, bytes: u64) -> Option<Turn> {
         self.remote.try_take(reader.volume, bytes)
     }
@@ -69,13 +70,13 @@ impl ReadMemory {
         self.local.take(reader, bytes).await
     }
 
-    /// As [`Self::local`], if nobody waits.
+    /// As [`Self::local`]; `None` where the READ would have to wait.
     pub fn try_local(&self, reader: Reader, bytes: u64) -> Option<Turn> {
         self.local.try_take(reader.volume, bytes)
     }
 }
 
-/// `bytes`, which take as much of `memory` as long as they live. The rest of `memory` is given back.
+/// `bytes`, which keep their length of `memory` until the drop of the last reference. Gives the rest of `memory` back at once.
 pub(in crate::store::volume) fn holding(bytes: Bytes, mut memory: Turn) -> Bytes {
     memory.shrink_to(bytes.len() as u64);
     Bytes::from_owner(Held { bytes, _memory: memory })

@@ -21,7 +21,7 @@ pub(in crate::store::volume) struct RecentPacks {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Each pack in memory of its own, which goes back to the kernel with the pack. Parts of packs among shorter-lived values
+    /// Each pack in one piece of memory, which goes back to the kernel with the pack. Parts of packs between values that live shorter
     /// would keep the allocator from giving memory back.
     packs: HashMap<PackId, Bytes>,
     /// Oldest first. May name packs that were forgotten already.
@@ -34,9 +34,8 @@ impl RecentPacks {
         Self { bytes_max, inner: Mutex::default() }
     }
 
-    /// Keeps a pack that is in the store, as long as the pack is among the newest, in memory of `bytes_max` at
-    /// most, which is asked when nothing else can change it any more. Returns the index
-    /// of the pack, unless the pack is too long to be kept.
+    /// Keeps a pack that is in the store, as long as the pack is among the newest. All packs together take at most the bytes given to
+    /// [`Self::new`] and the answer of `bytes_max`, bytes. Returns the index of the pack, unless the pack is too long to be kept.
     pub fn put(&self, pack: EncodedPack, bytes_max: impl Fn() -> u64) -> Option<PackIndex> {
         let place = pack.trailer.pack;
         let bytes: usize = pack.parts.iter().map(Bytes::len).sum();
@@ -53,16 +52,16 @@ impl RecentPacks {
         inner.bytes += whole.len() as u64;
         inner.order.push_back(place.pack);
         let before = inner.packs.insert(place.pack, whole);
-        // Asked under the lock: whoever takes memory for packs afterwards shrinks what is kept.
+        // `bytes_max` is asked under the lock: whoever takes memory for packs afterwards calls `shrink_to`.
         let forgotten = inner.shrink_to(self.bytes_max.min(bytes_max()));
         drop(inner);
         drop((before, forgotten));
         index
     }
 
-    /// Forgets the oldest packs as long as there are more than `bytes_max`.
+    /// Forgets the oldest packs as long as all together take more than the answer of `bytes_max`, bytes.
     pub fn shrink_to(&self, bytes_max: impl Fn() -> u64) {
-        // Freed without the lock.
+        // The memory is freed after the lock.
         let forgotten = self.lock().shrink_to(bytes_max());
         drop(forgotten);
     }
