@@ -4,8 +4,8 @@
 //! more than about [`EXTENTS_MAX`] extents under one hold of the lock, whatever the size of the volume: requests of the volume
 //! wait for the lock on a worker. Longer work goes on under another hold.
 
-/// Most extents touched under one hold: at 100 ns each, a fifth of a millisecond.
-pub(in crate::cache) const EXTENTS_MAX: usize = 2048;
+/// Most extents touched under one hold: at 100 ns each, a tenth of a millisecond.
+pub(in crate::cache) const EXTENTS_MAX: usize = 1024;
 
 #[cfg(test)]
 #[derive(Clone, Copy, Default)]
