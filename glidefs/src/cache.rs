@@ -74,7 +74,7 @@ pub use self::options::{Known, OnFull, Options, Recovered};
 pub use self::shard::{Admission, Reservation, Shard, Token, Want};
 pub use self::stats::{CacheStats, ShardStats};
 pub use self::volume::Volume;
-pub use self::volume::budget::{Budgets, Resource};
+pub use self::volume::budget::{Budgets, Coming, Resource};
 pub use self::volume::budgeted::Content;
 pub use self::volume::budgeted::UsageFigures;
 pub use self::volume::durability::{Bound, Durability, Pace, Triggers};

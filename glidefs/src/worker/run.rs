@@ -24,7 +24,7 @@
 //!                                                                                 apart
 //!  less at risk, packs      `Loop::held`               `HeldWrites::due`: a pause  first in, first     refused   goes on
 //!  merged, memory for the                              or 10 ms                    out in an export;
-//!  index, or log share (W)                                                         lowest id first
+//!  index, or log share (W)                                                         exports rotate
 //!  log space (W)            `Loop::log_line`           the inbox (a segment, room  in turns            fails     goes on
 //!                                                      given back); a pause; a
 //!                                                      turn that ended a request

@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self::pool::Bounds;
+pub use self::pool::Coming;
 pub(in crate::cache) use self::pool::{Claim, Pool};
 use crate::units::{FRAME_BYTES, REQUEST_BYTES_MAX};
 

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::budget::{Budget, Claim, Resource};
+use super::budget::{Budget, Claim, Coming, Resource};
 use super::durability::Pace;
 use super::hold::EXTENTS_MAX;
 use super::store_link::StoreLink;
@@ -55,24 +55,24 @@ impl Volume {
         self.usage.note(inner.layers.index_bytes(), inner.layers.log_bytes());
     }
 
-    /// When a write may go on with the share of the log that the volume may have, where `bytes` of data of writes just let go on, of
-    /// any volume, are not counted yet. `paused` says that the write has paused already.
+    /// When a write may go on with the share of the log that the volume may have, where `coming` is data of writes just let go on.
+    /// `paused` says that the write has paused already.
     #[inline]
-    pub fn log_pace(&self, bytes: u64, paused: bool) -> Pace {
+    pub fn log_pace(&self, coming: Coming, paused: bool) -> Pace {
         match self.usage.to_ask(Resource::Log, self.weight()) {
             None => Pace::Go,
-            Some(budget) => self.ask_for_log(budget, bytes, paused),
+            Some(budget) => self.ask_for_log(budget, coming, paused),
         }
     }
 
     #[cold]
-    fn ask_for_log(&self, budget: &Budget, bytes: u64, paused: bool) -> Pace {
+    fn ask_for_log(&self, budget: &Budget, coming: Coming, paused: bool) -> Pace {
         if !self.can_be_written_back() {
             return Pace::Go;
         }
         // The keeper has this volume written back, and all others which use much.
         budget.ask();
-        match budget.log.pace_behind(self.claim(Resource::Log), bytes) {
+        match budget.log.pace_behind(self.claim(Resource::Log), coming) {
             Pace::Pause(_) if paused => Pace::Go,
             pace => pace,
         }

@@ -8,7 +8,7 @@
 use std::io;
 
 use super::Loop;
-use crate::cache::Pace;
+use crate::cache::{Coming, Pace};
 use crate::worker::driver::Failure;
 use crate::worker::requests::TagRequest;
 use crate::worker::waits::{held, stop};
@@ -43,7 +43,7 @@ impl Loop {
 
     /// Starts a write of an export whose waits are ended. The write fails where a write of another export would wait.
     pub(super) fn write_at_once(&mut self, mut request: TagRequest) -> io::Result<()> {
-        if held::ask(self.queues.volume(request.tag), &mut request, true, 0).0 != Pace::Go {
+        if held::ask(self.queues.volume(request.tag), &mut request, true, Coming::default()).0 != Pace::Go {
             return self.refuse_write(request);
         }
         self.enter_log(request)

@@ -9,11 +9,12 @@
 //! held write.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::stop;
-use crate::cache::{Content, Pace, Resource, Volume};
+use crate::cache::{Coming, Content, Pace, Resource, Volume};
 use crate::export::Operation;
 use crate::observe::io::WorkerStats;
 use crate::units::{ExportId, FRAME_SECTORS};
@@ -27,6 +28,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(10);
 pub struct HeldWrites {
     /// No export in here is without writes.
     exports: BTreeMap<ExportId, HeldExport>,
+    /// The next look begins behind this export: the first ones may leave nothing to the others.
+    first: ExportId,
     /// When to ask next whether a write may go on.
     due: Option<Instant>,
     /// Writes found by one look. Empty between turns.
@@ -76,7 +79,7 @@ pub enum Released {
 
 impl HeldWrites {
     pub fn new(stats: Arc<WorkerStats>) -> Self {
-        Self { exports: BTreeMap::new(), due: None, leaving: VecDeque::new(), stats }
+        Self { exports: BTreeMap::new(), first: ExportId(0), due: None, leaving: VecDeque::new(), stats }
     }
 
     /// Keeps a write which may not go on at once. `depth` is that of the request's queue.
@@ -90,7 +93,7 @@ impl HeldWrites {
         let (pace, reason) = match &held {
             // The bound is asked when the earlier writes have gone on.
             Some(export) if is_in_line(export.reason, &request) => (Pace::Wait, export.reason),
-            _ => ask(volume, &mut request, false, 0),
+            _ => ask(volume, &mut request, false, Coming::default()),
         };
         // A paused write may have to wait later.
         let has_tags = reason == Reason::Risk
@@ -142,7 +145,7 @@ impl HeldWrites {
         self.due
     }
 
-    /// A write which leaves now. Of several exports the one with the lowest id is first.
+    /// A write which leaves now. Of several exports another one is first at each look.
     pub fn next(&mut self, now: Instant) -> Option<Released> {
         if let Some(released) = self.leaving.pop_front() {
             return Some(released);
@@ -152,9 +155,14 @@ impl HeldWrites {
         }
         // Data of writes let go on is counted only when the data is in the log.
         let mut leaving_bytes = 0;
-        for export in self.exports.values_mut() {
-            export.take_due(now, &mut self.leaving, &mut leaving_bytes);
-        }
+        let mut look = |export: &mut HeldExport| {
+            leaving_bytes += export.take_due(now, &mut self.leaving, leaving_bytes);
+        };
+        let behind = (Excluded(self.first), Unbounded);
+        self.exports.range_mut(behind).for_each(|(_, export)| look(export));
+        self.exports.range_mut(..=self.first).for_each(|(_, export)| look(export));
+        let next = self.exports.range(behind).next().or_else(|| self.exports.first_key_value());
+        self.first = next.map_or(self.first, |(id, _)| *id);
         self.exports.retain(|_, export| !export.writes.is_empty());
         self.due = self.exports.values().filter_map(|export| Some(export.writes.front()?.1)).min();
         self.leaving.pop_front()
@@ -173,17 +181,20 @@ impl HeldExport {
         self.writes.iter().filter(|(held, _)| held.tag.queue_index == queue).count()
     }
 
-    /// Moves the writes to `leaving` which may go on, or fail.
-    fn take_due(&mut self, now: Instant, leaving: &mut VecDeque<Released>, leaving_bytes: &mut u64) {
+    /// Moves the writes to `leaving` which may go on, or fail. Returns the bytes of data of the former. `others_bytes` of other
+    /// exports leave before.
+    fn take_due(&mut self, now: Instant, leaving: &mut VecDeque<Released>, others_bytes: u64) -> u64 {
+        let mut own_bytes = 0;
         while let Some((request, due)) = self.writes.front_mut().filter(|(_, due)| *due <= now) {
-            let (pace, reason) = ask(&self.volume, request, true, *leaving_bytes);
+            let coming = Coming { own: own_bytes, all: own_bytes + others_bytes };
+            let (pace, reason) = ask(&self.volume, request, true, coming);
             if let Reason::Budget(resource) = self.reason {
                 self.volume.count_held_time(resource, now.saturating_duration_since(self.counted));
             }
             (self.reason, self.counted) = (reason, now);
             leaving.push_back(match pace {
                 Pace::Go => {
-                    *leaving_bytes += request.data_bytes() as u64;
+                    own_bytes += request.data_bytes() as u64;
                     Released::Goes(*request)
                 }
                 Pace::Full if self.volume.fails_when_full() => Released::Full(*request),
@@ -197,6 +208,7 @@ impl HeldExport {
         if matches!(self.reason, Reason::Budget(_)) {
             self.overtake(now, leaving);
         }
+        own_bytes
     }
 
     /// Moves later writes to `leaving` which do not need the resource for which the first write waits.
@@ -207,7 +219,7 @@ impl HeldExport {
             let stays = std::mem::take(&mut is_first)
                 || *due > now
                 || is_in_line(*reason, request)
-                || ask(volume, request, true, 0).0 != Pace::Go;
+                || ask(volume, request, true, Coming::default()).0 != Pace::Go;
             if !stays {
                 leaving.push_back(Released::Goes(*request));
             }
@@ -232,14 +244,14 @@ fn takes_log_space(request: &TagRequest) -> bool {
     request.operation == Operation::Write || !whole
 }
 
-/// When a write may go on, and which bound says so. `bytes` of data of other writes were just let go on, and are not counted yet.
-pub fn ask(volume: &Volume, request: &mut TagRequest, paused: bool, bytes: u64) -> (Pace, Reason) {
+/// When a write may go on, and which bound says so. `coming` is the data of writes which were just let go on.
+pub fn ask(volume: &Volume, request: &mut TagRequest, paused: bool, coming: Coming) -> (Pace, Reason) {
     let content = match request.operation {
         Operation::Discard | Operation::WriteZeroes => Content::Zeroes { whole: request.fua },
         _ => Content::Data,
     };
     if takes_log_space(request) {
-        let pace = volume.log_pace(bytes, paused);
+        let pace = volume.log_pace(coming, paused);
         if pace != Pace::Go {
             return (pace, Reason::Budget(Resource::Log));
         }

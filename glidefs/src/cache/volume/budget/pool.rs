@@ -49,6 +49,15 @@ pub(in crate::cache) struct Claim {
     pub weight: u16,
 }
 
+/// Bytes that are about to be used, and not counted yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coming {
+    /// Of the volume that asks.
+    pub own: u64,
+    /// Of all volumes.
+    pub all: u64,
+}
+
 /// In a cache line apart from the rest of the pool, which each write reads.
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -116,11 +125,11 @@ impl Pool {
 
     /// Most bytes that a volume of `weight` may have at present: the share, or the own bound if lower.
     pub(super) fn allowed(&self, weight: u16) -> u64 {
-        self.allowed_behind(weight, 0)
+        self.allowed_behind(weight, Coming::default())
     }
 
-    fn allowed_behind(&self, weight: u16, coming: u64) -> u64 {
-        let used = self.bytes().saturating_add(coming).saturating_add(self.bounds.growth_bytes);
+    fn allowed_behind(&self, weight: u16, coming: Coming) -> u64 {
+        let used = self.bytes().saturating_add(coming.all).saturating_add(self.bounds.growth_bytes);
         let unused = self.bounds.bytes_max.saturating_sub(used);
         let least = if unused == 0 { 0 } else { WRITES_MIN * self.bounds.growth_bytes };
         let least = least.max(self.bounds.kept_bytes);
@@ -129,13 +138,13 @@ impl Pool {
 
     /// When a volume may use more.
     pub fn pace(&self, own: Claim) -> Pace {
-        self.pace_behind(own, 0)
+        self.pace_behind(own, Coming::default())
     }
 
-    /// As [`Self::pace`], where `coming` bytes more, of this volume or of others, are about to be used.
-    pub fn pace_behind(&self, own: Claim, coming: u64) -> Pace {
+    /// As [`Self::pace`], where `coming` is about to be used.
+    pub fn pace_behind(&self, own: Claim, coming: Coming) -> Pace {
         let allowed = self.allowed_behind(own.weight, coming);
-        let used = own.bytes.saturating_add(coming).saturating_add(self.bounds.growth_bytes);
+        let used = own.bytes.saturating_add(coming.own).saturating_add(self.bounds.growth_bytes);
         if used > allowed {
             return Pace::Wait;
         }

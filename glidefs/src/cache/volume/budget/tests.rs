@@ -119,6 +119,15 @@ fn with_nothing_unused_a_volume_with_little_in_the_log_goes_on_and_no_index_grow
     assert_eq!(budget.index.pace(of(0)), Pace::Wait);
 }
 
+#[test]
+fn data_about_to_be_used_counts_for_all_and_is_the_own_use_of_one_volume() {
+    let budget = budget(MAX, u64::MAX);
+    let pace = |own, all| budget.log.pace_behind(of(0), Coming { own, all });
+    assert_eq!(pace(0, MAX - LOG_KEPT_BYTES), Pace::Go, "others use nearly all");
+    assert_eq!(pace(MAX / 2, MAX / 2), Pace::Go);
+    assert_eq!(pace(MAX / 5 * 4, MAX / 5 * 4), Pace::Wait, "above the share");
+}
+
 proptest! {
     #[test]
     fn no_sum_exceeds_the_budget_and_no_volume_below_the_limit_waits(

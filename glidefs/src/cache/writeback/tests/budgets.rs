@@ -1,7 +1,7 @@
 //! Volumes over their budget of memory or of the log, with a store.
 
 use super::*;
-use crate::cache::{Budgets, Content, Pace, Resource};
+use crate::cache::{Budgets, Coming, Content, Pace, Resource};
 
 #[test]
 fn an_index_over_the_budget_becomes_small_when_the_store_has_the_data_and_no_byte_is_lost() {
@@ -50,7 +50,7 @@ fn a_volume_over_its_share_of_the_log_is_written_back_and_waits_no_longer_nor_wh
     host.write_back_when_asked();
     host.budgets = Budgets { log_bytes_max_per_export: 256 << 10, ..Budgets::default() };
     host.restart();
-    let pace = |host: &mut Host| host.volume().log_pace(0, true);
+    let pace = |host: &mut Host| host.volume().log_pace(Coming::default(), true);
     let fill = |host: &mut Host, number| {
         for sector in (0..320).step_by(8) {
             let range = SectorRange::new(sector, 1).unwrap();
@@ -76,7 +76,10 @@ fn a_volume_over_its_share_of_the_log_is_written_back_and_waits_no_longer_nor_wh
     host.stop();
     let (cache, _) = host.open().unwrap();
     assert_eq!(cache.volume(EXPORT).usage(Resource::Log).bytes, 40 << 12);
-    assert_eq!((cache.volume(EXPORT).log_pace(0, false), cache.volume(EXPORT).waits_for()), (Pace::Go, None));
+    assert_eq!(
+        (cache.volume(EXPORT).log_pace(Coming::default(), false), cache.volume(EXPORT).waits_for()),
+        (Pace::Go, None)
+    );
     drop(cache);
     host.start();
     assert_eq!(pace(&mut host), Pace::Wait);
