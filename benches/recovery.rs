@@ -151,11 +151,13 @@ fn widen(directory: &Path, segments: u32, segment_bytes: u64, write_bytes: u64) 
 /// Opens a log of `gib` GiB, full of writes of `write_bytes`, from a checkpoint.
 #[expect(clippy::cast_precision_loss, reason = "bytes of a file are few")]
 fn wide(gib: u64, segment_bytes: u64, write_bytes: u64) {
-    let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
     let segments = u32::try_from((gib << 30) / segment_bytes).expect("few segments");
-    widen(directory.path(), segments, segment_bytes, write_bytes);
-    let bytes = std::fs::metadata(directory.path().join("index.ckpt")).expect("a checkpoint").len();
     for _ in 0..ROUNDS {
+        // A start takes the checkpoint away.
+        let directory =
+            tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
+        widen(directory.path(), segments, segment_bytes, write_bytes);
+        let bytes = std::fs::metadata(directory.path().join("index.ckpt")).expect("a checkpoint").len();
         let (cache, found) = open(directory.path(), u64::from(segments) + 8, segment_bytes);
         assert_eq!((found.covered, found.checkpoints_refused), (u64::from(segments), 0));
         println!(
