@@ -237,6 +237,12 @@ pub const SECTIONS: &[Section] = &[
                 "CPU numbers and ranges",
                 "CPUs that workers are pinned to. When not set: all CPUs that the daemon may use.",
             ),
+            key(
+                "move",
+                "true",
+                "true or false",
+                "Whether devices are moved between workers when devices have come or gone, or when one worker is much busier than another. A device pauses for a few milliseconds. Needs Linux 6.16: before, only new devices are placed by load.",
+            ),
         ],
     },
     Section {

@@ -181,13 +181,16 @@ pub struct ApiSection {
 }
 
 /// The section `[workers]` of the file.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkersSection {
     /// The number of workers.
     pub count: Option<u64>,
     /// The CPUs that workers are pinned to.
     pub cpus: Option<CpuList>,
+    /// Whether devices are moved between workers.
+    #[serde(rename = "move")]
+    pub moves: bool,
 }
 
 /// The section `[buffers]` of the file.
@@ -284,6 +287,12 @@ impl Default for ApiSection {
             connections_max: 512,
             export_histograms: ExportHistograms::default(),
         }
+    }
+}
+
+impl Default for WorkersSection {
+    fn default() -> Self {
+        Self { count: None, cpus: None, moves: true }
     }
 }
 
