@@ -7,18 +7,18 @@
 //! deleted device away.
 
 mod activity;
+mod hosted;
 mod moving;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio::sync::oneshot;
 
-use self::activity::Activity;
+use self::hosted::{Hosted, Stay};
 use super::abi::Commands;
 use super::control::{self, Info, NewDevice, Opened, State};
 use super::features::Features;
@@ -30,7 +30,7 @@ use crate::export::Export;
 use crate::locks::MutexExt;
 use crate::router::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use crate::units::ExportId;
-use crate::worker::{QueueGone, Worker};
+use crate::worker::Worker;
 
 /// How long a device whose server has died may still look served: the kernel lets go of such a device asynchronously.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(20);
@@ -57,66 +57,6 @@ pub struct UblkDevices {
 
 /// An export and the number of its device: the number alone may be another export's by now.
 type DeviceKey = (ExportId, DeviceId);
-
-/// A device this process serves.
-struct Hosted {
-    export: Arc<Export>,
-    gone: Vec<QueueGone>,
-    /// The worker of each queue.
-    workers: Vec<usize>,
-    /// The requests of each queue.
-    activity: Vec<Activity>,
-    /// Whether requests wait for something that may take long.
-    waits: bool,
-    stay: Stay,
-    /// When the device was moved last.
-    moved: Option<Instant>,
-    /// Tells whether the kernel has quiesced the device after the time limit of QUIESCE_DEV.
-    late: Option<oneshot::Receiver<bool>>,
-}
-
-/// Whether a device stays with its workers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stay {
-    /// The kernel cannot take the device back from this server, or has refused to.
-    Fixed,
-    /// The device may be moved.
-    Movable,
-    /// The kernel has quiesced the device after the time limit of QUIESCE_DEV: the device must be moved.
-    Overdue,
-    /// The queues leave: the device is being moved, or could not be given to other workers.
-    Leaving,
-}
-
-impl Hosted {
-    fn new(export: Arc<Export>, opened: &Opened) -> Self {
-        let activity = (0..opened.queues()).map(|queue_id| Activity::begin(&export.queue_stats(queue_id)));
-        Self {
-            activity: activity.collect(),
-            export,
-            gone: Vec::new(),
-            workers: Vec::new(),
-            waits: false,
-            stay: if opened.can_be_moved() { Stay::Movable } else { Stay::Fixed },
-            moved: None,
-            late: None,
-        }
-    }
-
-    /// Whether the kernel has quiesced the device although QUIESCE_DEV seemed to have failed.
-    fn was_quiesced_late(&mut self) -> bool {
-        match self.late.as_mut().map(oneshot::Receiver::try_recv) {
-            None | Some(Err(oneshot::error::TryRecvError::Empty)) => {}
-            Some(answer) => {
-                self.late = None;
-                if answer == Ok(true) {
-                    self.stay = Stay::Overdue;
-                }
-            }
-        }
-        self.stay == Stay::Overdue
-    }
-}
 
 impl UblkDevices {
     /// Devices served by `workers`. `bounce` asks for devices without USER_COPY; a kernel without USER_COPY always gives such
