@@ -81,6 +81,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         workers.clone(),
         features,
         config.bounce_mode,
+        config.workers.moves,
         cache.tag(),
         config.control.command_timeout.0,
     ));

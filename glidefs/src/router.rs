@@ -25,6 +25,7 @@
 //! | `history`, `rollback` | writeback on request, snapshots, and going back to a snapshot |
 //! | `release` | giving exports up in the store, and taking exports back |
 //! | `loss` | the ways out for an export that another host has, or with two histories |
+//! | `moving` | when a device goes to other workers |
 //! | `bring` | bringing exports to a store that was configured later |
 //! | `confirm` | asking the store whose exports are, before and while exports are served |
 //! | `recovery` | the start of the daemon, and the removal of devices at its end |
@@ -44,6 +45,7 @@ mod exports;
 mod history;
 mod info;
 mod loss;
+mod moving;
 mod name;
 mod numbers;
 mod operations;
@@ -107,6 +109,8 @@ pub struct Router {
     unasked: Mutex<Unasked>,
     /// Told when `unasked` grows.
     to_ask: Notify,
+    /// Told when devices may have to be moved between workers.
+    to_spread: Notify,
     /// Drains and snapshots whose callers have gone away.
     background: Background,
     /// Limits the log lines about a store that cannot be asked.
@@ -157,6 +161,7 @@ impl Router {
             stops: watch::Sender::new(false),
             unasked: Mutex::default(),
             to_ask: Notify::new(),
+            to_spread: Notify::new(),
             background: Background::default(),
             away: Repeat::default(),
             loaded: Mutex::new(loaded),

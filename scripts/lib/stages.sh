@@ -14,6 +14,7 @@ STAGES=(
 MACHINE_STAGES=(
 	"fio-verify           real devices, Linux of trixie-backports"
 	"recovery             kill -9 under load, Linux of trixie-backports"
+	"move                 devices moved between workers, kill -9 meanwhile, Linux of trixie-backports"
 	"fio-verify-fixed     real devices, engine ring-fixed-direct"
 	"recovery-fixed       kill -9 under load, engine ring-fixed-direct"
 	"store-tier           a cache in front of a store"
@@ -21,6 +22,7 @@ MACHINE_STAGES=(
 	"faults               disks, stores and mounts that fail under a daemon"
 	"fio-verify-trixie    real devices, Linux of trixie"
 	"recovery-trixie      kill -9 under load, Linux of trixie, engine ring-direct"
+	"move-trixie          devices come and go, Linux of trixie, where nothing is moved"
 	"bad-input            requests, configurations and caches that are refused"
 	"fio-verify-bookworm  real devices without USER_COPY, Linux of bookworm"
 	"numa                 buffers on two NUMA nodes"
@@ -85,6 +87,7 @@ in_vm() {
 
 stage_fio_verify() { in_vm --timeout 1200 -- scripts/fio-verify; }
 stage_recovery() { in_vm --timeout 600 -- scripts/recovery; }
+stage_move() { in_vm --timeout 600 -- scripts/move; }
 stage_fio_verify_fixed() {
 	GLIDEFS_CACHE_ENGINE=ring-fixed-direct in_vm --timeout 600 -- scripts/fio-verify --mode user-copy random mixed-size restart
 }
@@ -98,6 +101,7 @@ stage_faults() {
 }
 stage_fio_verify_trixie() { in_vm --kernel trixie --timeout 1200 -- scripts/fio-verify; }
 stage_recovery_trixie() { GLIDEFS_CACHE_ENGINE=ring-direct in_vm --kernel trixie --timeout 600 -- scripts/recovery; }
+stage_move_trixie() { in_vm --kernel trixie --timeout 600 -- scripts/move 1; }
 stage_bad_input() { in_vm --kernel trixie --timeout 600 -- scripts/bad-input; }
 stage_fio_verify_bookworm() { in_vm --kernel bookworm --timeout 600 -- scripts/fio-verify random; }
 stage_numa() {

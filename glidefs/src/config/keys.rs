@@ -237,6 +237,12 @@ pub const SECTIONS: &[Section] = &[
                 "CPU numbers and ranges",
                 "CPUs that workers are pinned to. When not set: all CPUs that the daemon may use.",
             ),
+            key(
+                "move",
+                "false",
+                "true or false",
+                "Whether devices are moved between workers when devices have come or gone, or when one worker is much busier than another. A moved device pauses; if the disk hangs during a move, for as long as that. Needs Linux 7.1, and devices made with this setting. Otherwise only new devices are placed by load.",
+            ),
         ],
     },
     Section {

@@ -188,6 +188,9 @@ pub struct WorkersSection {
     pub count: Option<u64>,
     /// The CPUs that workers are pinned to.
     pub cpus: Option<CpuList>,
+    /// Whether devices are moved between workers.
+    #[serde(rename = "move")]
+    pub moves: bool,
 }
 
 /// The section `[buffers]` of the file.

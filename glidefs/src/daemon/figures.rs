@@ -130,6 +130,12 @@ impl Parts {
                 out.value(Metric::WorkerCpu, &[&number.to_string()], nanos);
             }
         }));
+        let devices = Arc::clone(&self.devices);
+        registry.register(Arc::new(move |out: &mut Samples| {
+            let (moved, failed) = devices.moves();
+            out.value(Metric::DeviceMoves, &[], moved);
+            out.value(Metric::DeviceMovesFailed, &[], failed);
+        }));
         registry.register(metrics::process());
         registry
     }

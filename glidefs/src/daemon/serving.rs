@@ -15,11 +15,16 @@ use super::figures::Parts;
 use crate::api::{self, Access, Listeners, Readiness, TokenFile};
 use crate::config::{Config, OnStop};
 use crate::router::Router;
+use crate::ublk::UblkDevices;
 use crate::worker::Worker;
 use crate::worker::load::LOAD_INTERVAL;
 
 /// Pause between attempts to bring exports to the store.
 const BRING_PAUSE: Duration = Duration::from_mins(5);
+/// Most devices moved between workers at once, and the pause after a move: a device is paused for a few milliseconds, and the others
+/// should not notice.
+const MOVES_MAX: usize = 8;
+const MOVES_PAUSE: Duration = Duration::from_secs(1);
 /// How long a worker may take to answer a ping before the watchdog is no longer fed.
 const PING_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -34,7 +39,11 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(api::serve(listeners, parts.state(config, ready.clone()), access, stopped));
     let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone()));
-    let sampling = tokio::spawn(sample_loads(parts.workers.clone()));
+    let sampling = tokio::spawn(sample_loads(
+        parts.workers.clone(),
+        Arc::clone(&parts.devices),
+        Arc::clone(&parts.router),
+    ));
     let collecting = parts.store.clone().filter(|_| !config.store.gc_interval.0.is_zero()).map(|store| {
         tokio::spawn(collect(
             Arc::clone(&parts.router),
@@ -45,6 +54,7 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
     });
 
     let (begin, has_store) = (Arc::clone(&parts.router), parts.store.is_some());
+    let moves = config.workers.moves;
     let recovering = tokio::spawn(async move {
         let recovery = begin.start().await;
         tracing::info!(
@@ -58,9 +68,17 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
         );
         ready.set();
         notify(&[NotifyState::Ready]);
-        if has_store {
-            reconcile_with_store(begin).await;
-        }
+        let spread = async {
+            if moves {
+                spread_devices(Arc::clone(&begin)).await;
+            }
+        };
+        let reconcile = async {
+            if has_store {
+                reconcile_with_store(Arc::clone(&begin)).await;
+            }
+        };
+        tokio::join!(spread, reconcile);
     });
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
@@ -154,13 +172,25 @@ async fn reconcile_with_store(router: Arc<Router>) {
     let ((), ()) = tokio::join!(confirm, bring);
 }
 
-/// Keeps the loads of the workers up to date, for the placement of queues.
-async fn sample_loads(workers: Vec<Worker>) {
+/// Moves devices between workers whenever devices have come or gone, and when loads were sampled.
+async fn spread_devices(router: Arc<Router>) {
+    loop {
+        router.has_to_spread().await;
+        while router.spread_devices(MOVES_MAX).await > 0 {
+            tokio::time::sleep(MOVES_PAUSE).await;
+        }
+    }
+}
+
+/// Keeps the loads of the workers and of the devices up to date, for the placement of queues.
+async fn sample_loads(workers: Vec<Worker>, devices: Arc<UblkDevices>, router: Arc<Router>) {
     loop {
         tokio::time::sleep(LOAD_INTERVAL).await;
         for worker in &workers {
             worker.load().sample();
         }
+        devices.sample();
+        router.spread();
     }
 }
 

@@ -272,6 +272,12 @@ impl HeldExport {
         Self { entry, _operation: operation, gate }
     }
 
+    /// The right to change `entry`, unless somebody else has the right.
+    pub fn try_now(entry: Arc<ExportEntry>, gate: OwnedRwLockReadGuard<bool>) -> Option<Self> {
+        let operation = Arc::clone(&entry.operation).try_lock_owned().ok()?;
+        Some(Self { entry, _operation: operation, gate })
+    }
+
     /// A new export at rest, in the state before the first device.
     pub fn created(
         name: ExportName,

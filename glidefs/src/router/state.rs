@@ -4,7 +4,7 @@
 //!  Recovering ─wait─▶ Waiting, which goes on as Detached does
 //!  Creating ─no device─▶ Detached
 //!  Creating ──ready──▶ Serving ──begin detach──▶ Detaching ──gone──▶ Detached ──begin attach──▶ Attaching ──ready──▶ Serving
-//!  Recovering ─ready─▶ Serving                        every state with work under way ──fail──▶ Failed
+//!  Recovering ─ready─▶ Serving         Serving, and every state with work under way ──fail──▶ Failed
 //!  Serving, Detached, Failed ──begin delete──▶ Deleting        Failed ──begin attach or detach──▶ as from the others
 //! ```
 //!
@@ -77,7 +77,7 @@ impl State {
             (Serving | Waiting | Detached | Failed { .. }, Event::BeginDelete) => Ok(Deleting),
             (Creating | Recovering | Attaching, Event::DeviceReady) => Ok(Serving),
             (Detaching, Event::DeviceGone) | (Creating, Event::NoDevice) => Ok(Detached),
-            (Creating | Recovering | Attaching | Detaching | Deleting, Event::Fail { reason }) => {
+            (Creating | Recovering | Attaching | Serving | Detaching | Deleting, Event::Fail { reason }) => {
                 Ok(Failed { reason })
             }
             (state, event) => Err(ForbiddenTransition { state: state.clone(), event }),
@@ -176,7 +176,7 @@ mod tests {
             ("recovering", ["waiting", "-", "-", "-", "serving", "-", "-", "failed"]),
             ("waiting", ["-", "attaching", "detaching", "deleting", "-", "-", "-", "-"]),
             ("attaching", ["-", "-", "-", "-", "serving", "-", "-", "failed"]),
-            ("serving", ["-", "-", "detaching", "deleting", "-", "-", "-", "-"]),
+            ("serving", ["-", "-", "detaching", "deleting", "-", "-", "-", "failed"]),
             ("detaching", ["-", "-", "-", "-", "-", "detached", "-", "failed"]),
             ("detached", ["-", "attaching", "-", "deleting", "-", "-", "-", "-"]),
             ("failed", ["-", "attaching", "detaching", "deleting", "-", "-", "-", "-"]),

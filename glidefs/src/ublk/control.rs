@@ -21,6 +21,8 @@ const TARGET: &str = "glidefs";
 
 /// Path of the driver's control device.
 pub(super) const CONTROL_PATH: &str = "/dev/ublk-control";
+/// How long the kernel may wait for requests in the server's hands, milliseconds. The server ends none of them meanwhile.
+const QUIESCE_MILLIS: u64 = 20;
 /// The folder in which the kernel lists ublk devices, and the file with the kernel's limit on their number.
 const CLASS_PATH: &str = "/sys/class/ublk-char";
 const LIMIT_PATH: &str = "/sys/module/ublk_drv/parameters/ublks_max";
@@ -52,6 +54,14 @@ impl Opened {
     /// Whether the device was made without USER_COPY.
     pub fn bounce(&self) -> bool {
         self.dev.dev_info.flags & u64::from(sys::UBLK_F_USER_COPY) == 0
+    }
+
+    /// Whether the kernel can take the device back from this server and give the requests to the next one. A device in bounce mode
+    /// stays where the device is.
+    pub fn can_be_moved(&self) -> bool {
+        let needed = sys::UBLK_F_QUIESCE | sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE;
+        let flags = self.dev.dev_info.flags;
+        flags & u64::from(needed) == u64::from(needed) && !self.bounce()
     }
 
     /// A second handle on the character device, which can be opened only once.
@@ -96,6 +106,8 @@ pub struct NewDevice {
     /// Left in the kernel to recognise the device by.
     pub owner_tag: u64,
     pub sectors: u64,
+    /// Whether the device can be moved to other workers later, which the kernel must know from the beginning.
+    pub quiesce: bool,
 }
 
 /// Whether the kernel lists a device of this number, whoever serves the device.
@@ -108,6 +120,9 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
         sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE | sys::UBLK_F_CMD_IOCTL_ENCODE;
     if !new.bounce {
         flags |= sys::UBLK_F_USER_COPY;
+    }
+    if new.quiesce {
+        flags |= sys::UBLK_F_QUIESCE;
     }
     let build = |id: i32| {
         UblkCtrlBuilder::default()
@@ -178,6 +193,22 @@ pub fn start_recovery(id: DeviceId) -> Result<Opened, DeviceError> {
     accepted(ctrl.start_user_recover()).map_err(fail("START_USER_RECOVERY"))?;
     let dev = UblkDev::new(TARGET.into(), |_| Ok(()), &ctrl).map_err(fail("opening"))?;
     Ok(Opened { ctrl, dev })
+}
+
+/// Asks the kernel to take live device `id` back from this server: the device waits for the next server as soon as nothing here
+/// refers to the character device.
+///
+/// # Errors
+/// When the kernel refuses, and nothing has changed.
+pub fn quiesce(id: DeviceId) -> Result<(), DeviceError> {
+    let ctrl = open(id)?.ok_or_else(|| DeviceError::NotFound { path: id.path() })?;
+    match accepted(ctrl.quiesce_dev(QUIESCE_MILLIS)) {
+        // The device is marked already, and the kernel has given up to wait for requests of ours, or was disturbed.
+        Err(UblkError::UringIOError(code)) if [libc::EBUSY, libc::EINTR].contains(&code.saturating_abs()) => {
+            Ok(())
+        }
+        done => done.map_err(|error| kernel("QUIESCE_DEV", Some(id), error)),
+    }
 }
 
 /// Starts a device whose queues are all armed; ends the recovery of a device which was taken over.

@@ -1,17 +1,24 @@
-//! Devices as the router sees them: attach, find, recover, detach, resize.
+//! Devices as the router sees them: attach, find, recover, detach, resize, move.
 //!
-//! Owns the list of devices which this process serves. Does not own the choice of the worker for each queue (`placement`). Invariants: a device is
+//! Owns the list of devices which this process serves. Does not own the choice of the worker for each queue (`placement`), nor the
+//! steps of a move to other workers (`moving`). Invariants: a device is
 //! deleted only after the workers have let go of all its queues, because any reference to the character device blocks the
 //! deletion; only a device with the owner tag of its export is stopped or deleted, because the kernel gives the number of a
 //! deleted device away.
 
-use std::collections::{BTreeSet, HashMap};
+mod activity;
+mod hosted;
+mod moving;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
+use self::hosted::{Hosted, Stay};
 use super::abi::Commands;
 use super::control::{self, Info, NewDevice, Opened, State};
 use super::features::Features;
@@ -23,7 +30,7 @@ use crate::export::Export;
 use crate::locks::MutexExt;
 use crate::router::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use crate::units::ExportId;
-use crate::worker::{QueueGone, Worker};
+use crate::worker::Worker;
 
 /// How long a device whose server has died may still look served: the kernel lets go of such a device asynchronously.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(20);
@@ -37,29 +44,30 @@ pub struct UblkDevices {
     placement: Placement,
     features: Features,
     bounce: bool,
+    /// New devices can be moved to other workers, if the kernel can.
+    moves_devices: bool,
     /// The upper half of every device's owner tag: the number of the cache directory.
     cache_tag: u32,
     steps: Steps,
     hosted: Mutex<HashMap<DeviceKey, Hosted>>,
+    /// The share of a CPU which each worker took of late, per cent, changed by moves since.
+    busy: Mutex<Vec<u64>>,
+    /// Devices moved to other workers, and moves that failed.
+    moves: AtomicU64,
+    moves_failed: AtomicU64,
 }
 
 /// An export and the number of its device: the number alone may be another export's by now.
 type DeviceKey = (ExportId, DeviceId);
 
-/// A device this process serves.
-struct Hosted {
-    export: Arc<Export>,
-    gone: Vec<QueueGone>,
-    workers: Vec<usize>,
-}
-
 impl UblkDevices {
     /// Devices served by `workers`. `bounce` asks for devices without USER_COPY; a kernel without USER_COPY always gives such
-    /// devices. `cache_tag` tells this cache directory's devices from others; `limit` bounds every control command.
+    /// devices. With `moves_devices` new devices can be moved to other workers. `cache_tag` tells this cache directory's devices from others; `limit` bounds every control command.
     pub fn new(
         workers: Vec<Worker>,
         features: Features,
         bounce: bool,
+        moves_devices: bool,
         cache_tag: u32,
         limit: Duration,
     ) -> Self {
@@ -73,9 +81,13 @@ impl UblkDevices {
             placement,
             features,
             bounce,
+            moves_devices,
             cache_tag,
             steps: Steps::new(limit),
             hosted: Mutex::default(),
+            busy: Mutex::default(),
+            moves: AtomicU64::new(0),
+            moves_failed: AtomicU64::new(0),
         }
     }
 
@@ -94,12 +106,17 @@ impl UblkDevices {
         Ok(info.filter(|info| info.owner_tag == self.owner_tag(export)))
     }
 
-    /// Arms every queue of `opened` on a worker, then starts the device.
-    async fn serve(&self, export: Arc<Export>, opened: Opened) -> Result<DeviceId, DeviceError> {
+    /// Arms every queue of `opened`, on the given `workers` or as the placement says, then starts the device.
+    async fn serve(
+        &self,
+        export: Arc<Export>,
+        opened: Opened,
+        workers: Option<&[usize]>,
+    ) -> Result<DeviceId, DeviceError> {
         let id = opened.id();
         export.volume().allow_waits();
-        let mut hosted = Hosted { export: Arc::clone(&export), gone: Vec::new(), workers: Vec::new() };
-        let armed = self.arm(&export, &opened, &mut hosted).await;
+        let mut hosted = Hosted::new(Arc::clone(&export), &opened);
+        let armed = self.arm(&export, &opened, workers.unwrap_or_default(), &mut hosted).await;
         // When a queue could not be armed, the queues armed before are let go of like those of a device in service.
         self.hosted.lock_whole().insert((export.id(), id), hosted);
         armed?;
@@ -111,6 +128,7 @@ impl UblkDevices {
         &self,
         export: &Arc<Export>,
         opened: &Opened,
+        wanted: &[usize],
         hosted: &mut Hosted,
     ) -> Result<(), DeviceError> {
         let id = opened.id();
@@ -124,9 +142,17 @@ impl UblkDevices {
         // All queues are made before the first is armed: the kernel gives the armed tags of a device that was taken over back
         // only when this process ends.
         let queues: Vec<_> = (0..opened.queues()).map(queue).collect::<Result<_, _>>().map_err(fail)?;
-        for queue in queues {
-            let busy: Vec<u64> = self.workers.iter().map(Worker::busy_percent).collect();
-            let worker = self.placement.place(&hosted.workers, &busy);
+        for (number, queue) in queues.into_iter().enumerate() {
+            let worker = match wanted.get(number).filter(|&&worker| worker < self.workers.len()) {
+                Some(&worker) => {
+                    self.placement.put(worker);
+                    worker
+                }
+                None => {
+                    let busy: Vec<u64> = self.workers.iter().map(Worker::busy_percent).collect();
+                    self.placement.place(&hosted.workers, &busy)
+                }
+            };
             hosted.workers.push(worker);
             let gone = self.workers[worker]
                 .attach(Box::new(queue))
@@ -156,7 +182,7 @@ impl UblkDevices {
         self.end_waits((export, id)).await;
         let is_own = self.info((export, id)).await?.is_some();
         let existed = is_own && self.steps.on("STOP_DEV", id, move || control::stop(id)).await?;
-        self.let_go((export, id)).await?;
+        self.let_go((export, id), self.steps.limit()).await?;
         if !existed {
             return Ok(());
         }
@@ -170,18 +196,18 @@ impl UblkDevices {
         Ok(())
     }
 
-    /// Returns when no worker refers to a device which has been stopped, or is gone.
-    async fn let_go(&self, key: DeviceKey) -> Result<(), DeviceError> {
+    /// Returns when no worker refers to a device which has been stopped or quiesced, or is gone. Waits `patience` for each queue.
+    async fn let_go(&self, key: DeviceKey, patience: Duration) -> Result<(), DeviceError> {
         let hosted = self.hosted.lock_whole().remove(&key);
         let Some(mut hosted) = hosted else { return Ok(()) };
         while let Some(mut gone) = hosted.gone.pop() {
-            if tokio::time::timeout(self.steps.limit(), &mut gone).await.is_err() {
+            if tokio::time::timeout(patience, &mut gone).await.is_err() {
                 hosted.gone.push(gone);
                 self.hosted.lock_whole().insert(key, hosted);
                 return Err(DeviceError::TimedOut {
                     command: "letting go of the queues",
                     path: key.1.path(),
-                    seconds: self.steps.limit().as_secs(),
+                    seconds: patience.as_secs(),
                 });
             }
         }
@@ -237,10 +263,11 @@ impl Devices for UblkDevices {
                 bounce: self.bounce,
                 owner_tag: self.owner_tag(export.id()),
                 sectors: export.sectors(),
+                quiesce: self.moves_devices && self.features.quiesce(),
             };
             let opened = self.steps.making("ADD_DEV", move || control::add(new), control::take_back).await?;
             let key = (export.id(), opened.id());
-            match self.serve(export, opened).await {
+            match self.serve(export, opened, None).await {
                 Ok(id) => Ok(id),
                 Err(error) => Err(self.undo(key, error).await),
             }
@@ -304,8 +331,14 @@ impl Devices for UblkDevices {
 
     fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
         async move {
-            if self.is_hosted((export.id(), id))
-                && let Some(info) = self.info((export.id(), id)).await?
+            let key = (export.id(), id);
+            if self.hosted.lock_whole().get(&key).is_some_and(|hosted| hosted.stay == Stay::Leaving) {
+                // A move to other workers was not finished.
+                self.vacate(key, &export).await?;
+                return self.take_back(export, id, None).await;
+            }
+            if self.is_hosted(key)
+                && let Some(info) = self.info(key).await?
                 && info.state == State::Live
             {
                 // An earlier removal failed before the device was stopped.
@@ -315,9 +348,17 @@ impl Devices for UblkDevices {
             let opened =
                 self.steps.on("START_USER_RECOVERY", id, move || control::start_recovery(id)).await?;
             // When serving fails, the waiting device stays: the data of its clients may depend on the device.
-            self.serve(export, opened).await.map(drop)
+            self.serve(export, opened, None).await.map(drop)
         }
         .boxed()
+    }
+
+    fn next_move(&self, except: &HashSet<ExportId>) -> Option<(Arc<Export>, DeviceId)> {
+        self.next_device(except)
+    }
+
+    fn relocate(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<bool, DeviceError>> {
+        self.relocate_now((export, id)).boxed()
     }
 
     fn detach(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {

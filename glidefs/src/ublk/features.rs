@@ -18,6 +18,8 @@ const BROKEN: &[(&str, &str)] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     bits: u64,
+    /// Whether the driver is known to be broken.
+    is_broken: bool,
 }
 
 impl Features {
@@ -34,8 +36,7 @@ impl Features {
                 return Err(DeviceError::Kernel { command: "opening", path: CONTROL_PATH.into(), source });
             }
         }
-        warn_of_broken_kernel();
-        Ok(Self { bits: UblkCtrl::get_features().unwrap_or(0) })
+        Ok(Self { bits: UblkCtrl::get_features().unwrap_or(0), is_broken: warn_of_broken_kernel() })
     }
 
     /// Whether requests' bytes can be moved with `pread` and `pwrite` on the character device (Linux 6.5).
@@ -48,6 +49,13 @@ impl Features {
         self.has(sys::UBLK_F_UPDATE_SIZE)
     }
 
+    /// Whether a live device can be taken back from its server without harm. The command is there since Linux 6.16, but before 7.1 a
+    /// server that dies while it takes a device over may leave a device that nobody can take over any more (CVE-2026-53124). The driver
+    /// of 7.1 is the first with SHMEM_ZC. Not used on kernels that may lose the command.
+    pub fn quiesce(self) -> bool {
+        self.has(sys::UBLK_F_QUIESCE) && self.has(sys::UBLK_F_SHMEM_ZC) && !self.is_broken
+    }
+
     /// Whether commands are ioctl-encoded (Linux 6.4).
     pub fn ioctl_encoded(self) -> bool {
         self.has(sys::UBLK_F_CMD_IOCTL_ENCODE)
@@ -58,11 +66,14 @@ impl Features {
     }
 }
 
-fn warn_of_broken_kernel() {
-    let Ok(uname) = nix::sys::utsname::uname() else { return };
+/// Whether the running kernel is one of [`BROKEN`].
+fn warn_of_broken_kernel() -> bool {
+    let Ok(uname) = nix::sys::utsname::uname() else { return false };
     let release = uname.release().to_string_lossy();
     let version = release.split(['-', '+']).next().unwrap_or_default();
-    if let Some((_, what)) = BROKEN.iter().find(|(broken, _)| *broken == version) {
+    let known = BROKEN.iter().find(|(broken, _)| *broken == version);
+    if let Some((_, what)) = known {
         tracing::warn!(kernel = %release, "this kernel's ublk driver is broken: {what}; use 7.1 or later");
     }
+    known.is_some()
 }

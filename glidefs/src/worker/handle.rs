@@ -87,6 +87,25 @@ impl Worker {
         is_told.await.map_err(|_| WorkerError::Gone { index: self.index })
     }
 
+    /// Pauses the queues of a device: the kernel gets no answer and no command of theirs until [`Self::resume`]. Resolves when the
+    /// kernel has carried out the last command before.
+    pub async fn pause(&self, device_id: u32) -> Result<(), WorkerError> {
+        let (paused, are_paused) = tokio::sync::oneshot::channel();
+        self.inbox.send(Message::Pause { device_id, paused });
+        are_paused.await.map_err(|_| WorkerError::Gone { index: self.index })
+    }
+
+    /// Has the paused queues of a device go on.
+    pub fn resume(&self, device_id: u32) {
+        self.inbox.send(Message::Resume { device_id });
+    }
+
+    /// Lets the paused queues of a device leave: their requests go back to the kernel, those in the worker's hands when they have
+    /// ended. Call when the kernel takes the device back: the kernel then returns the other tags, and the queues are gone.
+    pub fn leave(&self, device_id: u32) {
+        self.inbox.send(Message::Leave { device_id });
+    }
+
     /// Resolves once the worker's loop has turned: the proof of life behind the watchdog.
     pub async fn ping(&self) -> Result<(), WorkerError> {
         let (pong, is_alive) = tokio::sync::oneshot::channel();

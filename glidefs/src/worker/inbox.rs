@@ -23,6 +23,12 @@ pub enum Message {
     },
     /// Fail the waiting requests of exports whose waits are ended, and answer.
     EndWaits(oneshot::Sender<()>),
+    /// Pause the queues of a device, and answer.
+    Pause { device_id: u32, paused: oneshot::Sender<()> },
+    /// Have the paused queues of a device go on.
+    Resume { device_id: u32 },
+    /// Let the paused queues of a device leave.
+    Leave { device_id: u32 },
     /// Answer, as a proof that the loop turns.
     Ping(oneshot::Sender<()>),
 }

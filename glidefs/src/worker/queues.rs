@@ -3,6 +3,7 @@
 //! Owns the queue index, in the worker's table and in the ring's file table. Invariant: a queue index is free again only when
 //! the kernel has returned every tag that was armed, and the queue's driver is gone.
 
+mod pause;
 mod results;
 
 use std::io;
@@ -13,6 +14,7 @@ use io_uring::squeue;
 use slab::Slab;
 use tokio::sync::oneshot;
 
+use self::pause::Pause;
 use super::driver::{Failure, QueueDriver, QueueGone, TagEvent};
 use super::requests::TagRequest;
 use super::ring::Ring;
@@ -33,6 +35,8 @@ pub struct HostedQueue {
     stats: Arc<QueueStats>,
     /// Tags which the kernel has taken back.
     tags_gone: u16,
+    /// While the device is being moved to other workers.
+    pause: Option<Box<Pause>>,
     /// Told when `tags_gone` is the queue's depth and the driver is dropped.
     gone: Option<oneshot::Sender<()>>,
 }
@@ -90,7 +94,14 @@ impl Queues {
             .collect();
         let (gone_sender, gone) = oneshot::channel();
         let depth = driver.depth();
-        entry.insert(HostedQueue { driver, export, stats, tags_gone: 0, gone: Some(gone_sender) });
+        entry.insert(HostedQueue {
+            driver,
+            export,
+            stats,
+            tags_gone: 0,
+            pause: None,
+            gone: Some(gone_sender),
+        });
         self.stats.queues.add(1);
         let mut armed = 0;
         let outcome = commands.into_iter().try_for_each(|(arm, tag)| {

@@ -25,6 +25,7 @@ mod failures;
 mod fairness;
 mod index;
 mod limits;
+mod pause;
 mod queues;
 mod remote;
 mod risk;

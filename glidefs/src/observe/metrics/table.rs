@@ -179,6 +179,10 @@ metrics! {
     PoolWorkersInitialized: Gauge "glidefs_ublk_buffer_pool_workers_initialized" in Number by []
         = "Workers that have made an arena and touched the whole arena.";
 
+    DeviceMoves: Counter "glidefs_ublk_device_moves_total" in Number by []
+        = "Devices moved to other workers.";
+    DeviceMovesFailed: Counter "glidefs_ublk_device_moves_failed_total" in Number by []
+        = "Moves of devices to other workers that failed: the device goes on where it was, or its requests wait until another try succeeds. The log says which.";
     WorkerInfo: Gauge "glidefs_worker_info" in Info by [worker, cpu]
         = "Always 1; the label cpu is the CPU the worker is pinned to.";
     WorkerQueues: Gauge "glidefs_worker_queues" in Number by [worker]

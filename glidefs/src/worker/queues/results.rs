@@ -57,6 +57,11 @@ impl Queues {
         operation: Option<Operation>,
         failure: &Failure,
     ) -> io::Result<()> {
+        if self.is_paused(tag) {
+            // Perhaps the end of the waits is why the request has failed. The request fails again where the reason lasts.
+            self.of(tag).stats.in_flight.sub(1);
+            return self.set_aside(ring, tag);
+        }
         self.report(tag, operation, failure);
         self.answer(ring, tag, Err(failure))
     }
@@ -64,6 +69,11 @@ impl Queues {
     fn answer<C>(&mut self, ring: &mut Ring<C>, tag: TagId, result: Result<u32, &Failure>) -> io::Result<()> {
         let queue = &mut self.table[tag.queue_index as usize];
         queue.stats.in_flight.sub(1);
+        if queue.pause.is_some()
+            && let Ok(bytes) = result
+        {
+            return self.keep_answer(ring, tag, bytes);
+        }
         let answer = queue.driver.answer(tag.tag, tag.queue_index, result);
         command(ring, answer, tag)
     }

@@ -23,14 +23,20 @@ impl Loop {
     /// Begins with the completion of a tag's command.
     pub(super) fn tag_event(&mut self, tag: TagId, result: i32) -> io::Result<()> {
         match self.queues.event(tag, result)? {
-            TagEvent::Request => match self.queues.take_request(tag, self.now) {
-                Ok(request) => {
-                    self.ready.add(request, Stage::New);
-                    Ok(())
-                }
-                Err(failure) => self.queues.refuse(&mut self.ring, tag, None, &failure),
-            },
+            TagEvent::Request if self.queues.is_paused(tag) => self.queues.set_aside(&mut self.ring, tag),
+            TagEvent::Request => self.arrive(tag),
             TagEvent::Gone => self.queues.tags_gone(&mut self.ring, tag.queue_index, 1),
+        }
+    }
+
+    /// Takes the request which a tag holds.
+    pub(super) fn arrive(&mut self, tag: TagId) -> io::Result<()> {
+        match self.queues.take_request(tag, self.now) {
+            Ok(request) => {
+                self.ready.add(request, Stage::New);
+                Ok(())
+            }
+            Err(failure) => self.queues.refuse(&mut self.ring, tag, None, &failure),
         }
     }
 

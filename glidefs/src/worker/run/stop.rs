@@ -1,7 +1,8 @@
-//! The end of waits in a worker's loop, for exports whose device is being removed.
+//! The end of waits in a worker's loop, for exports whose device is being removed, or moved to other workers.
 //!
-//! The kernel removes a device when the last of the device's requests has ended, so no request may wait for an event which may
-//! never come. Owns the order in which the waiting places are emptied. Does not own the rule (`waits::stop`). Invariant: when
+//! The kernel removes a device when the last of the device's requests has ended, and a queue leaves the worker when the last
+//! request of the queue has ended, so no request may wait for an event which may never come. A request of a device that is moved is
+//! set aside instead of failing (`queues::pause`), and waits anew at the next worker. Owns the order in which the waiting places are emptied. Does not own the rule (`waits::stop`). Invariant: when
 //! [`Loop::end_waits`] has returned, no list of this worker has a request of such an export; tasks of the executor and the
 //! shard let go of theirs in the same turn.
 
@@ -17,19 +18,24 @@ const STOPPED: Failure = Failure::Cache(stop::STOPPED);
 
 impl Loop {
     /// Fails every waiting request of exports whose waits are ended. Requests over a limit go on instead: the limit ends with
-    /// the device.
+    /// the device. Requests of a device that is being moved are set aside.
     pub(super) fn end_waits(&mut self) -> io::Result<()> {
         let held = self.held.stop();
         let in_line = self.log_line.stop(&self.queues);
-        let stopped = held.len() + in_line.len();
+        let fails = |request: &&TagRequest| !self.queues.is_paused(request.tag);
+        let stopped = held.iter().chain(&in_line).filter(fails).count();
         for request in held {
-            self.refuse_write(request)?;
+            self.refuse_unpromised(request)?;
         }
         for request in in_line {
             self.fail_waiting(request)?;
         }
         for request in self.limited.stop() {
-            self.begin(request)?;
+            if self.queues.is_paused(request.tag) {
+                self.refuse_unpromised(request)?;
+            } else {
+                self.begin(request)?;
+            }
         }
         self.shard.end_waits();
         if stopped > 0 {
@@ -44,7 +50,7 @@ impl Loop {
     /// Starts a write of an export whose waits are ended. The write fails where a write of another export would wait.
     pub(super) fn write_at_once(&mut self, mut request: TagRequest) -> io::Result<()> {
         if held::ask(self.queues.volume(request.tag), &mut request, true, Coming::default()).0 != Pace::Go {
-            return self.refuse_write(request);
+            return self.refuse_unpromised(request);
         }
         self.enter_log(request)
     }
@@ -54,8 +60,9 @@ impl Loop {
         self.finish(request.without_buffer(), Err(STOPPED))
     }
 
-    /// Fails a write which `Volume::pace` has not let go on: nothing was promised for the write, so nothing is settled.
-    fn refuse_write(&mut self, request: TagRequest) -> io::Result<()> {
+    /// Fails a request which waits for a limit, or which `Volume::pace` has not let go on: nothing was promised for the request,
+    /// so nothing is settled.
+    fn refuse_unpromised(&mut self, request: TagRequest) -> io::Result<()> {
         self.queues.refuse(&mut self.ring, request.tag, Some(request.operation), &STOPPED)
     }
 }

@@ -18,7 +18,7 @@ const SECTORS: u64 = 1 << 15;
 const EXPORT_LARGE_WRITES: u64 = (16 << 20) / LARGE_BYTES as u64;
 
 /// A store which fails on purpose, and one volume in the store.
-async fn remote() -> (Arc<Faults>, volume::VolumeWriter) {
+pub(super) async fn remote() -> (Arc<Faults>, volume::VolumeWriter) {
     let faults = Faults::new(1);
     let objects = Arc::new(FaultyStore::new(ScriptedStore::new(Arc::default()), Arc::clone(&faults)));
     let backend = Backend::over(objects, true);
@@ -30,7 +30,7 @@ async fn remote() -> (Arc<Faults>, volume::VolumeWriter) {
 }
 
 /// A worker with an export linked to `remote`, without any data of the export.
-fn linked(
+pub(super) fn linked(
     remote: &volume::VolumeWriter,
     durability: Durability,
 ) -> (Bench, Arc<Export>, watch::Sender<bool>) {

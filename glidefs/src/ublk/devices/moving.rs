@@ -1,0 +1,278 @@
+//! How a live device goes to other workers.
+//!
+//! ```text
+//!  LIVE ─pause queues─▶ ─QUIESCE_DEV─▶ ─queues leave─▶ character device closed: QUIESCED ─as after a kill─▶ LIVE
+//!    ◀─resume─ refused ─┘
+//! ```
+//!
+//! Owns the order of the steps. Does not own the choice of the device (`placement::moves`), nor which operations of an export may
+//! meet (`router`). Invariants: a device is moved by one caller at a time, who has the right to change the export; once the kernel
+//! has agreed, the only way is forward, and a device stuck on the way is quiesced or about to be, as after the death of a daemon:
+//! [`Devices::recover`](crate::router::devices::Devices::recover) goes on from every step, in this daemon or in the next one.
+//!
+//! What the driver does (Linux 6.16 to 7.3):
+//!
+//! - QUIESCE_DEV marks the device as canceling. From then on the driver parks each new request, and gives none to the server.
+//!   There is no way back but the recovery of the device.
+//! - The driver then walks over the tags once. A tag armed without a request comes back with `UBLK_IO_RES_ABORT`. A tag whose
+//!   request is at the server, or on the way there, is left alone. The command does not wait for these requests. If a
+//!   COMMIT_AND_FETCH arms such a tag later, nothing gives the tag back; one in the middle of the walk may even be completed
+//!   while being issued. So our queues commit nothing from before the walk on (`worker/queues/pause.rs`).
+//! - Later drivers repeat the walk until no request is at the server, for as long as the timeout of the command says, and answer
+//!   EBUSY in the end. Our queues commit nothing, so the timeout is short, and EBUSY is no failure.
+//! - When the character device is closed for good (descriptors, mappings, file table), the driver takes the requests which are at
+//!   the server back (`UBLK_F_USER_RECOVERY_REISSUE`), and the device is QUIESCED. Before, START_USER_RECOVERY fails.
+//! - QUIESCE_DEV on a device which is not live may walk over tags which the next server has armed. The steps of one device number
+//!   never overlap (`steps`), so the command has ended before the next server begins.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::activity::{REST, waits};
+use super::{DeviceKey, RELEASE_PATIENCE, Stay, UblkDevices};
+use crate::export::Export;
+use crate::locks::MutexExt;
+use crate::router::devices::{DeviceError, DeviceId};
+use crate::ublk::control::{self, State};
+use crate::ublk::placement::moves::{Candidate, Move, may_be_worth_it, next_move};
+use crate::units::ExportId;
+use crate::worker::Worker;
+
+/// Time for the queues to leave before the kernel is asked again to take the tags back.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two looks whether a device is quiesced.
+const QUIESCED_POLL: Duration = Duration::from_millis(1);
+
+/// A device to be moved.
+struct Choice {
+    key: DeviceKey,
+    export: Arc<Export>,
+    /// The worker of each queue after the move.
+    workers: Vec<usize>,
+    /// `None` for a device which is moved because the kernel has quiesced the device after all.
+    gain: Option<Move>,
+}
+
+impl UblkDevices {
+    /// Notes how busy the workers and the queues were since the last call. Call after the loads of the workers were sampled.
+    pub fn sample(&self) {
+        let busy: Vec<u64> = self.workers.iter().map(Worker::busy_percent).collect();
+        let mut totals = vec![0_u64; busy.len()];
+        let mut hosted = self.hosted.lock_whole();
+        for device in hosted.values_mut() {
+            for (queue_id, (&worker, queue)) in (0_u16..).zip(device.workers.iter().zip(&mut device.activity))
+            {
+                queue.look(&device.export.queue_stats(queue_id));
+                if let Some(total) = totals.get_mut(worker) {
+                    *total = total.saturating_add(queue.recent);
+                }
+            }
+            device.waits = waits(&device.export, &device.activity);
+        }
+        for device in hosted.values_mut() {
+            for (&worker, queue) in device.workers.iter().zip(&mut device.activity) {
+                let of_worker = busy.get(worker).zip(totals.get(worker));
+                if let Some((&percent, &total)) = of_worker {
+                    queue.share(percent, total);
+                }
+            }
+        }
+        drop(hosted);
+        *self.busy.lock_whole() = busy;
+    }
+
+    /// The device to move next, unless the export of the device is one of `except`.
+    pub(super) fn next_device(&self, except: &HashSet<ExportId>) -> Option<(Arc<Export>, DeviceId)> {
+        let choice = self.choose(|(export, _)| !except.contains(&export))?;
+        Some((choice.export, choice.key.1))
+    }
+
+    /// The best move of a device which `may_move`.
+    fn choose(&self, may_move: impl Fn(DeviceKey) -> bool) -> Option<Choice> {
+        let (queues, busy) = (self.placement.queues(), self.busy.lock_whole().clone());
+        let is_worth_it = may_be_worth_it(&queues, &busy);
+        let (mut keys, mut candidates) = (Vec::new(), Vec::new());
+        let mut hosted = self.hosted.lock_whole();
+        for (&key, device) in hosted.iter_mut().filter(|(key, _)| may_move(**key)) {
+            if device.was_quiesced_late() {
+                let (export, workers) = (Arc::clone(&device.export), device.workers.clone());
+                return Some(Choice { key, export, workers, gain: None });
+            }
+            if !is_worth_it || device.stay != Stay::Movable || device.waits {
+                continue;
+            }
+            keys.push(key);
+            candidates.push(Candidate {
+                workers: device.workers.clone(),
+                loads: device.activity.iter().map(|queue| queue.load).collect(),
+                has_settled: device.moved.is_none_or(|moved| moved.elapsed() >= REST),
+            });
+        }
+        let gain = next_move(&queues, &busy, &candidates)?;
+        let key = *keys.get(gain.device)?;
+        let mut workers = candidates.swap_remove(gain.device).workers;
+        *workers.get_mut(gain.queue)? = gain.to;
+        let export = Arc::clone(&hosted.get(&key)?.export);
+        Some(Choice { key, export, workers, gain: Some(gain) })
+    }
+
+    /// Moves a device, if something is still to be gained. `Ok(false)` when the device stays where the device is, in service.
+    ///
+    /// # Errors
+    /// When the device is not in service: the device is quiesced or about to be, and waits to be recovered.
+    pub(super) async fn relocate_now(&self, key: DeviceKey) -> Result<bool, DeviceError> {
+        let (id, begun) = (key.1, Instant::now());
+        let Some(choice) = self.choose(|other| other == key) else { return Ok(false) };
+        let from = self.workers_of(key);
+        for worker in &from {
+            // A worker which has ended takes the process with it.
+            let _ = worker.pause(id.0).await;
+        }
+        if let Err(error) = self.quiesce(key).await {
+            for worker in &from {
+                worker.resume(id.0);
+            }
+            if let Some(hosted) = self.hosted.lock_whole().get_mut(&key) {
+                hosted.stay = Stay::Fixed;
+            }
+            self.moves_failed.fetch_add(1, Ordering::Relaxed);
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(
+                export = choice.export.name(),
+                device_id = id.0,
+                error,
+                "a device is not moved to other workers, and goes on where it is"
+            );
+            return Ok(false);
+        }
+        let moved = self.go_on(&choice).await;
+        let counter = if moved.is_ok() { &self.moves } else { &self.moves_failed };
+        counter.fetch_add(1, Ordering::Relaxed);
+        moved?;
+        self.note_load(choice.gain);
+        tracing::info!(
+            export = choice.export.name(),
+            device_id = id.0,
+            workers = ?choice.workers,
+            load_percent = choice.gain.map(|gain| gain.load),
+            pause_millis = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            "device moved to other workers"
+        );
+        Ok(true)
+    }
+
+    /// Takes a device which the kernel quiesces off the workers, and gives the device to the chosen ones.
+    async fn go_on(&self, choice: &Choice) -> Result<(), DeviceError> {
+        let (key, export) = (choice.key, Arc::clone(&choice.export));
+        let activity = self.hosted.lock_whole().get(&key).map(|hosted| hosted.activity.clone());
+        self.vacate(key, &export).await?;
+        self.take_back(export, key.1, Some(&choice.workers)).await?;
+        if let Some(hosted) = self.hosted.lock_whole().get_mut(&key) {
+            hosted.moved = Some(Instant::now());
+            hosted.activity = activity.unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Has the workers let go of a device which the kernel quiesces.
+    pub(super) async fn vacate(&self, key: DeviceKey, export: &Export) -> Result<(), DeviceError> {
+        let (id, workers) = (key.1, self.workers_of(key));
+        if let Some(hosted) = self.hosted.lock_whole().get_mut(&key) {
+            hosted.stay = Stay::Leaving;
+        }
+        // Requests which wait are given back to the kernel, and wait anew at the next worker.
+        export.volume().end_waits();
+        for worker in &workers {
+            worker.leave(id.0);
+            let _ = worker.end_waits().await;
+        }
+        let deadline = Instant::now() + self.steps.limit();
+        loop {
+            match self.let_go(key, LEAVE_PATIENCE).await {
+                Err(DeviceError::TimedOut { .. }) if Instant::now() < deadline => {
+                    // The walk may have been cut short (EBUSY, EINTR). The device is live as long as a queue is there.
+                    self.quiesce(key).await?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Asks the kernel to take a device back from this server.
+    async fn quiesce(&self, key: DeviceKey) -> Result<(), DeviceError> {
+        let id = key.1;
+        let (tell, late) = oneshot::channel();
+        let step = move || {
+            let done = control::quiesce(id);
+            let _ = tell.send(done.is_ok());
+            done
+        };
+        let done = self.steps.on("QUIESCE_DEV", id, step).await;
+        if matches!(done, Err(DeviceError::TimedOut { .. }))
+            && let Some(hosted) = self.hosted.lock_whole().get_mut(&key)
+        {
+            hosted.late = Some(late);
+        }
+        done
+    }
+
+    /// Serves a device again which the workers have let go of, by the given workers or as the placement says.
+    pub(super) async fn take_back(
+        &self,
+        export: Arc<Export>,
+        id: DeviceId,
+        workers: Option<&[usize]>,
+    ) -> Result<(), DeviceError> {
+        self.until_quiesced((export.id(), id)).await?;
+        let opened = self.steps.on("START_USER_RECOVERY", id, move || control::start_recovery(id)).await?;
+        self.serve(export, opened, workers).await.map(drop)
+    }
+
+    /// Returns when the kernel has noticed that nobody serves the device any more.
+    async fn until_quiesced(&self, key: DeviceKey) -> Result<(), DeviceError> {
+        let deadline = Instant::now() + RELEASE_PATIENCE;
+        loop {
+            match self.info(key).await?.map(|info| info.state) {
+                Some(State::Quiesced) => return Ok(()),
+                Some(State::Live) if Instant::now() < deadline => tokio::time::sleep(QUIESCED_POLL).await,
+                Some(State::Live) => {
+                    return Err(DeviceError::TimedOut {
+                        command: "letting go of the device",
+                        path: key.1.path(),
+                        seconds: RELEASE_PATIENCE.as_secs(),
+                    });
+                }
+                _ => return Err(DeviceError::NotFound { path: key.1.path() }),
+            }
+        }
+    }
+
+    /// Each worker with a queue of the device.
+    fn workers_of(&self, key: DeviceKey) -> Vec<Worker> {
+        let hosted = self.hosted.lock_whole();
+        let workers: BTreeSet<usize> =
+            hosted.get(&key).into_iter().flat_map(|it| &it.workers).copied().collect();
+        workers.into_iter().filter_map(|worker| self.workers.get(worker).cloned()).collect()
+    }
+
+    /// Takes note that a load has gone to another worker, until the next sample shows the load there.
+    fn note_load(&self, gain: Option<Move>) {
+        let Some(Move { from, to, load, .. }) = gain else { return };
+        let mut busy = self.busy.lock_whole();
+        if let Some(from) = busy.get_mut(from) {
+            *from = from.saturating_sub(load);
+        }
+        if let Some(to) = busy.get_mut(to) {
+            *to = to.saturating_add(load);
+        }
+    }
+
+    /// Devices moved to other workers, and moves that failed, since the daemon started.
+    pub fn moves(&self) -> (u64, u64) {
+        (self.moves.load(Ordering::Relaxed), self.moves_failed.load(Ordering::Relaxed))
+    }
+}
