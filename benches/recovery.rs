@@ -232,6 +232,8 @@ fn main() {
     ratios.save();
     if let Ok(gib) = std::env::var("GLIDEFS_BENCH_WIDE_GIB") {
         let gib = gib.parse().expect("GLIDEFS_BENCH_WIDE_GIB is a number");
-        WIDE_WRITE_BYTES.iter().for_each(|write_bytes| wide(gib, segment_bytes, *write_bytes));
+        for write_bytes in WIDE_WRITE_BYTES {
+            wide(gib, segment_bytes, write_bytes);
+        }
     }
 }

@@ -54,7 +54,7 @@ pub(in crate::cache) struct Claim {
 pub struct Coming {
     /// Of the volume that asks.
     pub own: u64,
-    /// Of all volumes.
+    /// Of all volumes together, this one included.
     pub all: u64,
 }
 
