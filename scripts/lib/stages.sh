@@ -22,7 +22,6 @@ MACHINE_STAGES=(
 	"faults               disks, stores and mounts that fail under a daemon"
 	"fio-verify-trixie    real devices, Linux of trixie"
 	"recovery-trixie      kill -9 under load, Linux of trixie, engine ring-direct"
-	"move-trixie          devices come and go, Linux of trixie, where nothing is moved"
 	"bad-input            requests, configurations and caches that are refused"
 	"fio-verify-bookworm  real devices without USER_COPY, Linux of bookworm"
 	"numa                 buffers on two NUMA nodes"
@@ -101,7 +100,6 @@ stage_faults() {
 }
 stage_fio_verify_trixie() { in_vm --kernel trixie --timeout 1200 -- scripts/fio-verify; }
 stage_recovery_trixie() { GLIDEFS_CACHE_ENGINE=ring-direct in_vm --kernel trixie --timeout 600 -- scripts/recovery; }
-stage_move_trixie() { in_vm --kernel trixie --timeout 600 -- scripts/move 1; }
 stage_bad_input() { in_vm --kernel trixie --timeout 600 -- scripts/bad-input; }
 stage_fio_verify_bookworm() { in_vm --kernel bookworm --timeout 600 -- scripts/fio-verify random; }
 stage_numa() {
