@@ -186,6 +186,11 @@ impl Export {
         IoTotals::of(self.queues.lock_whole().stats.iter().map(Arc::as_ref))
     }
 
+    /// The requests of all queues so far.
+    pub fn requests(&self) -> Use {
+        Use::of(self.queues.lock_whole().stats.iter().map(Arc::as_ref))
+    }
+
     /// Memory of the export, of the counters and of the volume without the index, bytes.
     pub fn memory_bytes(&self) -> u64 {
         let queues = self.queues.lock_whole().stats.len() * heap_bytes(size_of::<QueueStats>());

@@ -76,6 +76,7 @@ use self::entry::{ExportEntry, HeldExport};
 pub(crate) use self::error::RouterError;
 use self::exports::Exports;
 pub(crate) use self::info::{ExportInfo, Glance};
+use self::moving::Stranded;
 pub use self::name::ExportName;
 pub(crate) use self::name::{NAME_CHARS_MAX, NameError};
 pub use self::options::RouterOptions;
@@ -111,6 +112,8 @@ pub struct Router {
     to_ask: Notify,
     /// Told when devices may have to be moved between workers.
     to_spread: Notify,
+    /// Devices on the way to other workers, to be tried again.
+    stranded: Mutex<Vec<Stranded>>,
     /// Drains and snapshots whose callers have gone away.
     background: Background,
     /// Limits the log lines about a store that cannot be asked.
@@ -162,6 +165,7 @@ impl Router {
             unasked: Mutex::default(),
             to_ask: Notify::new(),
             to_spread: Notify::new(),
+            stranded: Mutex::default(),
             background: Background::default(),
             away: Repeat::default(),
             loaded: Mutex::new(loaded),

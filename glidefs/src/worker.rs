@@ -31,4 +31,4 @@ mod tests;
 mod waits;
 
 pub(crate) use driver::{Failure, QueueDriver, QueueGone};
-pub(crate) use handle::{Worker, WorkerError, WorkerOptions, start};
+pub(crate) use handle::{Worker, WorkerError, WorkerOptions, pause_idle, start};

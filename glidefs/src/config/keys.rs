@@ -241,7 +241,7 @@ pub const SECTIONS: &[Section] = &[
                 "move",
                 "false",
                 "true or false",
-                "Whether devices are moved between workers when devices have come or gone, or when one worker is much busier than another. A moved device pauses; if the disk hangs during a move, for as long as that. Needs Linux 7.1, and devices made with this setting. Otherwise only new devices are placed by load.",
+                "Whether devices are moved between workers when devices have come or gone, or when one worker is much busier than another. A moved device pauses; one with requests that do not end at once stays. Needs Linux 7.1, and devices made with this setting. Otherwise only new devices are placed by load.",
             ),
         ],
     },

@@ -72,7 +72,7 @@ impl Router {
         }
     }
 
-    async fn attach_steps(&self, held: &HeldExport) -> Result<(), RouterError> {
+    pub(super) async fn attach_steps(&self, held: &HeldExport) -> Result<(), RouterError> {
         if self.device_exists(held).await? {
             held.write(&self.catalog, |record| record.desired = Desired::Attached).await?;
             return self.recover_device(held).await;

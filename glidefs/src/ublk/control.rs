@@ -199,15 +199,23 @@ pub fn start_recovery(id: DeviceId) -> Result<Opened, DeviceError> {
 /// refers to the character device.
 ///
 /// # Errors
-/// When the kernel refuses, and nothing has changed.
+/// When the kernel has certainly refused, and nothing has changed. After any other failure the device may be marked: the kernel has
+/// given up to wait for requests of ours (EBUSY), was disturbed (EINTR), or goes on unobserved (EAGAIN).
 pub fn quiesce(id: DeviceId) -> Result<(), DeviceError> {
     let ctrl = open(id)?.ok_or_else(|| DeviceError::NotFound { path: id.path() })?;
     match accepted(ctrl.quiesce_dev(QUIESCE_MILLIS)) {
-        // The device is marked already, and the kernel has given up to wait for requests of ours, or was disturbed.
-        Err(UblkError::UringIOError(code)) if [libc::EBUSY, libc::EINTR].contains(&code.saturating_abs()) => {
+        Err(UblkError::UringIOError(code)) if is_refusal(code) => {
+            Err(kernel("QUIESCE_DEV", Some(id), UblkError::UringIOError(code)))
+        }
+        Err(error) => {
+            tracing::debug!(
+                device_id = id.0,
+                error = &error as &dyn std::error::Error,
+                "QUIESCE_DEV ended early"
+            );
             Ok(())
         }
-        done => done.map_err(|error| kernel("QUIESCE_DEV", Some(id), error)),
+        Ok(()) => Ok(()),
     }
 }
 
@@ -283,6 +291,11 @@ fn is_unknown_command(code: i32) -> bool {
     [libc::EOPNOTSUPP, 524, libc::EINVAL].contains(&code.saturating_abs())
 }
 
+/// Whether `code` says that a command was not carried out.
+fn is_refusal(code: i32) -> bool {
+    is_unknown_command(code) || code.saturating_abs() == libc::ENODEV
+}
+
 /// Sets the size of live device `id`.
 pub fn resize(id: DeviceId, size_bytes: u64) -> Result<(), DeviceError> {
     let ctrl = open(id)?.ok_or_else(|| DeviceError::NotFound { path: id.path() })?;
@@ -348,8 +361,13 @@ fn open(id: DeviceId) -> Result<Option<UblkCtrl>, DeviceError> {
 }
 
 fn ensure_ring() -> Result<(), DeviceError> {
+    with_ring(Option::is_none)
+}
+
+/// Makes this thread's control ring if `is_wanted`, in place of the one that is there.
+fn with_ring(is_wanted: impl FnOnce(&Option<IoUring<squeue::Entry128>>) -> bool) -> Result<(), DeviceError> {
     libublk::ublk_init_ctrl_task_ring(|ring| {
-        if ring.is_none() {
+        if is_wanted(ring) {
             *ring = Some(IoUring::<squeue::Entry128>::builder().build(16)?);
         }
         Ok(())
@@ -357,8 +375,14 @@ fn ensure_ring() -> Result<(), DeviceError> {
     .map_err(|error| kernel("io_uring_setup", None, error))
 }
 
-/// libublk gives EBUSY as success.
+/// libublk gives EBUSY as success. With EAGAIN libublk has not waited for the command: the next command of this thread would take
+/// the late completion for its own, so the thread gets another ring.
 fn accepted(result: Result<i32, UblkError>) -> Result<(), UblkError> {
+    if let Err(UblkError::UringIOError(code)) = &result
+        && code.saturating_abs() == libc::EAGAIN
+    {
+        let _ = with_ring(|_| true);
+    }
     match result {
         Ok(code) if code < 0 => Err(UblkError::UringIOError(code)),
         Ok(_) => Ok(()),
@@ -388,6 +412,14 @@ fn at_limit(limit: &Path, devices: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_definite_refusal_leaves_a_device_where_it_is() {
+        let refusals = [libc::EOPNOTSUPP, libc::EINVAL, libc::ENODEV];
+        let unclear = [libc::EAGAIN, libc::EINTR, libc::EBUSY, libc::ETIME, libc::EIO];
+        assert!(refusals.iter().all(|&code| is_refusal(-code)));
+        assert!(!unclear.iter().any(|&code| is_refusal(-code)));
+    }
 
     #[test]
     fn the_limit_of_devices_is_reached_with_as_many_as_it_says() {

@@ -9,6 +9,9 @@
 mod activity;
 mod hosted;
 mod moving;
+mod rest;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
@@ -19,6 +22,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use self::hosted::{Hosted, Stay};
+use self::rest::Rests;
 use super::abi::Commands;
 use super::control::{self, Info, NewDevice, Opened, State};
 use super::features::Features;
@@ -50,6 +54,7 @@ pub struct UblkDevices {
     cache_tag: u32,
     steps: Steps,
     hosted: Mutex<HashMap<DeviceKey, Hosted>>,
+    rests: Rests,
     /// The share of a CPU which each worker took of late, per cent, changed by moves since.
     busy: Mutex<Vec<u64>>,
     /// Devices moved to other workers, and moves that failed.
@@ -85,6 +90,7 @@ impl UblkDevices {
             cache_tag,
             steps: Steps::new(limit),
             hosted: Mutex::default(),
+            rests: Rests::default(),
             busy: Mutex::default(),
             moves: AtomicU64::new(0),
             moves_failed: AtomicU64::new(0),
@@ -115,13 +121,22 @@ impl UblkDevices {
     ) -> Result<DeviceId, DeviceError> {
         let id = opened.id();
         export.volume().allow_waits();
-        let mut hosted = Hosted::new(Arc::clone(&export), &opened);
+        let stay = if opened.can_be_moved() { Stay::Movable } else { Stay::Fixed };
+        let mut hosted = Hosted::new(Arc::clone(&export), opened.queues(), stay);
         let armed = self.arm(&export, &opened, workers.unwrap_or_default(), &mut hosted).await;
         // When a queue could not be armed, the queues armed before are let go of like those of a device in service.
-        self.hosted.lock_whole().insert((export.id(), id), hosted);
+        self.host((export.id(), id), hosted);
         armed?;
         self.steps.on("START_DEV", id, move || control::start(&opened)).await?;
         Ok(id)
+    }
+
+    /// Takes a device among those of this process. The queues of an entry which is replaced count no more.
+    fn host(&self, key: DeviceKey, hosted: Hosted) {
+        let replaced = self.hosted.lock_whole().insert(key, hosted);
+        for worker in replaced.into_iter().flat_map(|replaced| replaced.workers) {
+            self.placement.remove(worker);
+        }
     }
 
     async fn arm(
@@ -158,7 +173,7 @@ impl UblkDevices {
                 .attach(Box::new(queue))
                 .await
                 .map_err(|error| fail(std::io::Error::other(error)))?;
-            hosted.gone.push(gone);
+            hosted.armed(gone);
         }
         Ok(())
     }
@@ -180,6 +195,7 @@ impl UblkDevices {
     /// Stops device `id`, waits until no worker refers to the device, and deletes the device, if the device is that of `export`.
     async fn remove(&self, export: ExportId, id: DeviceId) -> Result<(), DeviceError> {
         self.end_waits((export, id)).await;
+        self.rests.forget((export, id));
         let is_own = self.info((export, id)).await?.is_some();
         let existed = is_own && self.steps.on("STOP_DEV", id, move || control::stop(id)).await?;
         self.let_go((export, id), self.steps.limit()).await?;
@@ -198,20 +214,17 @@ impl UblkDevices {
 
     /// Returns when no worker refers to a device which has been stopped or quiesced, or is gone. Waits `patience` for each queue.
     async fn let_go(&self, key: DeviceKey, patience: Duration) -> Result<(), DeviceError> {
-        let hosted = self.hosted.lock_whole().remove(&key);
-        let Some(mut hosted) = hosted else { return Ok(()) };
-        while let Some(mut gone) = hosted.gone.pop() {
-            if tokio::time::timeout(patience, &mut gone).await.is_err() {
-                hosted.gone.push(gone);
-                self.hosted.lock_whole().insert(key, hosted);
-                return Err(DeviceError::TimedOut {
-                    command: "letting go of the queues",
-                    path: key.1.path(),
-                    seconds: patience.as_secs(),
-                });
-            }
+        let gone = self.hosted.lock_whole().get(&key).map(Hosted::gone).unwrap_or_default();
+        for gone in gone {
+            // An error means that the worker has ended, and takes the process with it.
+            let _ = tokio::time::timeout(patience, gone).await.map_err(|_| DeviceError::TimedOut {
+                command: "letting go of the queues",
+                path: key.1.path(),
+                seconds: patience.as_secs(),
+            })?;
         }
-        for worker in hosted.workers {
+        let hosted = self.hosted.lock_whole().remove(&key);
+        for worker in hosted.into_iter().flat_map(|hosted| hosted.workers) {
             self.placement.remove(worker);
         }
         Ok(())
@@ -334,7 +347,7 @@ impl Devices for UblkDevices {
             let key = (export.id(), id);
             if self.hosted.lock_whole().get(&key).is_some_and(|hosted| hosted.stay == Stay::Leaving) {
                 // A move to other workers was not finished.
-                self.vacate(key, &export).await?;
+                self.vacate(key).await?;
                 return self.take_back(export, id, None).await;
             }
             if self.is_hosted(key)

@@ -23,6 +23,12 @@ pub struct Features {
 }
 
 impl Features {
+    /// A kernel without any feature.
+    #[cfg(test)]
+    pub fn none() -> Self {
+        Self { bits: 0, is_broken: false }
+    }
+
     /// Asks the driver. A driver too old to be asked (before Linux 6.5) has no feature.
     pub fn probe() -> Result<Self, DeviceError> {
         use std::io::ErrorKind;

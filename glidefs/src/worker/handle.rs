@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use super::affinity::Cpu;
 use super::driver::{QueueDriver, QueueGone};
@@ -12,7 +13,14 @@ use super::inbox::{Inbox, Message};
 use super::load::Load;
 use super::run::setup::{self, Setup};
 use crate::cache::{Cache, ShardStats};
+use crate::export::Export;
 use crate::observe::io::WorkerStats;
+
+/// Time for workers to pause the queues of a device. A busy worker answers at the end of a turn.
+const PAUSE_PATIENCE: Duration = Duration::from_secs(1);
+/// Time for the requests of paused queues to end, and the pause between two looks.
+const DRAIN_PATIENCE: Duration = Duration::from_millis(50);
+const DRAIN_POLL: Duration = Duration::from_micros(500);
 
 /// Why workers could not be started, or a worker could not be told something.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +96,7 @@ impl Worker {
     }
 
     /// Pauses the queues of a device: the kernel gets no answer and no command of theirs until [`Self::resume`]. Resolves when the
-    /// kernel has carried out the last command before.
+    /// kernel has the last command before.
     pub async fn pause(&self, device_id: u32) -> Result<(), WorkerError> {
         let (paused, are_paused) = tokio::sync::oneshot::channel();
         self.inbox.send(Message::Pause { device_id, paused });
@@ -100,8 +108,8 @@ impl Worker {
         self.inbox.send(Message::Resume { device_id });
     }
 
-    /// Lets the paused queues of a device leave: their requests go back to the kernel, those in the worker's hands when they have
-    /// ended. Call when the kernel takes the device back: the kernel then returns the other tags, and the queues are gone.
+    /// Lets the paused queues of a device leave: their requests go back to the kernel. Call when the kernel takes the device back:
+    /// the kernel then returns the other tags, and the queues are gone.
     pub fn leave(&self, device_id: u32) {
         self.inbox.send(Message::Leave { device_id });
     }
@@ -132,6 +140,28 @@ impl Worker {
     pub fn stats(&self) -> &Arc<WorkerStats> {
         &self.stats
     }
+}
+
+/// Pauses the queues of a device at all its `workers`, and waits until the requests which these have begun have ended. False when
+/// some have not within a short time: the queues go on.
+pub async fn pause_idle(workers: &[Worker], export: &Export, device_id: u32) -> bool {
+    let pauses = workers.iter().map(|worker| worker.pause(device_id));
+    let paused = tokio::time::timeout(PAUSE_PATIENCE, futures_util::future::join_all(pauses)).await;
+    // A worker which has ended takes the process with it.
+    let are_paused = paused.is_ok_and(|answers| answers.iter().all(Result::is_ok));
+    let all_ended = async {
+        // Paused queues begin nothing, so the number only falls.
+        while export.requests().in_flight() > 0 {
+            tokio::time::sleep(DRAIN_POLL).await;
+        }
+    };
+    if are_paused && tokio::time::timeout(DRAIN_PATIENCE, all_ended).await.is_ok() {
+        return true;
+    }
+    for worker in workers {
+        worker.resume(device_id);
+    }
+    false
 }
 
 /// Starts one worker a CPU over `cache`, and waits until each is pinned and has an arena.

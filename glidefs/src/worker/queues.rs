@@ -156,7 +156,7 @@ impl Queues {
         let (device_id, queue_id) = queue.driver.ids();
         self.stats.queues.sub(1);
         // The device can be deleted only when its descriptors and mappings are gone: drop before telling.
-        drop(queue.driver);
+        drop((queue.driver, queue.export));
         if let Some(gone) = queue.gone {
             let _ = gone.send(());
         }

@@ -62,8 +62,7 @@
 //! - *in turns*: first in, first out for the requests of one export; weighted fair queueing over exports, by bytes ([`crate::fair`]).
 //! - *fails*: with `IoError::Detached` when the device is removed, with `IoError::Fenced` or `IoError::Diverged` when the export
 //!   is lost. *refused* is the same failure, without `Volume::settled`, because no bytes were promised.
-//! - When a device is moved to other workers, waits end as for a removal, but nothing *fails*: such a request goes back to the kernel
-//!   (`queues::pause`).
+//! - A device with a request in one of these places is not moved to other workers (`queues::pause`).
 //! - *goes on*: the wait is not ended. In most places the wait cannot last: only the disk, this worker or requests with a buffer
 //!   are waited for. A request which comes to the shard after the loss fails there; a write which the shard took before is still
 //!   appended, and acknowledged unless the write is FUA and waits for the store. Writes of a lost export in `log_line` and

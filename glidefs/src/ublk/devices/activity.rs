@@ -3,13 +3,9 @@
 //! Owns the figures of a device in service, taken at intervals from the counters of the queues. Does not own the load of a worker
 //! (`worker/load.rs`) nor the choice of a move (`placement/moves.rs`).
 
-use std::time::Duration;
-
 use crate::export::Export;
 use crate::observe::io::QueueStats;
 
-/// How long a device stays where the device was put, before a load of the device counts as lasting.
-pub(super) const REST: Duration = Duration::from_mins(1);
 /// Cost of a request beside its data, as bytes.
 const REQUEST_BYTES: u64 = 8 << 10;
 

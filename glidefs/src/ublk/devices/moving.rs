@@ -1,14 +1,15 @@
 //! How a live device goes to other workers.
 //!
 //! ```text
-//!  LIVE ─pause queues─▶ ─QUIESCE_DEV─▶ ─queues leave─▶ character device closed: QUIESCED ─as after a kill─▶ LIVE
-//!    ◀─resume─ refused ─┘
+//!  LIVE ─pause queues─▶ requests end ─QUIESCE_DEV─▶ queues leave ─▶ character device closed: QUIESCED ─as after a kill─▶ LIVE
+//!    ◀─resume─ not soon ──┘ refused ──┘
 //! ```
 //!
 //! Owns the order of the steps. Does not own the choice of the device (`placement::moves`), nor which operations of an export may
-//! meet (`router`). Invariants: a device is moved by one caller at a time, who has the right to change the export; once the kernel
-//! has agreed, the only way is forward, and a device stuck on the way is quiesced or about to be, as after the death of a daemon:
-//! [`Devices::recover`](crate::router::devices::Devices::recover) goes on from every step, in this daemon or in the next one.
+//! meet (`router`). Invariants: a device is moved by one caller at a time, who has the right to change the export; the kernel is
+//! asked only when no request is in the hands of the workers, so nothing but the kernel can delay what follows; unless the kernel
+//! has certainly refused, the only way is forward, and a device stuck on the way is quiesced or about to be, as after the death of a
+//! daemon: [`Devices::recover`](crate::router::devices::Devices::recover) goes on from every step, in this daemon or in the next.
 //!
 //! What the driver does (Linux 6.16 to 7.3):
 //!
@@ -30,20 +31,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
-
-use super::activity::{REST, waits};
-use super::{DeviceKey, RELEASE_PATIENCE, Stay, UblkDevices};
+use super::activity::waits;
+use super::{DeviceKey, Stay, UblkDevices};
 use crate::export::Export;
 use crate::locks::MutexExt;
 use crate::router::devices::{DeviceError, DeviceId};
 use crate::ublk::control::{self, State};
 use crate::ublk::placement::moves::{Candidate, Move, may_be_worth_it, next_move};
 use crate::units::ExportId;
-use crate::worker::Worker;
+use crate::worker::{Worker, pause_idle};
 
 /// Time for the queues to leave before the kernel is asked again to take the tags back.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
+/// Time for each step of a device on the way. The router tries again later (`router::moving`).
+const STEP_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two looks whether a device is quiesced.
 const QUIESCED_POLL: Duration = Duration::from_millis(1);
 
@@ -53,8 +54,7 @@ struct Choice {
     export: Arc<Export>,
     /// The worker of each queue after the move.
     workers: Vec<usize>,
-    /// `None` for a device which is moved because the kernel has quiesced the device after all.
-    gain: Option<Move>,
+    gain: Move,
 }
 
 impl UblkDevices {
@@ -94,30 +94,27 @@ impl UblkDevices {
     /// The best move of a device which `may_move`.
     fn choose(&self, may_move: impl Fn(DeviceKey) -> bool) -> Option<Choice> {
         let (queues, busy) = (self.placement.queues(), self.busy.lock_whole().clone());
-        let is_worth_it = may_be_worth_it(&queues, &busy);
+        if !may_be_worth_it(&queues, &busy) {
+            return None;
+        }
         let (mut keys, mut candidates) = (Vec::new(), Vec::new());
-        let mut hosted = self.hosted.lock_whole();
-        for (&key, device) in hosted.iter_mut().filter(|(key, _)| may_move(**key)) {
-            if device.was_quiesced_late() {
-                let (export, workers) = (Arc::clone(&device.export), device.workers.clone());
-                return Some(Choice { key, export, workers, gain: None });
-            }
-            if !is_worth_it || device.stay != Stay::Movable || device.waits {
+        let hosted = self.hosted.lock_whole();
+        for (&key, device) in hosted.iter().filter(|(key, _)| may_move(**key)) {
+            let loads: Vec<u64> = device.activity.iter().map(|queue| queue.load).collect();
+            let is_idle = loads.iter().all(|&load| load == 0);
+            let requests = || is_idle.then(|| device.export.requests().begun());
+            if device.stay != Stay::Movable || device.waits || self.rests.is_resting(key, requests) {
                 continue;
             }
             keys.push(key);
-            candidates.push(Candidate {
-                workers: device.workers.clone(),
-                loads: device.activity.iter().map(|queue| queue.load).collect(),
-                has_settled: device.moved.is_none_or(|moved| moved.elapsed() >= REST),
-            });
+            candidates.push(Candidate { workers: device.workers.clone(), loads });
         }
         let gain = next_move(&queues, &busy, &candidates)?;
         let key = *keys.get(gain.device)?;
         let mut workers = candidates.swap_remove(gain.device).workers;
         *workers.get_mut(gain.queue)? = gain.to;
         let export = Arc::clone(&hosted.get(&key)?.export);
-        Some(Choice { key, export, workers, gain: Some(gain) })
+        Some(Choice { key, export, workers, gain })
     }
 
     /// Moves a device, if something is still to be gained. `Ok(false)` when the device stays where the device is, in service.
@@ -128,17 +125,21 @@ impl UblkDevices {
         let (id, begun) = (key.1, Instant::now());
         let Some(choice) = self.choose(|other| other == key) else { return Ok(false) };
         let from = self.workers_of(key);
-        for worker in &from {
-            // A worker which has ended takes the process with it.
-            let _ = worker.pause(id.0).await;
+        // A step that hangs would keep the queues paused, as QUIESCE_DEV would wait for the step.
+        if !self.steps.is_idle(id) || !pause_idle(&from, &choice.export, id.0).await {
+            self.rests.stayed(key);
+            tracing::debug!(
+                export = choice.export.name(),
+                device_id = id.0,
+                "a device is not moved to other workers: requests or a command are under way"
+            );
+            return Ok(false);
         }
-        if let Err(error) = self.quiesce(key).await {
+        if let Err(error) = self.quiesce(id).await {
             for worker in &from {
                 worker.resume(id.0);
             }
-            if let Some(hosted) = self.hosted.lock_whole().get_mut(&key) {
-                hosted.stay = Stay::Fixed;
-            }
+            self.set_stay(key, Stay::Fixed);
             self.moves_failed.fetch_add(1, Ordering::Relaxed);
             let error = &error as &dyn std::error::Error;
             tracing::warn!(
@@ -149,16 +150,19 @@ impl UblkDevices {
             );
             return Ok(false);
         }
-        let moved = self.go_on(&choice).await;
-        let counter = if moved.is_ok() { &self.moves } else { &self.moves_failed };
-        counter.fetch_add(1, Ordering::Relaxed);
-        moved?;
+        self.set_stay(key, Stay::Leaving);
+        if let Err(error) = self.go_on(&choice).await {
+            self.rests.failed(key);
+            self.moves_failed.fetch_add(1, Ordering::Relaxed);
+            return Err(error);
+        }
+        self.moves.fetch_add(1, Ordering::Relaxed);
         self.note_load(choice.gain);
         tracing::info!(
             export = choice.export.name(),
             device_id = id.0,
             workers = ?choice.workers,
-            load_percent = choice.gain.map(|gain| gain.load),
+            load_percent = choice.gain.load,
             pause_millis = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
             "device moved to other workers"
         );
@@ -168,34 +172,38 @@ impl UblkDevices {
     /// Takes a device which the kernel quiesces off the workers, and gives the device to the chosen ones.
     async fn go_on(&self, choice: &Choice) -> Result<(), DeviceError> {
         let (key, export) = (choice.key, Arc::clone(&choice.export));
+        let requests = export.requests().begun();
         let activity = self.hosted.lock_whole().get(&key).map(|hosted| hosted.activity.clone());
-        self.vacate(key, &export).await?;
+        self.vacate(key).await?;
         self.take_back(export, key.1, Some(&choice.workers)).await?;
+        self.rests.moved(key, requests);
         if let Some(hosted) = self.hosted.lock_whole().get_mut(&key) {
-            hosted.moved = Some(Instant::now());
             hosted.activity = activity.unwrap_or_default();
         }
         Ok(())
     }
 
-    /// Has the workers let go of a device which the kernel quiesces.
-    pub(super) async fn vacate(&self, key: DeviceKey, export: &Export) -> Result<(), DeviceError> {
-        let (id, workers) = (key.1, self.workers_of(key));
+    fn set_stay(&self, key: DeviceKey, stay: Stay) {
         if let Some(hosted) = self.hosted.lock_whole().get_mut(&key) {
-            hosted.stay = Stay::Leaving;
+            hosted.stay = stay;
         }
-        // Requests which wait are given back to the kernel, and wait anew at the next worker.
-        export.volume().end_waits();
-        for worker in &workers {
-            worker.leave(id.0);
-            let _ = worker.end_waits().await;
+    }
+
+    /// Has the workers let go of a device which the kernel quiesces.
+    pub(super) async fn vacate(&self, key: DeviceKey) -> Result<(), DeviceError> {
+        for worker in self.workers_of(key) {
+            worker.leave(key.1.0);
         }
-        let deadline = Instant::now() + self.steps.limit();
+        let deadline = Instant::now() + STEP_PATIENCE;
         loop {
             match self.let_go(key, LEAVE_PATIENCE).await {
                 Err(DeviceError::TimedOut { .. }) if Instant::now() < deadline => {
-                    // The walk may have been cut short (EBUSY, EINTR). The device is live as long as a queue is there.
-                    self.quiesce(key).await?;
+                    // The walk may have been cut short, or was never begun. The device is live as long as a queue is there. There is
+                    // no way back any more, also when the kernel refuses now.
+                    if let Err(error) = self.quiesce(key.1).await {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::debug!(device_id = key.1.0, error, "a device on the way is not quiesced");
+                    }
                 }
                 done => return done,
             }
@@ -203,21 +211,20 @@ impl UblkDevices {
     }
 
     /// Asks the kernel to take a device back from this server.
-    async fn quiesce(&self, key: DeviceKey) -> Result<(), DeviceError> {
-        let id = key.1;
-        let (tell, late) = oneshot::channel();
-        let step = move || {
-            let done = control::quiesce(id);
-            let _ = tell.send(done.is_ok());
-            done
-        };
-        let done = self.steps.on("QUIESCE_DEV", id, step).await;
-        if matches!(done, Err(DeviceError::TimedOut { .. }))
-            && let Some(hosted) = self.hosted.lock_whole().get_mut(&key)
-        {
-            hosted.late = Some(late);
-        }
-        done
+    ///
+    /// # Errors
+    /// When the kernel has certainly refused. A command that has not returned may still be carried out, and is no error.
+    async fn quiesce(&self, id: DeviceId) -> Result<(), DeviceError> {
+        let asked = self.steps.on("QUIESCE_DEV", id, move || Ok(control::quiesce(id))).await;
+        asked.unwrap_or_else(|error| {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(
+                device_id = id.0,
+                error,
+                "a device that goes to other workers may be quiesced, or not"
+            );
+            Ok(())
+        })
     }
 
     /// Serves a device again which the workers have let go of, by the given workers or as the placement says.
@@ -234,7 +241,7 @@ impl UblkDevices {
 
     /// Returns when the kernel has noticed that nobody serves the device any more.
     async fn until_quiesced(&self, key: DeviceKey) -> Result<(), DeviceError> {
-        let deadline = Instant::now() + RELEASE_PATIENCE;
+        let deadline = Instant::now() + STEP_PATIENCE;
         loop {
             match self.info(key).await?.map(|info| info.state) {
                 Some(State::Quiesced) => return Ok(()),
@@ -243,7 +250,7 @@ impl UblkDevices {
                     return Err(DeviceError::TimedOut {
                         command: "letting go of the device",
                         path: key.1.path(),
-                        seconds: RELEASE_PATIENCE.as_secs(),
+                        seconds: STEP_PATIENCE.as_secs(),
                     });
                 }
                 _ => return Err(DeviceError::NotFound { path: key.1.path() }),
@@ -260,8 +267,7 @@ impl UblkDevices {
     }
 
     /// Takes note that a load has gone to another worker, until the next sample shows the load there.
-    fn note_load(&self, gain: Option<Move>) {
-        let Some(Move { from, to, load, .. }) = gain else { return };
+    fn note_load(&self, Move { from, to, load, .. }: Move) {
         let mut busy = self.busy.lock_whole();
         if let Some(from) = busy.get_mut(from) {
             *from = from.saturating_sub(load);

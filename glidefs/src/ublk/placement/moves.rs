@@ -24,8 +24,6 @@ pub struct Candidate {
     pub workers: Vec<usize>,
     /// The part of a CPU which each queue takes of the queue's worker, per cent.
     pub loads: Vec<u64>,
-    /// Whether the device has been where it is for a while. Only idle queues of other devices are moved: a load needs time to show.
-    pub has_settled: bool,
 }
 
 /// A queue to be moved.
@@ -112,7 +110,7 @@ fn moves_from(from: usize, devices: &[Candidate]) -> Vec<Move> {
     for (device, candidate) in devices.iter().enumerate() {
         for (queue, &worker) in candidate.workers.iter().enumerate() {
             let load = candidate.loads.get(queue).copied().unwrap_or(0);
-            if worker == from && (candidate.has_settled || load == 0) {
+            if worker == from {
                 moves.push(Move { device, queue, from, to: from, load });
             }
         }
@@ -133,7 +131,7 @@ mod tests {
     use super::*;
 
     fn device(workers: &[usize], loads: &[u64]) -> Candidate {
-        Candidate { workers: workers.to_vec(), loads: loads.to_vec(), has_settled: true }
+        Candidate { workers: workers.to_vec(), loads: loads.to_vec() }
     }
 
     /// The workers of `devices`: the number of queues and the load of each.
@@ -171,13 +169,6 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_device_that_was_just_moved_stays_and_an_idle_one_may_go_on() {
-        let moved = |load| Candidate { has_settled: false, ..device(&[0], &[load]) };
-        assert_eq!(next_move(&[2, 0], &[60, 0], &[moved(30), moved(30)]), None);
-        assert!(next_move(&[2, 0], &[60, 0], &[moved(30), moved(0)]).is_some_and(|it| it.device == 1));
-    }
-
-    #[test]
     fn queues_of_one_device_do_not_gather_on_a_worker() {
         assert_eq!(next_move(&[4, 2], &[0, 0], &[device(&[0, 1], &[0, 0])]), None);
         assert!(next_move(&[4, 2], &[0, 0], &[device(&[0, 0], &[0, 0])]).is_some());
@@ -187,7 +178,7 @@ mod tests {
         let queue = (0..workers, prop_oneof![Just(0_u64), 0_u64..40]);
         let device = prop::collection::vec(queue, 1..4).prop_map(|queues| {
             let (workers, loads) = queues.into_iter().unzip();
-            Candidate { workers, loads, has_settled: true }
+            Candidate { workers, loads }
         });
         prop::collection::vec(device, 0..30)
     }

@@ -1,6 +1,7 @@
 //! Queues of a device that is being moved to other workers.
 //!
-//! A queue is *paused* before the kernel is asked to quiesce the device, and *leaves* when the kernel has agreed. A paused queue
+//! A queue is *paused* before the kernel is asked to quiesce the device, and *leaves* when the kernel has agreed. Between the two
+//! the requests which the worker has begun end, or the queue goes on: a device with requests that wait is not moved. A paused queue
 //! gives the kernel no command: each answer is kept, and each request that comes, or fails, is set aside. So no COMMIT_AND_FETCH
 //! meets the kernel's walk over the tags: the walk takes back each armed tag, but not a tag that is armed in the middle of the
 //! walk, or after. When the queue leaves, the kernel gets nothing any more: whatever was kept or set aside is the kernel's again
@@ -35,14 +36,15 @@ impl Queues {
         self.of(tag).pause.is_some()
     }
 
-    /// Pauses each queue of a device. Afterwards the kernel has carried out every command given before.
+    /// Pauses each queue of a device. Afterwards the kernel has every command given before: a submission may be partial, so the
+    /// ring submits until nothing is queued.
     pub fn pause<C>(&mut self, ring: &mut Ring<C>, device_id: u32) -> io::Result<()> {
         for (_, queue) in &mut self.table {
             if queue.driver.ids().0 == device_id {
                 queue.pause.get_or_insert_default();
             }
         }
-        ring.submit()
+        ring.submit_all()
     }
 
     /// Has the paused queues of a device go on: gives the kept answers to the kernel. Returns the tags set aside, whose requests

@@ -58,7 +58,7 @@ impl Queues {
         failure: &Failure,
     ) -> io::Result<()> {
         if self.is_paused(tag) {
-            // Perhaps the end of the waits is why the request has failed. The request fails again where the reason lasts.
+            // Begun anew when the queue goes on, or by the next worker, the request fails again where the reason lasts.
             self.of(tag).stats.in_flight.sub(1);
             return self.set_aside(ring, tag);
         }

@@ -168,6 +168,18 @@ impl<C> Ring<C> {
         tolerate(self.ring.submit())
     }
 
+    /// Submits the queued entries, all of them, without waiting for a completion.
+    pub fn submit_all(&mut self) -> io::Result<()> {
+        loop {
+            self.submit()?;
+            if self.ring.submission().is_empty() {
+                return Ok(());
+            }
+            // The kernel takes no submission while the completion queue overflows.
+            self.collect();
+        }
+    }
+
     /// Submits the queued entries and waits for a completion, at most for `timeout`; with `Some(0)` the call does not wait.
     pub fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let has_some = !self.seen.is_empty() || !self.refused.is_empty();

@@ -1,8 +1,7 @@
-//! The end of waits in a worker's loop, for exports whose device is being removed, or moved to other workers.
+//! The end of waits in a worker's loop, for exports whose device is being removed.
 //!
-//! The kernel removes a device when the last of the device's requests has ended, and a queue leaves the worker when the last
-//! request of the queue has ended, so no request may wait for an event which may never come. A request of a device that is moved is
-//! set aside instead of failing (`queues::pause`), and waits anew at the next worker. Owns the order in which the waiting places are emptied. Does not own the rule (`waits::stop`). Invariant: when
+//! The kernel removes a device when the last of the device's requests has ended, so no request may wait for an event which may
+//! never come. Owns the order in which the waiting places are emptied. Does not own the rule (`waits::stop`). Invariant: when
 //! [`Loop::end_waits`] has returned, no list of this worker has a request of such an export; tasks of the executor and the
 //! shard let go of theirs in the same turn.
 
@@ -18,24 +17,19 @@ const STOPPED: Failure = Failure::Cache(stop::STOPPED);
 
 impl Loop {
     /// Fails every waiting request of exports whose waits are ended. Requests over a limit go on instead: the limit ends with
-    /// the device. Requests of a device that is being moved are set aside.
+    /// the device.
     pub(super) fn end_waits(&mut self) -> io::Result<()> {
         let held = self.held.stop();
         let in_line = self.log_line.stop(&self.queues);
-        let fails = |request: &&TagRequest| !self.queues.is_paused(request.tag);
-        let stopped = held.iter().chain(&in_line).filter(fails).count();
+        let stopped = held.len() + in_line.len();
         for request in held {
-            self.refuse_unpromised(request)?;
+            self.refuse_write(request)?;
         }
         for request in in_line {
             self.fail_waiting(request)?;
         }
         for request in self.limited.stop() {
-            if self.queues.is_paused(request.tag) {
-                self.refuse_unpromised(request)?;
-            } else {
-                self.begin(request)?;
-            }
+            self.begin(request)?;
         }
         self.shard.end_waits();
         if stopped > 0 {
@@ -50,7 +44,7 @@ impl Loop {
     /// Starts a write of an export whose waits are ended. The write fails where a write of another export would wait.
     pub(super) fn write_at_once(&mut self, mut request: TagRequest) -> io::Result<()> {
         if held::ask(self.queues.volume(request.tag), &mut request, true, Coming::default()).0 != Pace::Go {
-            return self.refuse_unpromised(request);
+            return self.refuse_write(request);
         }
         self.enter_log(request)
     }
@@ -60,9 +54,8 @@ impl Loop {
         self.finish(request.without_buffer(), Err(STOPPED))
     }
 
-    /// Fails a request which waits for a limit, or which `Volume::pace` has not let go on: nothing was promised for the request,
-    /// so nothing is settled.
-    fn refuse_unpromised(&mut self, request: TagRequest) -> io::Result<()> {
+    /// Fails a write which `Volume::pace` has not let go on: nothing was promised for the write, so nothing is settled.
+    fn refuse_write(&mut self, request: TagRequest) -> io::Result<()> {
         self.queues.refuse(&mut self.ring, request.tag, Some(request.operation), &STOPPED)
     }
 }

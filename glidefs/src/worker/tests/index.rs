@@ -24,7 +24,6 @@ fn tear(client: &mut Client, export: &Export) -> u64 {
     panic!("the index takes everything");
 }
 
-/// Makes room.
 fn discard(client: &mut Client, tag: u16) -> Result<u32, String> {
     client.start(tag, Operation::Discard, 0, 900, Vec::new());
     client.finish(tag).0

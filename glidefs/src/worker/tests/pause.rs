@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ending::{linked, remote};
-use super::{Bench, Client, DEPTH, pattern};
+use super::{Bench, Client, pattern};
 use crate::cache::Durability;
 use crate::export::Operation;
 use crate::store::faulty::Fault;
+use crate::worker::pause_idle;
 
 /// Number of the device of every client.
 const DEVICE: u32 = 7;
@@ -92,59 +93,51 @@ async fn the_queue_of_another_device_does_not_pause() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_read_that_waits_for_the_store_keeps_no_queue_from_leaving_and_is_not_failed() {
-    let (faults, remote) = remote().await;
-    let (bench, export, _stop) = linked(&remote, Durability::Local);
-    let mut client = Client::attach(&bench.worker, &export).await;
-    assert_eq!(client.run(Operation::Write, 0, 8, pattern(1, 4096)).0, Ok(4096));
-    export.volume().written_back().await.unwrap();
-
-    let (bench, export, _stop) = linked(&remote, Durability::Local);
-    let mut client = Client::attach(&bench.worker, &export).await;
-    faults.set(Fault::Stall, 1000);
-    client.start(0, Operation::Read, 0, 8, vec![0; 4096]);
-    while faults.fired(Fault::Stall) == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    bench.worker.pause(DEVICE).await.unwrap();
-    client.take_back_all_but(&[0]);
-    export.volume().end_waits();
-    bench.worker.leave(DEVICE);
-    bench.worker.end_waits().await.unwrap();
-    client.gone.take().unwrap().await.unwrap();
-    assert!(client.result_within(0, Duration::ZERO).is_none());
-    assert_eq!((export.io_totals().read_errors, export.io_totals().in_flight), (0, 0));
-
-    faults.set(Fault::Stall, 0);
-    export.volume().allow_waits();
-    let mut client = Client::attach(&bench.worker, &export).await;
-    assert_eq!(client.run(Operation::Read, 0, 8, vec![0; 4096]).1, pattern(1, 4096));
-    client.detach().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_flush_that_waits_for_the_store_is_served_anew_when_the_device_is_not_moved() {
+async fn a_device_with_a_request_that_waits_goes_on_and_one_without_pauses() {
     let (faults, remote) = remote().await;
     let (bench, export, _stop) = linked(&remote, Durability::Store);
     let mut client = Client::attach(&bench.worker, &export).await;
     assert_eq!(client.run(Operation::Write, 0, 8, pattern(1, 4096)).0, Ok(4096));
     faults.set(Fault::SlowDown, 1000);
-    for tag in 0..DEPTH {
-        client.start(tag, Operation::Flush, 0, 0, Vec::new());
+    client.start(0, Operation::Flush, 0, 0, Vec::new());
+    while faults.fired(Fault::SlowDown) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    let workers = [bench.worker.clone()];
+    assert!(!pause_idle(&workers, &export, DEVICE).await, "the flush is in the worker's hands");
+    client.start(1, Operation::Write, 8, 8, pattern(2, 4096));
+    assert_eq!(client.finish(1).0, Ok(4096), "the queue goes on");
+    faults.set(Fault::SlowDown, 0);
+    assert_eq!(client.finish(0).0, Ok(0));
+    assert!(pause_idle(&workers, &export, DEVICE).await);
+    client.start(1, Operation::Read, 8, 8, vec![0; 4096]);
+    assert!(client.result_within(1, Duration::from_millis(50)).is_none());
+    bench.worker.resume(DEVICE);
+    assert_eq!(client.finish(1).1, pattern(2, 4096));
+    client.detach().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_fails_in_a_paused_queue_is_served_anew_when_the_queue_goes_on() {
+    let (faults, remote) = remote().await;
+    let (bench, export, _stop) = linked(&remote, Durability::Store);
+    let mut client = Client::attach(&bench.worker, &export).await;
+    assert_eq!(client.run(Operation::Write, 0, 8, pattern(1, 4096)).0, Ok(4096));
+    faults.set(Fault::SlowDown, 1000);
+    client.start(0, Operation::Flush, 0, 0, Vec::new());
     while faults.fired(Fault::SlowDown) == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     bench.worker.pause(DEVICE).await.unwrap();
     export.volume().end_waits();
     bench.worker.end_waits().await.unwrap();
-    bench.worker.ping().await.unwrap();
+    while export.requests().in_flight() > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     export.volume().allow_waits();
     bench.worker.resume(DEVICE);
     faults.set(Fault::SlowDown, 0);
-    for tag in 0..DEPTH {
-        assert_eq!(client.finish(tag).0, Ok(0));
-    }
+    assert_eq!(client.finish(0).0, Ok(0));
     assert_eq!(export.io_totals().flush_errors, 0);
     client.detach().await;
 }

@@ -1,0 +1,83 @@
+//! Choices and tries of moves, on a machine that needs no ublk driver: no device of these numbers exists.
+
+use super::*;
+use crate::cache::Volume;
+
+const STEP_LIMIT: Duration = Duration::from_secs(10);
+
+fn key(number: u32) -> DeviceKey {
+    (ExportId(number), DeviceId(4_000_000 + number))
+}
+
+/// Two workers without threads, the first of which has so many devices of one queue.
+fn crowded(count: u32) -> UblkDevices {
+    let devices = UblkDevices {
+        placement: Placement::new(2),
+        ..UblkDevices::new(Vec::new(), Features::none(), true, true, 1, STEP_LIMIT)
+    };
+    (1..=count).for_each(|number| serve_on_first(&devices, number));
+    devices
+}
+
+fn serve_on_first(devices: &UblkDevices, number: u32) {
+    let id = ExportId(number);
+    let export = Arc::new(Export::new(id, format!("e-{number}"), 1 << 20, Arc::new(Volume::new(id))));
+    let mut hosted = Hosted::new(export, 1, Stay::Movable);
+    hosted.workers.push(0);
+    devices.placement.put(0);
+    devices.host(key(number), hosted);
+}
+
+fn stay(devices: &UblkDevices, number: u32) -> Stay {
+    devices.hosted.lock().unwrap()[&key(number)].stay
+}
+
+#[tokio::test]
+async fn a_device_that_is_hosted_anew_counts_once() {
+    let devices = crowded(2);
+    serve_on_first(&devices, 2);
+    assert_eq!(devices.placement.queues(), [2, 0]);
+    devices.let_go(key(2), STEP_LIMIT).await.unwrap();
+    assert_eq!(devices.placement.queues(), [1, 0]);
+}
+
+#[tokio::test]
+async fn a_device_which_the_kernel_refuses_to_take_back_stays_for_good() {
+    let devices = crowded(2);
+    assert!(!devices.relocate_now(key(1)).await.unwrap());
+    assert_eq!((stay(&devices, 1), stay(&devices, 2)), (Stay::Fixed, Stay::Movable));
+    assert_eq!(devices.moves(), (0, 1));
+    assert_eq!(devices.next_device(&HashSet::new()).unwrap().1, key(2).1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_with_requests_in_the_hands_of_workers_stays_and_rests() {
+    let devices = crowded(2);
+    let export = Arc::clone(&devices.hosted.lock().unwrap()[&key(1)].export);
+    export.queue_stats(0).in_flight.add(1);
+    assert!(!devices.relocate_now(key(1)).await.unwrap());
+    assert_eq!((stay(&devices, 1), devices.moves()), (Stay::Movable, (0, 0)));
+    let others = HashSet::from([key(2).0]);
+    assert!(devices.next_device(&others).is_none());
+    tokio::time::advance(Duration::from_mins(1)).await;
+    assert_eq!(devices.next_device(&others).unwrap().1, key(1).1);
+}
+
+#[tokio::test]
+async fn a_device_with_a_command_under_way_stays_and_is_not_paused() {
+    let devices = crowded(2);
+    let (tell, told) = std::sync::mpsc::channel::<()>();
+    let (begin, begun) = tokio::sync::oneshot::channel();
+    let stuck = devices.steps.on("UPDATE_SIZE", key(1).1, move || {
+        let _ = begin.send(());
+        let _ = told.recv();
+        Ok(())
+    });
+    tokio::select! {
+        _ = stuck => panic!("the step ended by itself"),
+        begun = begun => begun.unwrap(),
+    }
+    assert!(!devices.relocate_now(key(1)).await.unwrap());
+    assert_eq!((stay(&devices, 1), devices.moves()), (Stay::Movable, (0, 0)));
+    drop(tell);
+}
