@@ -39,11 +39,9 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(api::serve(listeners, parts.state(config, ready.clone()), access, stopped));
     let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone()));
-    let sampling = tokio::spawn(sample_loads(
-        parts.workers.clone(),
-        Arc::clone(&parts.devices),
-        Arc::clone(&parts.router),
-    ));
+    let moves = config.workers.moves;
+    let moved = moves.then(|| (Arc::clone(&parts.devices), Arc::clone(&parts.router)));
+    let sampling = tokio::spawn(sample_loads(parts.workers.clone(), moved));
     let collecting = parts.store.clone().filter(|_| !config.store.gc_interval.0.is_zero()).map(|store| {
         tokio::spawn(collect(
             Arc::clone(&parts.router),
@@ -54,7 +52,6 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
     });
 
     let (begin, has_store) = (Arc::clone(&parts.router), parts.store.is_some());
-    let moves = config.workers.moves;
     let recovering = tokio::spawn(async move {
         let recovery = begin.start().await;
         tracing::info!(
@@ -182,15 +179,17 @@ async fn spread_devices(router: Arc<Router>) {
     }
 }
 
-/// Keeps the loads of the workers and of the devices up to date, for the placement of queues.
-async fn sample_loads(workers: Vec<Worker>, devices: Arc<UblkDevices>, router: Arc<Router>) {
+/// Keeps the loads of the workers up to date, for the placement of queues; those of devices only where devices are `moved`.
+async fn sample_loads(workers: Vec<Worker>, moved: Option<(Arc<UblkDevices>, Arc<Router>)>) {
     loop {
         tokio::time::sleep(LOAD_INTERVAL).await;
         for worker in &workers {
             worker.load().sample();
         }
-        devices.sample();
-        router.spread();
+        if let Some((devices, router)) = &moved {
+            devices.sample();
+            router.spread();
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! How much is done while the lock of a volume is held once.
 //!
-//! Owns the bound, and in tests the count of extents touched; the search of an index counts as an extent. Invariant: no call of a volume that a running daemon makes touches
-//! more than about [`EXTENTS_MAX`] extents under one hold of the lock, whatever the size of the volume: requests of the volume
-//! wait for the lock on a worker. Longer work goes on under another hold.
+//! Owns the bound, and in tests the count of extents touched; the search of an index counts as an extent. Invariant: no call of a
+//! volume that a running daemon makes touches more than about [`EXTENTS_MAX`] extents under one hold of the lock, whatever the size of
+//! the volume: requests of the volume wait for the lock on a worker. Longer work goes on under another hold.
 
 /// Most extents touched under one hold: at 100 ns each, a tenth of a millisecond.
 pub(in crate::cache) const EXTENTS_MAX: usize = 1024;
