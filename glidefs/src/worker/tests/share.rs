@@ -1,5 +1,7 @@
 //! Exports which fill their shares of the log, while the store is away.
 
+use std::pin::Pin;
+
 use tokio::sync::watch;
 
 use super::risk::Paper;
@@ -23,6 +25,8 @@ struct Shared {
     bench: Bench,
     faults: Arc<Faults>,
     exports: Vec<Arc<Export>>,
+    /// Until writeback begins.
+    writeback: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     _stop_writeback: watch::Sender<bool>,
 }
 
@@ -45,7 +49,7 @@ impl Shared {
         let never = Duration::from_hours(1);
         let triggers = Triggers { size_bytes: u64::MAX, age: never, quiet: never };
         let (stop_writeback, stopped) = watch::channel(false);
-        tokio::spawn(bench.cache.writeback(Arc::clone(&queue), triggers).run(stopped));
+        let writeback = bench.cache.writeback(Arc::clone(&queue), triggers).run(stopped);
         let mut exports = Vec::new();
         for id in ids {
             let name = format!("vm-{}", id.0);
@@ -54,7 +58,11 @@ impl Shared {
             export.volume().link_to_store(remote, Arc::clone(&queue), SECTORS, SECTORS);
             exports.push(export);
         }
-        Self { bench, faults, exports, _stop_writeback: stop_writeback }
+        Self { bench, faults, exports, writeback: Some(Box::pin(writeback)), _stop_writeback: stop_writeback }
+    }
+
+    fn begin_writeback(&mut self) {
+        tokio::spawn(self.writeback.take().unwrap());
     }
 
     async fn client(&self, at: usize) -> (Client, Arc<Export>) {
@@ -82,7 +90,8 @@ fn fill(client: &mut Client, export: &Export) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_that_fills_its_share_of_the_log_waits_alone_and_goes_on_when_the_store_is_back() {
-    let shared = Shared::new(Budgets::default()).await;
+    let mut shared = Shared::new(Budgets::default()).await;
+    shared.begin_writeback();
     let (mut client, hog) = shared.client(0).await;
     let (mut neighbour, other) = shared.client(1).await;
     shared.faults.set(Fault::SlowDown, 1000);
@@ -128,12 +137,11 @@ async fn an_export_that_fills_its_share_of_the_log_waits_alone_and_goes_on_when_
 /// Zeroes within a frame free nothing, and make two extents with data in the frame out of one.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_that_tears_its_frames_with_short_zeroes_waits_alone() {
-    let shared = Shared::new(Budgets::default()).await;
+    // Writeback, for which half of the share asks, would begin with a cut, and zeroes tear nothing that is in a cut.
+    let mut shared = Shared::new(Budgets::default()).await;
     let (mut client, hog) = shared.client(0).await;
     let (mut neighbour, _) = shared.client(1).await;
-    shared.faults.set(Fault::SlowDown, 1000);
     let max = shared.bench.cache.stats().log_bytes_max.unwrap();
-    // Not so much that anybody asks for writeback, which would make a cut of the data.
     let last = max / 2 / (128 << 10);
     for number in 0..=last {
         assert_eq!(client.run(Operation::Write, number * LARGE, LARGE, content(number)).0, Ok(128 << 10));
@@ -156,9 +164,9 @@ async fn an_export_that_tears_its_frames_with_short_zeroes_waits_alone() {
     let (result, _) = neighbour.result_within(0, Duration::from_secs(20)).expect("the log has room");
     assert_eq!(result, Ok(128 << 10));
     assert!(hog.volume().usage(Resource::Log).held > 0);
-    shared.faults.set(Fault::SlowDown, 0);
+    shared.begin_writeback();
     for tag in waiting {
-        assert_eq!(client.finish(tag).0, Ok(0), "the store is back");
+        assert_eq!(client.finish(tag).0, Ok(0), "the data is written back");
     }
     client.detach().await;
     neighbour.detach().await;
@@ -168,7 +176,8 @@ async fn an_export_that_tears_its_frames_with_short_zeroes_waits_alone() {
 async fn an_export_at_its_own_bound_of_the_log_goes_on_as_fast_as_the_store_takes_the_data() {
     const MAX: u64 = 2 << 20;
     let budgets = Budgets { log_bytes_max_per_export: MAX, ..Budgets::default() };
-    let shared = Shared::new(budgets).await;
+    let mut shared = Shared::new(budgets).await;
+    shared.begin_writeback();
     let (mut client, export) = shared.client(0).await;
     // Four times the bound goes through, though nothing but the bound asks for writeback.
     for number in 0..4 * MAX / (128 << 10) {
@@ -181,7 +190,8 @@ async fn an_export_at_its_own_bound_of_the_log_goes_on_as_fast_as_the_store_take
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_waits_for_a_share_of_the_log_fails_when_the_device_is_removed() {
     let budgets = Budgets { log_bytes_max_per_export: 2 << 20, ..Budgets::default() };
-    let shared = Shared::new(budgets).await;
+    let mut shared = Shared::new(budgets).await;
+    shared.begin_writeback();
     let (mut client, export) = shared.client(0).await;
     shared.faults.set(Fault::SlowDown, 1000);
     fill(&mut client, &export);
