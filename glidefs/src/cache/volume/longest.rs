@@ -49,6 +49,7 @@ struct Works<N> {
 
 impl<N: Fn() -> Duration> Works<N> {
     fn all(mut self) -> Vec<LongestHold> {
+        self.clock_alone();
         let everything = (0, self.blocks);
         self.fill("write");
         self.once("cut: made", |works| works.volume.cut_now());
@@ -93,6 +94,15 @@ impl<N: Fn() -> Duration> Works<N> {
         let done = work(self);
         *longest = (*longest).max((self.now)().saturating_sub(begin));
         done
+    }
+
+    /// Nothing, as often as there are extents: what the machine itself adds to a time now and then.
+    fn clock_alone(&mut self) {
+        let mut longest = Duration::ZERO;
+        for _ in 0..self.blocks {
+            self.time(&mut longest, |_| ());
+        }
+        self.note("nothing, the clock alone", self.blocks, longest);
     }
 
     fn once(&mut self, kind: &'static str, work: impl FnOnce(&mut Self)) {
