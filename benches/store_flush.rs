@@ -4,6 +4,9 @@
 //! `store_flush [--exports N] [--latency MS] [--rounds N]` prints a row for 1 and 64 exports, each with 0, 20 and 100 ms more for every
 //! request to the store, or for the case asked for. The store is a directory beside the cache, in `GLIDEFS_BENCH_DIR`. All exports
 //! are served by one worker, and each has one request under way.
+//!
+//! `store_flush --dirty` measures one export beside 10, 1,000 and 20,000 others with data to write back that nothing makes due:
+//! latency, CPU time of the process for each FLUSH, and CPU time while nobody asks for anything.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 #![allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 
@@ -17,7 +20,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::BoxStream;
+use futures_util::stream::{self, BoxStream, StreamExt};
 use glidefs::testing::cache::{
     Admission, Budgets, Cache, Directory, Durability, Known, MonotonicClock, OnFull, OnUnreachable, Options,
     ShardStats, Triggers, Volume,
@@ -31,6 +34,8 @@ use glidefs::testing::router::{
 use glidefs::testing::store::volume::{VolumeStore, VolumeStoreOptions};
 use glidefs::testing::store::{Backend, Operation, Store, StoreOptions, process_variables};
 use glidefs::testing::units::{ExportId, SECTOR_BYTES, SectorRange};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike};
 use object_store::path::Path as Location;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
@@ -48,6 +53,10 @@ const BLOCK: usize = 4096;
 const PATIENCE: Duration = Duration::from_millis(100);
 /// FLUSHes of an export before the first that counts.
 const WARM_UP: usize = 3;
+/// Exports made at the same time.
+const AT_ONCE: usize = 64;
+/// How long nobody asks for anything.
+const IDLE: Duration = Duration::from_secs(2);
 
 /// A store that answers late.
 #[derive(Debug)]
@@ -128,6 +137,14 @@ struct Kernel {
     exports: Mutex<Vec<Arc<Export>>>,
 }
 
+impl Kernel {
+    /// The volumes of the devices made since the last call.
+    fn take_volumes(&self) -> Vec<Arc<Volume>> {
+        let exports = std::mem::take(&mut *self.exports.lock().expect("nobody panics"));
+        exports.iter().map(|export| Arc::clone(export.volume())).collect()
+    }
+}
+
 impl Devices for Kernel {
     fn attach(
         &self,
@@ -170,7 +187,8 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn new(directory: &Path, exports: usize, latency: Duration) -> Self {
+    /// A daemon with `exports` exports whose FLUSHes wait for the store, and `dirty` others, each with a write.
+    fn new(directory: &Path, (exports, dirty): (usize, usize), latency: Duration) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("control threads");
         let place = directory.join("store");
@@ -190,8 +208,10 @@ impl Daemon {
         let queue = cache.writeback_queue(runtime.handle().clone());
         let side = StoreSide::new(VolumeStore::new(store.clone(), options), Arc::clone(&queue), &catalog);
         let (stop, stopped) = watch::channel(false);
-        let triggers =
+        let never = Duration::from_hours(24);
+        let usual =
             Triggers { size_bytes: 32 << 20, age: Duration::from_secs(30), quiet: Duration::from_secs(2) };
+        let triggers = if dirty > 0 { Triggers { age: never, quiet: never, ..usual } } else { usual };
         runtime.spawn(cache.writeback(queue, triggers).run(stopped));
         let keeper_stop = Arc::new(AtomicBool::new(false));
         let keeper = {
@@ -203,12 +223,18 @@ impl Daemon {
         let rig = Rig::new(cache.shard(0, Arc::<ShardStats>::default()));
         let kernel = Arc::new(Kernel::default());
         let storage = Arc::new(DaemonStorage::new(cache, Some(Arc::new(side))));
-        let router =
-            Router::new(catalog, Arc::clone(&kernel) as Arc<dyn Devices>, storage, options_for(exports));
-        runtime.block_on(create(&router, exports));
-        let attached = std::mem::take(&mut *kernel.exports.lock().expect("nobody panics"));
-        let volumes = attached.iter().map(|export| Arc::clone(export.volume())).collect();
-        Self {
+        let router = Router::new(
+            catalog,
+            Arc::clone(&kernel) as Arc<dyn Devices>,
+            storage,
+            options_for(exports + dirty),
+        );
+        runtime.block_on(router.start());
+        runtime.block_on(create(&router, exports, Durability::Store));
+        let waiting = kernel.take_volumes();
+        runtime.block_on(create(&router, dirty, Durability::Local));
+        let volumes = kernel.take_volumes();
+        let mut daemon = Self {
             rig,
             volumes,
             store,
@@ -217,7 +243,23 @@ impl Daemon {
             stop,
             _router: router,
             _runtime: runtime,
+        };
+        daemon.write_once();
+        daemon.volumes = waiting;
+        daemon
+    }
+
+    /// Writes to each export, a few at a time.
+    fn write_once(&mut self) {
+        for at in 0..self.volumes.len() {
+            self.write(at, 0);
+            while at % AT_ONCE == 0 && !self.rig.shard.idle() {
+                self.rig.work();
+                self.rig.completed().for_each(|completion| completion.result.expect("the disk works"));
+            }
         }
+        let completed = self.rig.settle(|| true);
+        completed.into_iter().for_each(|completion| completion.result.expect("the disk works"));
     }
 
     fn requests(&self) -> [u64; Operation::ALL.len()] {
@@ -322,13 +364,12 @@ fn options_for(exports_max: usize) -> RouterOptions {
     }
 }
 
-async fn create(router: &Arc<Router>, exports: usize) {
-    router.start().await;
-    for number in 0..exports {
+async fn create(router: &Arc<Router>, exports: usize, durability: Durability) {
+    let creations = stream::iter(0..exports).map(|number| async move {
         let request = CreateExport {
-            name: ExportName::new(&format!("export-{number}")).expect("a name"),
+            name: ExportName::new(&format!("{durability:?}-{number}").to_lowercase()).expect("a name"),
             content: InitialContent::Blank(ExportSize::new(EXPORT_BYTES).expect("a size")),
-            durability: Durability::Store,
+            durability,
             on_unreachable: None,
             settings: SettingsChange::default(),
             queues: None,
@@ -336,12 +377,13 @@ async fn create(router: &Arc<Router>, exports: usize) {
             detached: false,
         };
         router.create(request).await.expect("an export is created");
-    }
+    });
+    creations.buffer_unordered(AT_ONCE).collect::<()>().await;
 }
 
 fn measure(exports: usize, latency: Duration, rounds: usize) {
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
-    let mut daemon = Daemon::new(directory.path(), exports, latency);
+    let mut daemon = Daemon::new(directory.path(), (exports, 0), latency);
     daemon.run(WARM_UP);
     let (before, begun) = (daemon.requests(), Instant::now());
     let mut times = daemon.run(rounds);
@@ -361,6 +403,28 @@ fn measure(exports: usize, latency: Duration, rounds: usize) {
     );
 }
 
+/// CPU time of all threads of this process.
+fn cpu_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("the kernel counts");
+    let of = |time: TimeVal| Duration::from_micros(u64::try_from(time.num_microseconds()).unwrap_or(0));
+    of(usage.user_time()) + of(usage.system_time())
+}
+
+fn measure_beside(dirty: usize, rounds: usize) {
+    let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
+    let mut daemon = Daemon::new(directory.path(), (1, dirty), Duration::ZERO);
+    daemon.run(WARM_UP);
+    let begun = cpu_time();
+    let mut times = daemon.run(rounds);
+    let each = (cpu_time() - begun) / u32::try_from(rounds).expect("few rounds");
+    let begun = cpu_time();
+    thread::sleep(IDLE);
+    let idle = (cpu_time() - begun).as_secs_f64() / IDLE.as_secs_f64();
+    times.sort_unstable();
+    let p50 = times[times.len() / 2].as_secs_f64() * 1e3;
+    println!("| {dirty} | {p50:.2} | {} | {:.2} |", each.as_micros(), idle * 1e2);
+}
+
 fn main() {
     let (mut exports, mut latencies, mut rounds) = (vec![1, 64], vec![0, 20, 100], None);
     let mut words = std::env::args().skip(1);
@@ -370,6 +434,16 @@ fn main() {
             "--exports" => exports = vec![value()],
             "--latency" => latencies = vec![value() as u64],
             "--rounds" => rounds = Some(value()),
+            "--dirty" => {
+                println!(
+                    "| exports with data to write back | FLUSH p50, ms | CPU a FLUSH, µs | CPU idle, % |"
+                );
+                println!("|---:|---:|---:|---:|");
+                for dirty in [10, 1000, 20_000] {
+                    measure_beside(dirty, 300);
+                }
+                return;
+            }
             // Options of cargo.
             _ => {}
         }
