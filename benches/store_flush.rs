@@ -259,7 +259,9 @@ impl Daemon {
             }
         }
         let completed = self.rig.settle(|| true);
-        completed.into_iter().for_each(|completion| completion.result.expect("the disk works"));
+        for completion in completed {
+            completion.result.expect("the disk works");
+        }
     }
 
     fn requests(&self) -> [u64; Operation::ALL.len()] {
@@ -416,10 +418,10 @@ fn measure_beside(dirty: usize, rounds: usize) {
     daemon.run(WARM_UP);
     let begun = cpu_time();
     let mut times = daemon.run(rounds);
-    let each = (cpu_time() - begun) / u32::try_from(rounds).expect("few rounds");
+    let each = cpu_time().saturating_sub(begun) / u32::try_from(rounds).expect("few rounds");
     let begun = cpu_time();
     thread::sleep(IDLE);
-    let idle = (cpu_time() - begun).as_secs_f64() / IDLE.as_secs_f64();
+    let idle = cpu_time().saturating_sub(begun).as_secs_f64() / IDLE.as_secs_f64();
     times.sort_unstable();
     let p50 = times[times.len() / 2].as_secs_f64() * 1e3;
     println!("| {dirty} | {p50:.2} | {} | {:.2} |", each.as_micros(), idle * 1e2);
