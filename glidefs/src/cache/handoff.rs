@@ -1,7 +1,7 @@
 //! Where shards and the keeper meet: ready segments one way, full ones the other, and the wake-ups.
 //!
-//! Does not own the preparing and sealing of a segment. Invariant: a shard which found no segment is woken after the next one was
-//! offered to the shard; no lock here is held across a call to a hook or to the disk.
+//! Does not own the preparing and sealing of a segment. Invariants: a shard which found no segment is woken after the next one was
+//! offered to the shard; a shard is woken behind each message; no lock here is held across a call to a hook or to the disk.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::cache::log::segment::SegmentWriter;
 use crate::locks::MutexExt;
+use crate::units::ExportId;
 
 /// Called, from any thread, to make a worker take a turn.
 pub type Hook = Arc<dyn Fn() + Send + Sync>;
@@ -21,6 +22,9 @@ pub(super) struct Port {
     inner: Mutex<PortInner>,
     /// The shard wants to sync a file which another holder is syncing.
     sync_blocked: AtomicBool,
+    /// Exports with progress that requests of the shard wait for. The flag: whether there are any.
+    told: Mutex<Vec<ExportId>>,
+    is_told: AtomicBool,
     hook: Mutex<Option<Hook>>,
 }
 
@@ -90,6 +94,20 @@ impl Port {
         let hook = self.hook.lock_whole().clone();
         if let Some(hook) = hook {
             hook();
+        }
+    }
+
+    /// Has the shard look at the requests of `export` which wait for the store.
+    pub fn tell(&self, export: ExportId) {
+        self.told.lock_whole().push(export);
+        self.is_told.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Moves the exports of [`Self::tell`] since the last call to `told`, which is empty.
+    pub fn take_told(&self, told: &mut Vec<ExportId>) {
+        if self.is_told.load(Ordering::Relaxed) && self.is_told.swap(false, Ordering::Acquire) {
+            std::mem::swap(&mut *self.told.lock_whole(), told);
         }
     }
 

@@ -66,12 +66,13 @@ pub struct Shard<T: Token> {
 impl<T: Token> Shard<T> {
     pub(super) fn new(shared: Arc<Shared>, index: usize, stats: Arc<ShardStats>) -> Self {
         let pages_bytes = shared.sums.bytes_for_shard(shared.ports.len());
+        let syncs = Syncs::new(&shared.ports[index]);
         Self {
             shared,
             index,
             stats,
             log: Log::default(),
-            syncs: Syncs::default(),
+            syncs,
             reads: Reads::new(pages_bytes),
             done: Vec::new(),
             wanted: Vec::new(),

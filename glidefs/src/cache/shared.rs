@@ -10,6 +10,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
 use crate::cache::catalog::CacheCatalog;
 use crate::cache::handoff::{OWNED_MAX, OWNED_MIN, Port, Signal};
 use crate::cache::log::disk::{Clock, Disk, Lock};
@@ -33,7 +36,7 @@ pub(super) struct Shared {
     pub disk: Arc<dyn Disk>,
     pub clock: Arc<dyn Clock>,
     pub table: SegmentTable,
-    pub ports: Box<[Port]>,
+    pub ports: Box<[Arc<Port>]>,
     pub on_full: OnFull,
     pub watermarks: Watermarks,
     pub pressure: Pressure,
@@ -48,6 +51,8 @@ pub(super) struct Shared {
     superblock: Mutex<Superblock>,
     keeper_blocked: AtomicBool,
     pub begun: Begun,
+    /// Notified at the end of each hold on a segment file.
+    syncs: Notify,
     /// Cuts carried to the store so far.
     pub writebacks_ended: AtomicU64,
     /// Data is written back to a store.
@@ -130,7 +135,7 @@ impl Shared {
             clock,
             watermarks,
             table,
-            ports: (0..options.shards).map(|_| Port::default()).collect(),
+            ports: (0..options.shards).map(|_| Arc::default()).collect(),
             on_full: options.on_full,
             pressure: Pressure::default(),
             signal: Signal::default(),
@@ -140,6 +145,7 @@ impl Shared {
             next_segment_id: AtomicU64::new(next_segment_id),
             superblock: Mutex::new(superblock),
             begun: parts.begun,
+            syncs: Notify::new(),
             writebacks_ended: AtomicU64::new(0),
             keeper_blocked: AtomicBool::new(false),
             store: AtomicBool::new(false),
@@ -233,7 +239,7 @@ impl Shared {
 
     /// Whether a shard waits for a segment or for checksums, or a segment waits to be sealed.
     pub fn is_keeper_needed(&self) -> bool {
-        self.ports.iter().any(Port::is_waiting)
+        self.ports.iter().any(|port| port.is_waiting())
             || self.sums.is_asked()
             || !self.closed.lock_whole().is_empty()
     }
@@ -263,17 +269,20 @@ impl Shared {
         self.store.load(Ordering::Relaxed)
     }
 
-    /// A cut has reached the store: some data may be forgotten, and FLUSHes which waited for the cut may end.
+    /// A cut has reached the store: some data may be forgotten.
     pub fn writeback_ended(&self) {
         self.writebacks_ended.fetch_add(1, Ordering::Release);
         self.signal.raise();
-        for port in &self.ports {
-            port.wake();
-        }
     }
 
-    /// A sync has ended: wakes every shard, and the keeper, waiting for another one's sync.
+    /// Ends with the next sync that ends after this call.
+    pub fn next_sync(&self) -> Notified<'_> {
+        self.syncs.notified()
+    }
+
+    /// A sync has ended: wakes every shard, the keeper and each cut waiting for another one's sync.
     pub fn sync_ended(&self) {
+        self.syncs.notify_waiters();
         if self.keeper_blocked.swap(false, Ordering::SeqCst) {
             self.signal.raise();
         }

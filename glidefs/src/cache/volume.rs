@@ -32,6 +32,7 @@ pub(in crate::cache) mod ranks;
 mod sample;
 pub mod store_link;
 mod unsynced;
+pub(super) mod waiters;
 mod waits;
 pub(super) mod zeroes;
 
@@ -93,6 +94,8 @@ struct Inner {
     sample: Sample,
     /// The next FLUSH makes a cut.
     cut_at_flush: bool,
+    /// Writeback is told when so many bytes of data are not in the store.
+    tell_at: Option<u64>,
     /// When the oldest data in no cut was appended. None without a store.
     active_since: Option<Duration>,
     /// Bytes of writes told to go on and not ended yet. Counted only where data at risk is bounded.

@@ -129,6 +129,12 @@ impl Backend {
         Ok(Self { objects, prefix, lists_in_order, location, directory })
     }
 
+    /// The same place with all requests passing through the store that `wrap` makes, for tests and benches.
+    #[must_use]
+    pub fn through(self, wrap: impl FnOnce(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>) -> Self {
+        Self { objects: wrap(self.objects), ..self }
+    }
+
     /// A place in `objects`, for tests. `lists_in_order`: whether listings of `objects` ascend by key.
     pub fn over(objects: Arc<dyn ObjectStore>, lists_in_order: bool) -> Self {
         let location = objects.to_string();

@@ -42,8 +42,8 @@
 //!  an append (W)            `Shard`: `Flights::steps`  `Shard::append_done`        places in a segment goes on   goes on
 //!  a sync (FLUSH, FUA)      `Shard`: `Syncs::waiters`  `Shard::sync_done`; the     as segments become  goes on   goes on
 //!                                                      inbox (another's sync)      stable
-//!  the store's commit       `Shard`: `Syncs::stored`   the inbox (each cut that    none: all are       fails     fails
-//!  (FLUSH, FUA)                                        ended)                      asked each turn
+//!  the store's commit       `Shard`: `Syncs::stored`   the inbox (`Port::tell`:    none: all of the    fails     fails
+//!  (FLUSH, FUA)                                        progress of the export)     export are asked
 //!  the disk (R)             `Shard`: `Reads::queue`,   `Shard::read_done`          starts in turns, 32 goes on   goes on
 //!                           then `Reads::waiting`                                  reads and 2 MiB at
 //!                                                                                  a time

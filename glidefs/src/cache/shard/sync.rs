@@ -2,8 +2,10 @@
 //! or for the store.
 //!
 //! Invariants: a waiter ends when every needed place is stable, or fails when one of the places never will be; a FLUSH that
-//! arrives during a sync waits for the next sync, because the sync under way may not cover all data of the FLUSH.
+//! arrives during a sync waits for the next sync, because the sync under way may not cover all data of the FLUSH. A waiter for the
+//! store is looked at when the volume has told of progress: the shard enters itself with the volume before each look.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -11,13 +13,15 @@ use slab::Slab;
 
 use super::Shard;
 use super::request::{Done, Token, Want};
+use crate::cache::handoff::Port;
 use crate::cache::log::table::Place;
 use crate::cache::log::table::Stability;
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
-use crate::units::Seq;
+use crate::cache::volume::waiters::Teller;
+use crate::units::{ExportId, Seq};
 
 /// A FLUSH or a FUA write.
 #[derive(Debug)]
@@ -40,14 +44,20 @@ pub(super) struct InStore {
 }
 
 impl InStore {
-    /// All writes to `volume` up to `seq`, where a FLUSH of the volume waits for the store; `None` elsewhere.
+    /// All writes to `volume` up to `seq`, where a FLUSH of the volume waits for the store; `None` elsewhere. Writeback is asked for
+    /// at once, so that the way to the store begins beside the sync.
     pub fn of(volume: &Arc<Volume>, seq: Seq) -> Option<Self> {
         let unreadable = volume.unreadable_cuts();
-        volume.waits_for_store().then(|| Self { volume: Arc::clone(volume), seq, unreadable })
+        let store = volume.waits_for_store().then(|| Self { volume: Arc::clone(volume), seq, unreadable })?;
+        volume.ask_writeback_to(seq);
+        Some(store)
     }
 
-    /// Whether the store has all the writes; an error when waiting for the store is in vain.
-    fn is_met(&self) -> Result<bool, IoError> {
+    /// Whether the store has all the writes; an error when waiting for the store is in vain. If not, `teller` is told of the next
+    /// progress.
+    fn is_met(&self, teller: &Teller) -> Result<bool, IoError> {
+        // Before the look, so progress between the two is not missed.
+        self.volume.tell_of_progress(teller);
         self.volume.is_in_store(self.seq, self.unreadable)
     }
 }
@@ -77,32 +87,47 @@ struct Syncing {
     covers: u32,
 }
 
-#[derive(Debug)]
 pub(super) struct Syncs<T> {
     waiters: Slab<Waiter<T>>,
     targets: Vec<Target>,
     under_way: Slab<Syncing>,
     /// Waiters that wait for the store only.
-    stored: Vec<(T, InStore)>,
+    stored: HashMap<ExportId, Vec<(T, InStore)>>,
+    /// Wakes the shard for the progress of a volume.
+    teller: Teller,
     /// Empty between calls: only the capacity is kept.
+    told: Vec<ExportId>,
     places: Vec<Place>,
     spare: Vec<Vec<Need>>,
+    spare_stored: Vec<Vec<(T, InStore)>>,
 }
 
-impl<T> Default for Syncs<T> {
-    fn default() -> Self {
-        Self {
-            waiters: Slab::new(),
-            targets: Vec::new(),
-            under_way: Slab::new(),
-            stored: Vec::new(),
-            places: Vec::new(),
-            spare: Vec::new(),
-        }
+impl<T: std::fmt::Debug> std::fmt::Debug for Syncs<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { waiters, targets, under_way, stored, .. } = self;
+        let mut parts = f.debug_struct("Syncs");
+        parts.field("waiters", waiters).field("targets", targets).field("under_way", under_way);
+        parts.field("stored", stored).finish_non_exhaustive()
     }
 }
 
 impl<T> Syncs<T> {
+    /// The syncs of the shard with this port.
+    pub fn new(port: &Arc<Port>) -> Self {
+        let port = Arc::clone(port);
+        Self {
+            waiters: Slab::new(),
+            targets: Vec::new(),
+            under_way: Slab::new(),
+            stored: HashMap::new(),
+            teller: Arc::new(move |export| port.tell(export)),
+            told: Vec::new(),
+            places: Vec::new(),
+            spare: Vec::new(),
+            spare_stored: Vec::new(),
+        }
+    }
+
     pub fn is_idle(&self) -> bool {
         self.waiters.is_empty() && self.under_way.is_empty() && self.stored.is_empty()
     }
@@ -111,11 +136,37 @@ impl<T> Syncs<T> {
     fn end(&mut self, waiter: Waiter<T>, done: &mut Done<T>) {
         let Waiter { token, outcome, store, .. } = waiter;
         match (outcome, store) {
-            (Ok(()), Some(store)) => match store.is_met() {
-                Ok(false) => self.stored.push((token, store)),
+            (Ok(()), Some(store)) => match store.is_met(&self.teller) {
+                Ok(false) => {
+                    let Self { stored, spare_stored, .. } = self;
+                    let beside = stored.entry(store.volume.id());
+                    beside.or_insert_with(|| spare_stored.pop().unwrap_or_default()).push((token, store));
+                }
                 outcome => done.push((token, outcome.map(drop))),
             },
             (outcome, _) => done.push((token, outcome)),
+        }
+    }
+
+    /// Looks at the waiters for the store of each volume with progress.
+    fn end_stored(&mut self, port: &Port, done: &mut Done<T>) {
+        let Self { stored, teller, told, spare_stored, .. } = self;
+        port.take_told(told);
+        for export in told.drain(..) {
+            let Some(waiters) = stored.get_mut(&export) else { continue };
+            let mut at = 0;
+            while let Some((_, store)) = waiters.get(at) {
+                match store.is_met(teller) {
+                    Ok(false) => at += 1,
+                    outcome => {
+                        let (token, _) = waiters.swap_remove(at);
+                        done.push((token, outcome.map(drop)));
+                    }
+                }
+            }
+            if waiters.is_empty() {
+                spare_stored.extend(stored.remove(&export));
+            }
         }
     }
 
@@ -164,16 +215,7 @@ pub(super) fn wait_for<T: Token>(shard: &mut Shard<T>, place: Place, store: Opti
 }
 
 pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
-    let mut at = 0;
-    while let Some((_, store)) = shard.syncs.stored.get(at) {
-        match store.is_met() {
-            Ok(false) => at += 1,
-            outcome => {
-                let (token, _) = shard.syncs.stored.swap_remove(at);
-                shard.done.push((token, outcome.map(drop)));
-            }
-        }
-    }
+    shard.syncs.end_stored(&shard.shared.ports[shard.index], &mut shard.done);
     let mut at = 0;
     while at < shard.syncs.targets.len() {
         settle(shard, at);

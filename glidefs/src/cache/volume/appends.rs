@@ -42,7 +42,7 @@ impl Volume {
             return Err(IoError::Removed(self.id));
         }
         let was_empty = inner.layers.is_active_empty();
-        inner.landed(first, count, WriteKind::Data);
+        let completes = inner.landed(first, count, WriteKind::Data);
         for extent in extents {
             let Inner { layers, sample, .. } = &mut *inner;
             sample.look_at(layers, &extent);
@@ -51,8 +51,9 @@ impl Volume {
         inner.note_append(self.store_link(), first);
         inner.remember(table, place);
         self.note_index(&inner);
-        let announce = was_empty && !inner.layers.is_active_empty();
+        let announce = inner.is_large() || (was_empty && !inner.layers.is_active_empty());
         drop(inner);
+        self.tell_landed(completes);
         if announce {
             self.announce();
         }
@@ -61,7 +62,8 @@ impl Volume {
 
     /// Lands `count` sequence numbers from `first` on without data: nothing was written under these numbers.
     pub(in crate::cache) fn gave_back(&self, first: Seq, count: u64, kind: WriteKind) {
-        self.lock().landed(first, count, kind);
+        let completes = self.lock().landed(first, count, kind);
+        self.tell_landed(completes);
     }
 
     /// Lands `count` sequence numbers from `first` on without data: the record of these numbers may be on disk or not.
@@ -71,7 +73,16 @@ impl Volume {
         let Inner { layers, failed, .. } = &mut *inner;
         let failed = layers.cuts_from(first).next().map_or(failed, |cut| &mut cut.failed);
         *failed = last.max(*failed);
-        inner.landed(first, count, kind);
+        let completes = inner.landed(first, count, kind);
+        drop(inner);
+        self.tell_landed(completes);
+    }
+
+    /// Tells who carries the first cut to the store that a cut is complete now, if so.
+    pub(super) fn tell_landed(&self, completes: bool) {
+        if let Some(link) = self.store_link().filter(|_| completes) {
+            link.landing().notify_waiters();
+        }
     }
 
     /// The highest failed number of the first cut and of the cuts before: the store has nothing of the write, though recovery may
@@ -130,20 +141,25 @@ impl Inner {
         }
     }
 
-    pub(super) fn landed(&mut self, first: Seq, count: u64, kind: WriteKind) {
+    /// Takes note that numbers have landed. Returns whether a cut is complete now.
+    #[must_use = "somebody may wait for the cut"]
+    pub(super) fn landed(&mut self, first: Seq, count: u64, kind: WriteKind) -> bool {
         if kind == WriteKind::Data {
             debug_assert!(self.data_under_way >= count, "a number lands once, after it was given out");
             self.data_under_way = self.data_under_way.saturating_sub(count);
         }
         debug_assert!(self.under_way >= count, "a number lands once, after it was given out");
         self.under_way = self.under_way.saturating_sub(count);
+        let mut completes = false;
         for cut in self.layers.cuts_from(first) {
             debug_assert!(cut.under_way >= count, "a cut knows all writes under way when the cut was made");
             cut.under_way = cut.under_way.saturating_sub(count);
+            completes |= cut.under_way == 0;
         }
         debug_assert!(
             self.layers.cuts().iter().map(|cut| cut.under_way).chain([self.under_way]).is_sorted(),
             "writes under way for a cut are under way for later cuts too"
         );
+        completes
     }
 }

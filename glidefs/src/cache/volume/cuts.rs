@@ -38,11 +38,25 @@ impl Volume {
     ) -> Result<Seq, IoError> {
         let waits = self.waits_for_store();
         let mut inner = self.lock();
-        if inner.cut_at_flush || (waits && inner.has_no_cut()) {
+        let is_wanted = inner.cut_at_flush;
+        if is_wanted || (waits && inner.has_no_cut()) {
             inner.freeze();
         }
         let covers = Seq(inner.last_seq);
-        inner.unsynced(table, needs).map(|()| covers)
+        let outcome = inner.unsynced(table, needs).map(|()| covers);
+        drop(inner);
+        if is_wanted {
+            // Writeback looks at the volume for other reasons only much later.
+            self.announce();
+        }
+        outcome
+    }
+
+    /// Has the volume announced when `bytes` of data are not in the store; `true` when there are so many already.
+    pub(in crate::cache) fn tell_when_dirty(&self, bytes: u64) -> bool {
+        let mut inner = self.lock();
+        inner.tell_at = (inner.layers.dirty_bytes() < bytes).then_some(bytes);
+        inner.tell_at.is_none()
     }
 
     /// Makes a cut at the next FLUSH, unless the volume has a cut.
@@ -72,6 +86,12 @@ impl Volume {
             Some(cut) if cut.under_way > 0 => CutState::Landing,
             Some(cut) => CutState::Complete(cut.last),
         }
+    }
+
+    /// Extents of the first cut, and bytes of data.
+    pub(in crate::cache) fn cut_size(&self) -> (usize, u64) {
+        let inner = self.lock();
+        inner.layers.cuts().front().map_or((0, 0), |cut| (cut.len(), cut.live_bytes()))
     }
 
     /// The extents of the first cut, which is complete. A complete cut stays as the cut is until the store has the cut or the cut
@@ -143,6 +163,16 @@ impl Inner {
             && self.layers.active_bytes() >= cut_bytes
             && !self.sample.is_mostly_again()
             && self.layers.dirty_bytes() <= backlog_bytes
+    }
+
+    /// Whether so much data has gathered that writeback has to look at the volume.
+    pub(super) fn is_large(&mut self) -> bool {
+        let dirty_bytes = || self.layers.dirty_bytes();
+        let is_large = self.tell_at.is_some_and(|bytes| dirty_bytes() >= bytes);
+        if is_large {
+            self.tell_at = None;
+        }
+        is_large
     }
 
     pub(super) fn freeze(&mut self) {

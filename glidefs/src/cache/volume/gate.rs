@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
 use super::error::IoError;
+use super::waiters::Waiters;
 
 /// The gate. Fetches that outlive a look at the volume share it.
 #[derive(Debug, Default)]
@@ -24,6 +25,8 @@ pub(in crate::cache) struct Gate {
     /// No request may wait: the device of the export is being removed.
     pub are_waits_ended: AtomicBool,
     pub waits_ended: Arc<Notify>,
+    /// Told of every change here which may end a wait for the store, and of each cut that has come into the store or will not.
+    pub waiters: Waiters,
 }
 
 impl Gate {
@@ -43,6 +46,7 @@ impl Gate {
         if self.closed.set(reason).is_ok() {
             self.closes.notify_waiters();
         }
+        self.waiters.tell();
     }
 
     /// Returns when fetches have to end, with the reason.

@@ -74,6 +74,14 @@ impl Frozen {
     pub fn at(last: Seq) -> Self {
         Self { last, ..Self::default() }
     }
+
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub fn live_bytes(&self) -> u64 {
+        self.index.live_bytes()
+    }
 }
 
 impl Default for Layers {

@@ -67,7 +67,7 @@ impl Volume {
                 }
                 drop(inner);
                 if link.has_new_size() {
-                    link.ask(self.id);
+                    link.ask(self.id, Seq(0));
                 }
             }
             self.announce();
@@ -90,7 +90,7 @@ impl Volume {
         self.lock().layers.grows_from(from_sectors);
         if let Some(link) = self.store_link() {
             link.set_size(size_sectors);
-            link.ask(self.id);
+            link.ask(self.id, Seq(0));
         }
     }
 
@@ -130,7 +130,7 @@ impl Volume {
             if link.unreadable_cuts() > unreadable {
                 return Err(IoError::Unreadable);
             }
-            link.ask(self.id);
+            link.ask(self.id, target);
             progress.await;
         }
     }
@@ -178,7 +178,14 @@ impl Volume {
     /// Has everything acknowledged so far written back as soon as possible.
     pub fn ask_writeback(&self) {
         if let Some(link) = self.store_link() {
-            link.ask(self.id);
+            link.ask(self.id, Seq(self.lock().last_seq));
+        }
+    }
+
+    /// Has all writes up to `seq` written back as soon as possible, unless the store has them.
+    pub(in crate::cache) fn ask_writeback_to(&self, seq: Seq) {
+        if let Some(link) = self.store_link().filter(|link| link.committed() < seq) {
+            link.ask(self.id, seq);
         }
     }
 
@@ -249,7 +256,9 @@ impl Volume {
         let inner = self.lock();
         let (stored, removed) = (inner.layers.stored(), inner.removed);
         drop(inner);
-        if stored >= seq {
+        // A cut in the store counts although the catalog does not know of the cut yet: the note on the manifest lets the next start
+        // go on from the manifest.
+        if self.store_link().map_or(stored, |link| link.committed().max(stored)) >= seq {
             let lossy = self.store_link().is_some_and(|link| link.reports_loss(unreadable));
             return if lossy { Err(IoError::Unreadable) } else { Ok(true) };
         }
@@ -266,7 +275,7 @@ impl Volume {
         if self.are_waits_ended() {
             return Err(IoError::Detached);
         }
-        link.ask(self.id);
+        link.ask(self.id, seq);
         Ok(false)
     }
 
@@ -299,6 +308,11 @@ impl Volume {
             "each sector has one newest content"
         );
         (Seq(self.lock().last_seq), found)
+    }
+
+    /// Whether the store does not know the size of the export.
+    pub(in crate::cache) fn has_new_size(&self) -> bool {
+        self.store_link().is_some_and(StoreLink::has_new_size)
     }
 
     /// Whether some data, or a new size, is not in the store.

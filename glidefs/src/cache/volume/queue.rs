@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::cache::log::disk::Clock;
 use crate::locks::MutexExt;
-use crate::units::ExportId;
+use crate::units::{ExportId, Seq};
 
 /// A cut behind another cut of the volume has at least so much data, bytes, and at least such a share of the cache.
 const CUT_BYTES_MIN: u64 = 1 << 30;
@@ -37,8 +37,8 @@ pub struct WritebackQueue {
 struct List {
     /// Volumes with data to write back.
     announced: HashSet<ExportId>,
-    /// Volumes somebody waits for.
-    asked: HashSet<ExportId>,
+    /// Volumes somebody waits for, each with the number up to which the store should have the writes.
+    asked: HashMap<ExportId, Seq>,
     /// Volumes whose writes are slowed until packs are merged.
     crowded: HashSet<ExportId>,
 }
@@ -93,9 +93,12 @@ impl WritebackQueue {
         self.changed.notify_one();
     }
 
-    /// Has a volume written back as soon as possible.
-    pub(super) fn ask(&self, id: ExportId) {
-        self.list().asked.insert(id);
+    /// Has a volume written back up to `seq` as soon as possible, and a new size as well.
+    pub(super) fn ask(&self, id: ExportId, seq: Seq) {
+        let mut list = self.list();
+        let asked = list.asked.entry(id).or_default();
+        *asked = seq.max(*asked);
+        drop(list);
         self.changed.notify_one();
     }
 
@@ -110,13 +113,13 @@ impl WritebackQueue {
         self.list.lock_whole()
     }
 
-    /// The volumes announced and asked for since the last call: `true` for the volumes somebody waits for.
-    pub(in crate::cache) fn take(&self) -> HashMap<ExportId, bool> {
+    /// The volumes announced and asked for since the last call, with a number for the volumes somebody waits for.
+    pub(in crate::cache) fn take(&self) -> HashMap<ExportId, Option<Seq>> {
         let mut list = self.list();
         let (announced, asked) = (std::mem::take(&mut list.announced), std::mem::take(&mut list.asked));
         drop(list);
-        let mut taken: HashMap<_, _> = announced.into_iter().map(|id| (id, false)).collect();
-        taken.extend(asked.into_iter().map(|id| (id, true)));
+        let mut taken: HashMap<_, _> = announced.into_iter().map(|id| (id, None)).collect();
+        taken.extend(asked.into_iter().map(|(id, seq)| (id, Some(seq))));
         taken
     }
 

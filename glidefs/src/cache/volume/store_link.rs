@@ -20,7 +20,7 @@ use crate::locks::MutexExt;
 use crate::observe::repeat::Repeat;
 use crate::store;
 use crate::store::volume::Upload;
-use crate::units::{ExportId, SectorRange};
+use crate::units::{ExportId, SectorRange, Seq};
 
 /// A volume's side of the link.
 pub(in crate::cache) struct StoreLink {
@@ -31,6 +31,9 @@ pub(in crate::cache) struct StoreLink {
     stored_sectors: AtomicU64,
     /// Notified whenever a cut has reached the store or the volume was lost to another writer.
     progress: Notify,
+    /// The store has all writes up to this number, though the catalog may not say so yet.
+    committed: AtomicU64,
+    landing: Notify,
     /// The loss that acknowledged FLUSHes survive; set once, before the first request.
     durability: OnceLock<Durability>,
     /// Behaviour of a READ that needs a store which is away; set once, before the first request.
@@ -70,6 +73,7 @@ impl StoreLink {
         size_sectors: u64,
         stored_sectors: u64,
     ) -> Self {
+        let committed = AtomicU64::new(remote.cut().0);
         let crowding = Crowding::default();
         crowding.set(remote.crowd().unwrap_or_default());
         Self {
@@ -79,6 +83,8 @@ impl StoreLink {
             size_sectors: AtomicU64::new(size_sectors),
             stored_sectors: AtomicU64::new(stored_sectors),
             progress: Notify::new(),
+            committed,
+            landing: Notify::new(),
             durability: OnceLock::new(),
             on_unreachable: OnceLock::new(),
             gate,
@@ -115,9 +121,25 @@ impl StoreLink {
         }
     }
 
-    /// Has the volume written back as soon as possible.
-    pub fn ask(&self, id: ExportId) {
-        self.queue.ask(id);
+    /// Has the volume written back up to `seq` as soon as possible, and a new size as well.
+    pub fn ask(&self, id: ExportId, seq: Seq) {
+        self.queue.ask(id, seq);
+    }
+
+    /// Notes that the store has all writes up to `seq`, and tells the FLUSHes which wait for the cut. The catalog is told later.
+    pub(in crate::cache) fn set_committed(&self, seq: Seq) {
+        self.committed.fetch_max(seq.0, Ordering::AcqRel);
+        self.gate.waiters.tell();
+    }
+
+    /// The store has all writes up to here, as far as known to FLUSHes.
+    pub fn committed(&self) -> Seq {
+        Seq(self.committed.load(Ordering::Acquire))
+    }
+
+    /// Notified when all writes of a cut have landed.
+    pub fn landing(&self) -> &Notify {
+        &self.landing
     }
 
     /// Size of the export, sectors.
@@ -244,8 +266,10 @@ impl StoreLink {
         trouble.or_else(|| self.remote.store_trouble())
     }
 
+    /// Tells everybody who waits for writeback that a cut has ended.
     pub fn advanced(&self) {
         self.progress.notify_waiters();
+        self.gate.waiters.tell();
     }
 
     pub fn progress(&self) -> &Notify {
@@ -272,6 +296,7 @@ impl StoreLink {
     pub fn remove(&self, export: ExportId) {
         self.gate.close(IoError::Removed(export));
         self.progress.notify_waiters();
+        self.landing.notify_waiters();
     }
 
     /// Fetches `range`, which begins and ends with sectors of `missing`, on the control threads. The answer may be awaited

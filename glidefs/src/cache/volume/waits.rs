@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Volume;
+use super::waiters::Teller;
 use crate::cache::volume::error::IoError;
 
 impl Volume {
@@ -20,6 +21,7 @@ impl Volume {
     pub fn end_waits(&self) {
         self.gate.are_waits_ended.store(true, Ordering::Release);
         self.gate.waits_ended.notify_waiters();
+        self.gate.waiters.tell();
     }
 
     /// Lets requests wait again: the export is about to have a device.
@@ -30,6 +32,11 @@ impl Volume {
     /// Whether no request of this volume may wait at present.
     pub fn are_waits_ended(&self) -> bool {
         self.gate.are_waits_ended.load(Ordering::Acquire)
+    }
+
+    /// Has `teller` called at the next progress of the volume: with writeback, to another owner, or to the end of all waits.
+    pub(in crate::cache) fn tell_of_progress(&self, teller: &Teller) {
+        self.gate.waiters.enter(self.id, teller);
     }
 
     /// Returns when no request of this volume may wait: at once if waits are ended already.

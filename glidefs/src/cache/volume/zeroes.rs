@@ -175,13 +175,12 @@ impl Volume {
             touched += met + 1;
         }
         let is_done = carving.rest().is_none();
-        if is_done {
-            inner.landed(carving.first, entries_of(carving.range), WriteKind::Zeroes);
-        }
+        let completes = is_done && inner.landed(carving.first, entries_of(carving.range), WriteKind::Zeroes);
         inner.note_append(self.store_link(), carving.first);
         self.note_index(&inner);
-        let announce = was_empty && !inner.layers.is_active_empty();
+        let announce = inner.is_large() || (was_empty && !inner.layers.is_active_empty());
         drop(inner);
+        self.tell_landed(completes);
         if announce {
             self.announce();
         }

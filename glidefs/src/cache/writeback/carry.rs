@@ -1,53 +1,49 @@
 //! The way of one cut to the store, step by step.
 //!
 //! Owns the order of the steps and the permits for the steps. Does not own when a cut is made (`engine`). Invariants: a cut is
-//! stable on the local disk before the cut leaves the host; the catalog has the cut before the extents of the cut count as clean;
-//! an export has at most one of the permits of a step, because a volume has one cut on the way, and gives a permit for uploads up
-//! after a turn in proportion to the weight. Permits are given in order of arrival.
+//! stable on the local disk before a manifest tells the store of the cut; FLUSHes are told of the cut when the store has the manifest;
+//! the catalog has the cut before the extents of the cut count as clean; an export has at most one of the permits, because a volume
+//! has one cut on the way, and gives a permit for a large cut up after a turn in proportion to the weight. Permits are given in order
+//! of arrival, those for small cuts apart.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use super::cut::{Cut, OnUnread};
 use super::doubts;
 use super::steps::{
-    Failure, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, blocking, failure, persist, tell_if_stopped, trouble,
-    write_down,
+    Failure, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, blocking, failure, persist, tell_if_stopped, write_down,
 };
-use crate::cache::keeper::syncing;
-use crate::cache::log::table::Stability;
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
 use crate::cache::volume::cuts::CutState;
-use crate::cache::volume::error::IoError;
 use crate::cache::volume::store_link::StoreLink;
 use crate::store::volume::{Resume, VolumeError};
 
-/// Most cuts being uploaded at the same time.
+/// Most cuts being uploaded at the same time, and most small ones beside: these take little of the line to the store, and somebody
+/// may wait for each of them.
 const UPLOADS_MAX: usize = 8;
-/// Most cuts whose data is being made stable at the same time: each takes one of the threads for blocking work, which others need
-/// as well.
-const SYNCS_MAX: usize = 8;
+const SMALL_UPLOADS_MAX: usize = 64;
+/// Most data of a small cut, bytes, and most extents.
+const SMALL_BYTES_MAX: u64 = 1 << 20;
+const SMALL_EXTENTS_MAX: usize = 256;
 /// Extents that change layer while a volume's lock is held once.
 const THAW_EXTENTS: usize = 128;
 /// After so many unreadable cuts in a row, with a pause between two, data that the disk does not read counts as lost. Until then
 /// the disk may come back: with the longest pause the cuts take ten minutes.
 pub(super) const UNREADABLE_CUTS_MAX: u64 = 20;
-/// Pause between two looks at writes being appended, and at a file that somebody else syncs.
-const LANDING_PAUSE: Duration = Duration::from_millis(1);
 
-/// Limits how many cuts are at a step at the same time. Neither semaphore is ever closed.
+/// Limits how many cuts are on the way to the store at the same time. Neither semaphore is ever closed.
 #[derive(Debug)]
 pub(super) struct Permits {
-    syncs: Semaphore,
-    uploads: Semaphore,
+    small: Semaphore,
+    others: Semaphore,
 }
 
 impl Default for Permits {
     fn default() -> Self {
-        Self { syncs: Semaphore::new(SYNCS_MAX), uploads: Semaphore::new(UPLOADS_MAX) }
+        Self { small: Semaphore::new(SMALL_UPLOADS_MAX), others: Semaphore::new(UPLOADS_MAX) }
     }
 }
 
@@ -120,13 +116,10 @@ async fn carry_on(
 
 /// Tries once to carry the cut of `volume` to the store; returns whether packs should be merged.
 ///
-/// A permit for uploads is held on the way to the store only. The steps before and after wait for the disk, for log space or for
-/// the catalog: a cut that waits there may wait for room made by another cut alone.
-///
-/// A permit for syncs is held while appended data is made stable. This step waits for syncs of segment files and for nothing
-/// else: syncs of this cut, and syncs begun by the keeper, a shard or another cut. Whoever has begun a sync of a file holds the
-/// file for one call to the disk, and waits for no room and no permit meanwhile. So every holder of a permit goes on as soon as
-/// the disk answers, and no cut that waits for a permit would have to make room for the holders.
+/// A permit is held on the way to the store only, and meanwhile appended data is made stable: this waits for syncs of segment files
+/// and for nothing else, whoever has begun them. Whoever has begun a sync of a file holds the file for one call to the disk, and
+/// waits for no room and no permit meanwhile. The steps before and after wait for log space or for the catalog: a cut that waits there
+/// may wait for room made by another cut alone.
 async fn try_carry(
     shared: &Arc<Shared>,
     volume: &Arc<Volume>,
@@ -134,6 +127,8 @@ async fn try_carry(
     permits: &Permits,
 ) -> Result<bool, Failure> {
     let seq = loop {
+        // Begun before the look, so that no landing after the look is missed.
+        let landed = link.landing().notified();
         if volume.is_removed() {
             return Err(Failure::Removed);
         }
@@ -143,29 +138,34 @@ async fn try_carry(
                 // Somebody asked, and there is no data to write back, but perhaps a new size.
                 return resize(shared, volume, link, permits).await;
             }
-            CutState::Landing => tokio::time::sleep(LANDING_PAUSE).await,
+            CutState::Landing => landed.await,
         }
     };
-    {
-        let _permit = permits.syncs.acquire().await;
-        blocking(shared, volume, |shared, volume| make_stable(&shared, &volume)).await?;
-    }
-    let permit = permits.uploads.acquire().await;
     let gives_up = link.unreadable_in_a_row() >= UNREADABLE_CUTS_MAX;
     let on_unread = if gives_up { OnUnread::GiveUp } else { OnUnread::Fail };
-    let cut = move |shared, volume| Ok(Arc::new(Cut::new(shared, volume, seq, on_unread)));
-    let cut = blocking(shared, volume, cut).await?;
+    let (extents, bytes) = volume.cut_size();
+    let is_small = extents <= SMALL_EXTENTS_MAX && bytes <= SMALL_BYTES_MAX;
+    let permits = if is_small { &permits.small } else { &permits.others };
+    let permit = permits.acquire().await;
+    let make = move |shared, volume| Ok(Arc::new(Cut::new(shared, volume, seq, on_unread)));
+    let cut = if is_small {
+        make(Arc::clone(shared), Arc::clone(volume))?
+    } else {
+        blocking(shared, volume, make).await?
+    };
     let compact = !cut.is_empty() && {
         if let Some((doubt, _)) = volume.doubt() {
             doubts::keep_state(volume, link, doubt).await?;
         }
         let (committed, compact) = commit(volume, link, Arc::clone(&cut), permits, permit).await?;
+        // A second try commits the cut once more when the step behind the note has failed.
+        if link.committed() < seq && (cut.has_losses() || link.upload().has_losses()) {
+            link.lose_content();
+        }
+        link.set_committed(seq);
         note(shared, volume, committed).await?;
         if volume.is_doubted() {
             doubts::give_up_local(shared, volume, seq).await?;
-        }
-        if cut.has_losses() || link.upload().has_losses() {
-            link.lose_content();
         }
         compact
     };
@@ -186,7 +186,7 @@ async fn commit<'a>(
     volume: &Arc<Volume>,
     link: &StoreLink,
     cut: Arc<Cut>,
-    permits: &'a Permits,
+    permits: &'a Semaphore,
     mut permit: Result<SemaphorePermit<'a>, AcquireError>,
 ) -> Result<(Resume, bool), Failure> {
     let size_sectors = link.size_sectors();
@@ -201,7 +201,7 @@ async fn commit<'a>(
             break committed;
         }
         drop(permit);
-        permit = permits.uploads.acquire().await;
+        permit = permits.acquire().await;
         if volume.is_removed() {
             return Err(Failure::Removed);
         }
@@ -235,29 +235,8 @@ async fn resize(
     // A FLUSH may make a cut meanwhile. Such a cut is carried later.
     let seq = volume.figures().stored;
     let cut = Arc::new(Cut::empty(Arc::clone(shared), Arc::clone(volume), seq));
-    let permit = permits.uploads.acquire().await;
-    let (committed, compact) = commit(volume, link, cut, permits, permit).await?;
+    let permit = permits.small.acquire().await;
+    let (committed, compact) = commit(volume, link, cut, &permits.small, permit).await?;
     note(shared, volume, committed).await?;
     Ok(compact)
-}
-
-/// Syncs the segments appended to by `volume` until all appended data is stable, which may be more than the data of the cut.
-fn make_stable(shared: &Shared, volume: &Volume) -> Result<(), Failure> {
-    let mut needs = Vec::new();
-    if volume.unsynced(&shared.table, &mut needs).is_err() {
-        // The keeper writes the data of a failed sync once more.
-        trouble(volume, IoError::Sync.to_string());
-        return Err(Failure::Later);
-    }
-    for place in needs {
-        while let Stability::Unsynced = place.stability(&shared.table) {
-            match syncing::sync(shared, shared.table.get(place.number), place.number) {
-                Some(true) => {}
-                Some(false) => return Err(Failure::Later),
-                // Somebody else is syncing the file.
-                None => std::thread::sleep(LANDING_PAUSE),
-            }
-        }
-    }
-    volume.unsynced(&shared.table, &mut Vec::new()).map_err(|_| Failure::Later)
 }

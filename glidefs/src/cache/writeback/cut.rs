@@ -10,6 +10,10 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::stable::make_stable;
 use crate::cache::log::format::frame_crc;
 use crate::cache::log::scan::{is_of_the_medium, offset, read_again};
 use crate::cache::log::sums::Verdict;
@@ -20,6 +24,7 @@ use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Extent, Piece};
 use crate::locks::MutexExt;
+use crate::store::BoxError;
 use crate::store::volume::{CutExtent, CutSource};
 use crate::units::{FRAME_BYTES, FRAME_SECTORS, SECTOR_BYTES, SectorRange, Seq};
 
@@ -49,7 +54,7 @@ pub(in crate::cache) struct Cut {
 }
 
 impl Cut {
-    /// The first cut of `volume`, made at `seq`; the cut is complete and stable.
+    /// The first cut of `volume`, made at `seq`; the cut is complete.
     pub(super) fn new(shared: Arc<Shared>, volume: Arc<Volume>, seq: Seq, on_unread: OnUnread) -> Self {
         let found = volume.cut_extents();
         Self { on_unread, ..Self::of(shared, volume, seq, &found) }
@@ -254,6 +259,10 @@ fn described(extent: &Extent) -> CutExtent {
 impl CutSource for Cut {
     fn seq(&self) -> Seq {
         self.seq
+    }
+
+    fn settled(&self) -> BoxFuture<'_, Result<(), BoxError>> {
+        async move { Ok(make_stable(&self.shared, &self.volume).await?) }.boxed()
     }
 
     fn extents(&self) -> &[CutExtent] {

@@ -1,6 +1,6 @@
 //! When a volume with data to write back is cut.
 //!
-//! Owns the decision only: a function of the figures of the volume and of the time.
+//! Owns the decision only, and when to decide again: functions of the figures of the volume and of the time.
 
 use std::time::Duration;
 
@@ -10,6 +10,10 @@ use crate::units::Seq;
 
 /// How long a due cut waits for a FLUSH. After that time the cut is made without one.
 const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Looks at a volume that is written to, in the time for which a volume must be quiet: a volume is found quiet by a quarter of this
+/// time late at most.
+const QUIET_LOOKS: u32 = 4;
 
 /// The decision about a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +60,16 @@ impl Watch {
         let due = *self.due.get_or_insert(now);
         if now.saturating_sub(due) >= FLUSH_PATIENCE { Due::Now } else { Due::AtFlush }
     }
+
+    /// When to look again after the look at `now`, unless the size of the data asks for a look before.
+    pub fn next(&self, now: Duration, triggers: &Triggers) -> Duration {
+        let is_written_to = self.changed == now;
+        let wait = if is_written_to { triggers.quiet / QUIET_LOOKS } else { triggers.quiet };
+        let cut = self
+            .due
+            .map_or(self.since.saturating_add(triggers.age), |due| due.saturating_add(FLUSH_PATIENCE));
+        self.changed.saturating_add(wait).min(cut)
+    }
 }
 
 #[cfg(test)]
@@ -94,5 +108,30 @@ mod tests {
         assert_eq!(watch.look(at(2499), &figures(7, 10), &TRIGGERS, false), Due::Later);
         assert_eq!(watch.look(at(2500), &figures(7, 10), &TRIGGERS, false), Due::Now);
         assert_eq!(Watch::new(at(0)).look(at(0), &figures(1, 1), &TRIGGERS, true), Due::Now);
+    }
+
+    #[test]
+    fn looks_at_the_named_times_find_a_volume_quiet_old_or_without_a_flush_in_time() {
+        // Quiet: the last write came right behind the first look.
+        let mut watch = Watch::new(at(0));
+        let (mut now, mut looks) = (at(0), 0);
+        while watch.look(now, &figures(if now.is_zero() { 1 } else { 2 }, 10), &TRIGGERS, false) != Due::Now {
+            let next = watch.next(now, &TRIGGERS);
+            assert!(next > now, "{next:?} after {now:?}");
+            (now, looks) = (next, looks + 1);
+        }
+        assert_eq!((now, looks), (at(2500), 3));
+        // Written to all the time: old after ten seconds, and cut although no FLUSH comes.
+        let mut watch = Watch::new(at(0));
+        let (mut now, mut seq, mut due) = (at(0), 1, Duration::ZERO);
+        loop {
+            match watch.look(now, &figures(seq, 10), &TRIGGERS, false) {
+                Due::Now => break,
+                Due::AtFlush if due.is_zero() => due = now,
+                Due::AtFlush | Due::Later => {}
+            }
+            (now, seq) = (watch.next(now, &TRIGGERS), seq + 1);
+        }
+        assert_eq!((due, now), (at(10_000), at(10_500)));
     }
 }

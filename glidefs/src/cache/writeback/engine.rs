@@ -1,11 +1,11 @@
 //! The engine that carries cuts to the store.
 //!
-//! Owns when each volume's next cut is made, and the tasks that carry cuts. Invariants: at most one cut of a volume is carried at
-//! a time; a cut that failed to get to the store is tried again, the same cut, until the store has the cut; content lost on this
-//! host keeps no other content from the store; nothing here runs on a worker. While no volume has data to write back, the engine
-//! only waits.
+//! Owns when each volume's next cut is made, and the tasks that carry cuts. Does not own the order of the looks at volumes (`dirty`).
+//! Invariants: at most one cut of a volume is carried at a time; a cut that failed to get to the store is tried again, the same cut,
+//! until the store has the cut; content lost on this host keeps no other content from the store; nothing here runs on a worker. A step
+//! looks at volumes with news and at those which are due, however many have data to write back. While no volume has such data, the
+//! engine only waits.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::carry::{Carried, Permits, carry};
+use super::dirty::Dirty;
 use super::due::{Due, Watch};
 use super::merging::Merging;
 use crate::cache::shared::Shared;
@@ -22,7 +23,7 @@ use crate::cache::volume::durability::Triggers;
 use crate::cache::volume::queue::WritebackQueue;
 use crate::units::ExportId;
 
-/// How often the engine looks at the volumes with data to write back.
+/// How long the engine waits at most, while a volume has data to write back, before the engine asks whether the cache is full.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Carries cuts to the store until the daemon stops. One for each cache.
@@ -33,16 +34,8 @@ pub struct Writeback {
     triggers: Triggers,
 }
 
-/// A volume with data to write back.
-#[derive(Debug)]
-struct Watched {
-    volume: Arc<Volume>,
-    watch: Watch,
-    /// Somebody waits for all earlier writes to be in the store.
-    asked: bool,
-    /// A cut is being carried.
-    busy: bool,
-}
+/// The tasks that carry cuts.
+type Uploads = JoinSet<(ExportId, Carried)>;
 
 impl Writeback {
     pub(in crate::cache) fn new(shared: Arc<Shared>, queue: Arc<WritebackQueue>, triggers: Triggers) -> Self {
@@ -51,18 +44,17 @@ impl Writeback {
 
     /// Works until `stop` is true. Cuts under way are dropped then; the next daemon makes new ones.
     pub async fn run(self, mut stop: watch::Receiver<bool>) {
-        let mut watched: HashMap<ExportId, Watched> = HashMap::new();
-        let mut uploads = JoinSet::new();
+        let (mut dirty, mut uploads) = (Dirty::default(), Uploads::new());
         let mut merging = Merging::new(Arc::clone(&self.shared));
         let permits = Arc::<Permits>::default();
         loop {
-            let idle = watched.values().all(|watched| watched.busy);
+            let due = dirty.next_due().map(|due| due.saturating_sub(self.shared.clock.now()).min(TICK));
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
                 () = self.queue.changed() => {}
-                () = tokio::time::sleep(TICK), if !idle => {}
+                () = tokio::time::sleep(due.unwrap_or_default()), if due.is_some() => {}
                 Some(ended) = uploads.join_next() => {
-                    if let Some(volume) = self.ended(&mut watched, ended) {
+                    if let Some(volume) = self.ended(&mut dirty, ended) {
                         merging.add(volume);
                     }
                 }
@@ -73,40 +65,56 @@ impl Writeback {
             }
             let now = self.shared.clock.now();
             for (id, asked) in self.queue.take() {
-                let Some(volume) = self.shared.find_volume(id) else { continue };
-                let entry = watched.entry(id).or_insert_with(|| Watched {
-                    volume,
-                    watch: Watch::new(now),
-                    asked: false,
-                    busy: false,
-                });
-                entry.asked |= asked;
+                if let Some(volume) = self.shared.find_volume(id) {
+                    dirty.has_news(volume, asked, now);
+                }
             }
             let full = self.shared.pressure.wants_writeback();
-            for (id, watched) in watched.iter_mut().filter(|(_, watched)| !watched.busy) {
-                let figures = watched.volume.figures();
-                let triggers = watched.volume.triggers(&self.triggers);
-                match watched.watch.look(now, &figures, &triggers, watched.asked || full) {
-                    Due::Later => {}
-                    Due::AtFlush => watched.volume.cut_at_flush(),
-                    Due::Now => watched.volume.cut_now(),
-                }
-                if watched.volume.cut_state() != CutState::None || watched.asked {
-                    watched.busy = true;
-                    watched.asked = false;
-                    let (shared, volume) = (Arc::clone(&self.shared), Arc::clone(&watched.volume));
-                    let (id, permits) = (*id, Arc::clone(&permits));
-                    uploads.spawn(async move { (id, carry(&shared, &volume, &permits).await) });
-                }
+            for id in dirty.take_due(now, full) {
+                self.look(&mut dirty, id, (now, full), &permits, &mut uploads);
             }
-            watched.retain(|_, watched| watched.busy || watched.volume.needs_writeback());
+        }
+    }
+
+    /// Looks at a volume without a cut on the way. Either a cut is on the way afterwards, or the volume has a time for the next look,
+    /// or the volume has nothing to write back.
+    fn look(
+        &self,
+        dirty: &mut Dirty,
+        id: ExportId,
+        (now, full): (Duration, bool),
+        permits: &Arc<Permits>,
+        uploads: &mut Uploads,
+    ) {
+        let Some(watched) = dirty.get_mut(id) else { return };
+        let volume = Arc::clone(&watched.volume);
+        let figures = volume.figures();
+        let triggers = volume.triggers(&self.triggers);
+        // The cut before may have had everything that somebody waits for.
+        let asked = watched.asked.take().is_some_and(|seq| seq > figures.stored) || volume.has_new_size();
+        let due = watched.watch.look(now, &figures, &triggers, asked || full);
+        match due {
+            Due::Later => {}
+            Due::AtFlush => volume.cut_at_flush(),
+            Due::Now => volume.cut_now(),
+        }
+        if volume.cut_state() != CutState::None || asked {
+            watched.busy = true;
+            let (shared, permits) = (Arc::clone(&self.shared), Arc::clone(permits));
+            uploads.spawn(async move { (id, carry(&shared, &volume, &permits).await) });
+        } else if volume.needs_writeback() {
+            let is_large = due == Due::Later && volume.tell_when_dirty(triggers.size_bytes);
+            let next = if is_large { now } else { watched.watch.next(now, &triggers) };
+            dirty.set_due(id, next);
+        } else {
+            dirty.remove(id);
         }
     }
 
     /// Takes the result of a cut; returns the volume when the volume has packs to merge.
     fn ended(
         &self,
-        watched: &mut HashMap<ExportId, Watched>,
+        dirty: &mut Dirty,
         ended: Result<(ExportId, Carried), tokio::task::JoinError>,
     ) -> Option<Arc<Volume>> {
         let (id, carried) = match ended {
@@ -121,12 +129,15 @@ impl Writeback {
             }
         };
         if matches!(carried, Carried::Fenced | Carried::Removed) {
-            watched.remove(&id);
+            dirty.remove(id);
             return None;
         }
-        let watched = watched.get_mut(&id)?;
+        let now = self.shared.clock.now();
+        let watched = dirty.get_mut(id)?;
         watched.busy = false;
-        watched.watch = Watch::new(self.shared.clock.now());
-        (carried == Carried::Done { compact: true }).then(|| Arc::clone(&watched.volume))
+        watched.watch = Watch::new(now);
+        let volume = Arc::clone(&watched.volume);
+        dirty.set_due(id, Duration::ZERO);
+        (carried == Carried::Done { compact: true }).then_some(volume)
     }
 }

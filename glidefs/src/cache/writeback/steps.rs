@@ -85,6 +85,8 @@ pub(super) fn failure(volume: &Volume, error: &VolumeError) -> Failure {
         lost if lost.is_fatal() => {
             (Failure::Fenced, "the export stops on this host; data not written back stays in the cache")
         }
+        // The keeper has logged the sync, and writes the data once more.
+        VolumeError::Unsettled(_) => return Failure::Later,
         VolumeError::Cut(_) => (Failure::Source, "data cannot be written back; trying again later"),
         VolumeError::TooDamaged { .. } => (
             Failure::TooDamaged,

@@ -4,6 +4,7 @@
 mod budgets;
 mod crowded;
 mod damaged;
+mod durable;
 mod host;
 mod restored;
 mod waiting;
@@ -202,24 +203,6 @@ fn a_write_that_failed_is_the_same_on_host_and_store_after_a_crash() {
     let mut other = Host::new(backend, 2, true);
     let there = [0, 8, 16].map(|start| other.read(range(start)).unwrap());
     assert!(there == here, "a sector of {}, and of {}", here[1][0], there[1][0]);
-}
-
-#[test]
-fn a_flush_that_is_to_survive_the_host_returns_when_the_store_has_everything() {
-    let backend = memory();
-    let mut host = Host::new(backend.clone(), 1, false);
-    host.volume().set_durability(Durability::Store);
-    let mut model = Model::new(3);
-    for _ in 0..5 {
-        (0..10).for_each(|_| model.write(&mut host));
-        host.flush().unwrap();
-        let figures = host.volume().figures();
-        assert_eq!((figures.stored, figures.dirty_bytes), (figures.last_seq, 0));
-    }
-    let mut other = Host::new(backend, 2, true);
-    model.check_all(&mut other);
-    model.write(&mut host);
-    assert_eq!(host.flush(), Err(IoError::Fenced), "the other host has the volume");
 }
 
 /// A cut once read a removed volume as zeroes. A cut under way during a deletion brought the zeroes to the store, for an undelete

@@ -155,7 +155,7 @@ impl Twin {
     /// Notes the answer of a writeback that was requested at `position`.
     pub fn stored(&mut self, position: usize) {
         self.in_store = self.in_store.max(position);
-        // A cut leaves the host only after the cut is stable on the host.
+        // The store is told of a cut only when the cut is stable on the host.
         self.synced(position);
     }
 

@@ -1,10 +1,11 @@
 //! Writing a cut back: packs, then the manifest that lists the packs.
 //!
 //! Owns how many packs of a cut are in memory, and that data which a try has uploaded is not uploaded again. Does not own the
-//! content of a cut, nor how a cut becomes packs (`packing`). Invariant: a manifest is created only when every listed pack is in
-//! the store.
+//! content of a cut, nor how a cut becomes packs (`packing`). Invariants: a manifest is created only when every listed pack is in
+//! the store, and the cut is settled on this host.
 
 pub(super) mod content;
+mod one_pack;
 pub(super) mod packing;
 pub(super) mod upload;
 
@@ -147,7 +148,20 @@ impl VolumeWriter {
             let content = CutContent { cut: cut.clone(), zero_from: shrinks.then_some(size_sectors) };
             check_room(base.packs.len(), content.data_bytes(), cut.extents().len())?;
             self.host.check_notes(self.id(), next_number(base.number)).await?;
-            if self.upload(content, upload).await? == Uploaded::Some {
+            let edit = |base: &Manifest, uploads: &NewPacks| {
+                (shrinks || base.size_sectors <= size_sectors).then(|| Manifest {
+                    size_sectors,
+                    cut: cut.seq(),
+                    packs: in_front(uploads, &base.packs),
+                    sections: self.host.holding(&Sections {
+                        damaged: damaged_after(base, &**cut, upload, size_sectors),
+                        ..base.sections.clone()
+                    }),
+                    ..base.clone()
+                })
+            };
+            let noted = self.upload_one_pack(&base, &content, upload, edit).await?;
+            if noted.is_none() && self.upload_settled(content, upload).await? == Uploaded::Some {
                 if upload.wants_keeping(self.host.options.clock.since_boot()) {
                     self.keep(&upload.uploads()).await?;
                 }
@@ -156,23 +170,24 @@ impl VolumeWriter {
             let uploads = upload.uploads();
             let uploads = if cut.may_come_back() { uploads.giving_up(Arc::clone(cut)) } else { uploads };
             check_damage(&damaged_after(&base, &**cut, upload, size_sectors))?;
-            let edit = |base: &Manifest| {
-                (shrinks || base.size_sectors <= size_sectors).then(|| Manifest {
-                    size_sectors,
-                    cut: cut.seq(),
-                    packs: in_front(&uploads, &base.packs),
-                    sections: self.host.holding(&Sections {
-                        damaged: damaged_after(base, &**cut, upload, size_sectors),
-                        ..base.sections.clone()
-                    }),
-                    ..base.clone()
-                })
-            };
-            if let Some(published) = self.publish(&uploads, edit).await? {
+            if let Some(published) =
+                self.publish_from(noted, &uploads, |base: &Manifest| edit(base, &uploads)).await?
+            {
                 return Ok(Some(self.committed(&published, &uploads)));
             }
         }
         Err(VolumeError::Contended { volume: self.id() })
+    }
+
+    /// As [`Self::upload`], while the cut settles. When all of the cut is in the store, the cut is settled as well.
+    async fn upload_settled(&self, content: CutContent, upload: &Upload) -> Result<Uploaded, VolumeError> {
+        let cut = Arc::clone(&content.cut);
+        let (uploaded, settled) = futures_util::join!(self.upload(content, upload), cut.settled());
+        let uploaded = uploaded?;
+        if uploaded == Uploaded::All {
+            settled.map_err(VolumeError::unsettled)?;
+        }
+        Ok(uploaded)
     }
 
     pub(super) fn committed(&self, published: &Published, uploads: &NewPacks) -> Committed {

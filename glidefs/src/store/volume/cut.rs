@@ -1,7 +1,10 @@
 //! The interface through which the cache hands a cut over to be written back.
 //!
-//! Owns the interface only. Does not own when a cut is made. Invariant, kept by the implementation: everything a cut gives is
-//! stable on the local disk, so a crash cannot take back writes that the store has.
+//! Owns the interface only. Does not own when a cut is made. Invariant, kept by the implementation: when [`CutSource::settled`] has
+//! ended well, everything a cut gives is stable on the local disk, so a crash cannot take back writes that the store has.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 
 use crate::store::error::BoxError;
 use crate::units::{SectorRange, Seq};
@@ -32,6 +35,12 @@ pub trait CutSource: Send + Sync {
     /// except for sectors that [`Self::damaged`] lists from then on: the bytes of such sectors mean nothing. Called on threads
     /// that may block; called again for the same range when a commit begins anew.
     fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError>;
+
+    /// Ends when a crash of this host cannot take the cut back any more. Asked for each try of a commit. Packs may be uploaded
+    /// before: only a manifest tells the store of the cut.
+    fn settled(&self) -> BoxFuture<'_, Result<(), BoxError>> {
+        std::future::ready(Ok(())).boxed()
+    }
 
     /// Damaged sectors, ascending: the content was lost on the local disk. A damaged sector may be inside an extent or outside;
     /// the store answers reads of a damaged sector with an error until a later cut has the sector. The list is complete when

@@ -167,6 +167,9 @@ pub enum VolumeError {
     /// The local disk failed while a cut was read. Nothing was committed.
     #[error("data to be written back cannot be read from the cache")]
     Cut(#[source] Arc<dyn std::error::Error + Send + Sync>),
+    /// The cut cannot be made stable on this host. Nothing was committed.
+    #[error("data cannot be made stable on this host before it is written back")]
+    Unsettled(#[source] Arc<dyn std::error::Error + Send + Sync>),
     /// A cut breaks the rules of [`super::CutSource`]. Nothing was committed.
     #[error("a cut that cannot be stored: {0}")]
     BadCut(&'static str),
@@ -228,6 +231,7 @@ impl VolumeError {
             | Self::Contended { .. }
             | Self::Stopping
             | Self::Cut(_)
+            | Self::Unsettled(_)
             | Self::NotNoted(_) => true,
             _ => false,
         }
@@ -264,6 +268,10 @@ impl VolumeError {
 
     pub(super) fn cut(source: BoxError) -> Self {
         Self::Cut(source.into())
+    }
+
+    pub(super) fn unsettled(source: BoxError) -> Self {
+        Self::Unsettled(source.into())
     }
 }
 

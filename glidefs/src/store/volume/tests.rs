@@ -17,6 +17,7 @@ mod ownership;
 mod race;
 mod read_memory;
 mod reading;
+mod settling;
 mod simulated;
 mod snapshots;
 mod stops;

@@ -6,9 +6,9 @@
 //! for itself; the order across exports is made behind (`ready`). Does not own the bounds (`cache::Volume::pace`,
 //! `cache::Volume::index_pace`, `cache::Volume::log_pace`). Invariants: a held write of one export keeps no other export waiting; a
 //! held write has neither a buffer nor log space; where the client alone can make room in an index, some tags of each queue have no
-//! held write.
+//! held write. A look costs as much as the exports which are due, however many others have held writes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,8 +30,8 @@ pub struct HeldWrites {
     exports: BTreeMap<ExportId, HeldExport>,
     /// The next look begins behind this export: the first ones may leave nothing to the others.
     first: ExportId,
-    /// When to ask next whether a write may go on.
-    due: Option<Instant>,
+    /// When to ask next whether the first write of an export may go on: an entry for each export.
+    due: BTreeSet<(Instant, ExportId)>,
     /// Writes found by one look. Empty between turns.
     leaving: VecDeque<Released>,
     stats: Arc<WorkerStats>,
@@ -63,6 +63,8 @@ struct HeldExport {
     volume: Arc<Volume>,
     /// Each with the time before which nobody asks whether the write, once the first, may go on.
     writes: VecDeque<(TagRequest, Instant)>,
+    /// How many of them each queue has, by queue index.
+    of_queues: HashMap<u32, usize>,
     /// Why the first write is held back, and up to when the time was counted.
     reason: Reason,
     counted: Instant,
@@ -79,7 +81,8 @@ pub enum Released {
 
 impl HeldWrites {
     pub fn new(stats: Arc<WorkerStats>) -> Self {
-        Self { exports: BTreeMap::new(), first: ExportId(0), due: None, leaving: VecDeque::new(), stats }
+        let (first, leaving) = (ExportId(0), VecDeque::new());
+        Self { exports: BTreeMap::new(), first, due: BTreeSet::new(), leaving, stats }
     }
 
     /// Keeps a write which may not go on at once. `depth` is that of the request's queue.
@@ -117,12 +120,12 @@ impl HeldWrites {
             }
         }
         if let Some(export) = held {
-            export.writes.push_back((request, now));
+            export.push(request, now);
         } else {
-            let (volume, writes) = (Arc::clone(volume), VecDeque::from([(request, due)]));
-            let export = HeldExport { volume, writes, reason, counted: now };
-            self.exports.insert(export.volume.id(), export);
-            self.due = Some(self.due.map_or(due, |earliest| earliest.min(due)));
+            let mut export = HeldExport::new(Arc::clone(volume), reason, now);
+            export.push(request, due);
+            self.exports.insert(volume.id(), export);
+            self.due.insert((due, volume.id()));
         }
         Hold::Waits
     }
@@ -137,12 +140,13 @@ impl HeldWrites {
             }
             may_wait
         });
+        self.due.retain(|(_, id)| self.exports.contains_key(id));
         stopped
     }
 
     /// When to call [`next`](Self::next) again.
     pub fn due(&self) -> Option<Instant> {
-        self.due
+        self.due.first().map(|(due, _)| *due)
     }
 
     /// A write which leaves now. Of several exports another one is first at each look.
@@ -150,21 +154,35 @@ impl HeldWrites {
         if let Some(released) = self.leaving.pop_front() {
             return Some(released);
         }
-        if self.due.is_none_or(|due| due > now) {
+        let mut looks: Vec<ExportId> = Vec::new();
+        while let Some((_, id)) = self.due.first().filter(|(due, _)| *due <= now) {
+            looks.push(*id);
+            self.due.pop_first();
+        }
+        if looks.is_empty() {
             return None;
         }
+        looks.sort_unstable();
+        let behind = looks.partition_point(|id| *id <= self.first);
+        looks.rotate_left(behind);
+        let first = self.exports.range((Excluded(self.first), Unbounded)).next();
+        let first = first.or_else(|| self.exports.first_key_value()).map(|(id, _)| *id);
         // Data of writes let go on is counted only when the data is in the log.
         let mut leaving_bytes = 0;
-        let mut look = |export: &mut HeldExport| {
+        for id in &looks {
+            let Some(export) = self.exports.get_mut(id) else { continue };
             leaving_bytes += export.take_due(now, &mut self.leaving, leaving_bytes);
-        };
-        let behind = (Excluded(self.first), Unbounded);
-        self.exports.range_mut(behind).for_each(|(_, export)| look(export));
-        self.exports.range_mut(..=self.first).for_each(|(_, export)| look(export));
-        let next = self.exports.range(behind).next().or_else(|| self.exports.first_key_value());
-        self.first = next.map_or(self.first, |(id, _)| *id);
-        self.exports.retain(|_, export| !export.writes.is_empty());
-        self.due = self.exports.values().filter_map(|export| Some(export.writes.front()?.1)).min();
+            match export.writes.front() {
+                Some((_, due)) => drop(self.due.insert((*due, *id))),
+                None => drop(self.exports.remove(id)),
+            }
+        }
+        self.first = first.unwrap_or(self.first);
+        debug_assert_eq!(
+            self.due.len(),
+            self.exports.len(),
+            "each export with held writes is asked for again"
+        );
         self.leaving.pop_front()
     }
 }
@@ -175,10 +193,27 @@ fn waits_max(depth: u16) -> usize {
 }
 
 impl HeldExport {
+    /// An export without held writes, whose first is about to be held back for `reason`.
+    fn new(volume: Arc<Volume>, reason: Reason, now: Instant) -> Self {
+        Self { volume, writes: VecDeque::new(), of_queues: HashMap::new(), reason, counted: now }
+    }
+
+    fn push(&mut self, request: TagRequest, due: Instant) {
+        *self.of_queues.entry(request.tag.queue_index).or_default() += 1;
+        self.writes.push_back((request, due));
+    }
+
+    /// Takes note that `request` is not held any more.
+    fn left(of_queues: &mut HashMap<u32, usize>, request: &TagRequest) {
+        if let Some(count) = of_queues.get_mut(&request.tag.queue_index) {
+            debug_assert!(*count > 0, "a held write is counted");
+            *count = count.saturating_sub(1);
+        }
+    }
+
     /// Number of writes of the queue of `request`.
     fn of_queue(&self, request: &TagRequest) -> usize {
-        let queue = request.tag.queue_index;
-        self.writes.iter().filter(|(held, _)| held.tag.queue_index == queue).count()
+        self.of_queues.get(&request.tag.queue_index).copied().unwrap_or(0)
     }
 
     /// Moves the writes to `leaving` which may go on, or fail. Returns the bytes of data of the former. `others_bytes` of other
@@ -203,6 +238,7 @@ impl HeldExport {
                     break;
                 }
             });
+            Self::left(&mut self.of_queues, request);
             self.writes.pop_front();
         }
         if matches!(self.reason, Reason::Budget(_)) {
@@ -213,7 +249,7 @@ impl HeldExport {
 
     /// Moves later writes to `leaving` which do not need the resource for which the first write waits.
     fn overtake(&mut self, now: Instant, leaving: &mut VecDeque<Released>) {
-        let Self { volume, writes, reason, .. } = self;
+        let Self { volume, writes, of_queues, reason, .. } = self;
         let mut is_first = true;
         writes.retain_mut(|(request, due)| {
             let stays = std::mem::take(&mut is_first)
@@ -221,6 +257,7 @@ impl HeldExport {
                 || is_in_line(*reason, request)
                 || ask(volume, request, true, Coming::default()).0 != Pace::Go;
             if !stays {
+                Self::left(of_queues, request);
                 leaving.push_back(Released::Goes(*request));
             }
             stays

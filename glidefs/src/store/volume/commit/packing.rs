@@ -60,6 +60,12 @@ impl Packing {
         self.left_bytes
     }
 
+    /// Whether everything is packed.
+    pub fn is_done(&mut self) -> bool {
+        self.skip_kept();
+        self.extent_here().is_none()
+    }
+
     /// Makes the next pack; `None` when everything is packed.
     pub fn next_pack(mut self, options: PackOptions) -> Result<(Option<CutPack>, Self), VolumeError> {
         let builder = PackBuilder::new(options);

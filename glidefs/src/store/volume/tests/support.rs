@@ -14,7 +14,7 @@ use crate::store::block_cache::BlockCache;
 use crate::store::client::{Store, StoreOptions};
 use crate::store::error::BoxError;
 use crate::store::faulty::Seeded;
-use crate::store::ids::{HostName, StoreName, WriterId};
+use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::stats::{Operation, StoreStats};
 use crate::store::volume::{
@@ -319,6 +319,11 @@ impl World {
         };
         let store = Store::over(backend, store_options);
         Daemon { volumes: VolumeStore::new(store, options), stats }
+    }
+
+    /// The highest manifest of `volume` noted by the daemon `writer`.
+    pub fn highest_note(&self, writer: u8, volume: VolumeId) -> Option<u64> {
+        self.notes.lock().unwrap().get(&writer)?.highest(volume)
     }
 
     pub fn advance_hours(&self, hours: u64) {

@@ -18,6 +18,12 @@ use crate::store::volume::error::VolumeError;
 use crate::store::volume::limits::{GRACE_MIN, ROUNDS_MAX};
 use crate::store::volume::types::{Resume, next_number};
 
+/// The next manifest, made before all packs of the manifest are in the store.
+pub(in crate::store::volume) struct Draft {
+    pub manifest: Manifest,
+    pub encoded: Bytes,
+}
+
 /// A manifest that is in the store, with its bytes.
 pub(in crate::store::volume) struct Published {
     pub manifest: Arc<Manifest>,
@@ -34,24 +40,49 @@ impl VolumeWriter {
         uploads: &NewPacks,
         edit: impl Fn(&Manifest) -> Option<Manifest> + Send,
     ) -> Result<Option<Published>, VolumeError> {
+        self.publish_from(None, uploads, edit).await
+    }
+
+    /// The manifest that [`Self::publish`] would make after `base`.
+    pub(in crate::store::volume) fn draft(
+        &self,
+        base: &Manifest,
+        edit: impl Fn(&Manifest) -> Option<Manifest>,
+    ) -> Result<Option<Draft>, VolumeError> {
+        let Some(manifest) = edit(base) else { return Ok(None) };
+        let own = self.head().own;
+        let manifest = Manifest {
+            number: next_number(base.number),
+            epoch: own.epoch,
+            writer: own.writer,
+            created_unix_millis: self.host.options.clock.unix_millis(),
+            ..manifest
+        };
+        let key = Key::Manifest(manifest.volume, manifest.number);
+        let encoded = manifest.encode().map_err(|source| unfit(&key, source))?.into();
+        Ok(Some(Draft { manifest, encoded }))
+    }
+
+    /// As [`Self::publish`], beginning with the manifest `noted`, if any, which the caller has made with the same `edit` and noted
+    /// already.
+    pub(in crate::store::volume) async fn publish_from(
+        &self,
+        mut noted: Option<Draft>,
+        uploads: &NewPacks,
+        edit: impl Fn(&Manifest) -> Option<Manifest> + Send,
+    ) -> Result<Option<Published>, VolumeError> {
         self.refresh().await?;
         for _ in 0..ROUNDS_MAX {
             let base = self.manifest().await?;
-            let Some(manifest) = edit(&base) else { return Ok(None) };
-            let own = self.head().own;
-            let manifest = Manifest {
-                number: next_number(base.number),
-                epoch: own.epoch,
-                writer: own.writer,
-                created_unix_millis: self.host.options.clock.unix_millis(),
-                ..manifest
-            };
-            let key = Key::Manifest(manifest.volume, manifest.number);
-            let encoded = manifest.encode().map_err(|source| unfit(&key, source))?;
-            let encoded = Bytes::from(encoded);
+            let noted = noted.take().filter(|noted| noted.manifest.number == next_number(base.number));
+            let is_noted = noted.is_some();
+            let draft = if is_noted { noted } else { self.draft(&base, &edit)? };
+            let Some(Draft { manifest, encoded }) = draft else { return Ok(None) };
             let begun = self.now();
             uploads.check_age(&base, begun)?;
-            self.host.note_manifest(&manifest, &encoded).await?;
+            if !is_noted {
+                self.host.note_manifest(&manifest, &encoded).await?;
+            }
             uploads.look_again().await?;
             if self.host.create_after_note(&manifest, &encoded).await? == Created::Created {
                 let manifest = Arc::new(manifest);
