@@ -47,6 +47,8 @@ pub(crate) mod observe;
 
 pub(crate) mod fair;
 
+pub(crate) mod checksum;
+
 pub(crate) mod locks;
 
 pub(crate) mod units;

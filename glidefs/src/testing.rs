@@ -91,6 +91,11 @@ pub mod store {
     }
 }
 
+/// The implementations of CRC-32C, and the choice.
+pub mod checksum {
+    pub use crate::checksum::*;
+}
+
 /// Sectors, ids and sequence numbers.
 pub mod units {
     pub use crate::units::*;

@@ -240,6 +240,9 @@ pub(super) fn status(status: &Status) -> String {
         let _ = writeln!(text, "the catalog cannot be written: {reason}: make room on the disk of cache.dir");
     }
     let _ = writeln!(text, "engine: {}{}", cache.engine, measured(&cache.probe));
+    if !cache.checksum.is_empty() {
+        let _ = writeln!(text, "checksum: {}", cache.checksum);
+    }
     let _ = writeln!(text, "bounce mode: {}", if status.daemon.bounce_mode { "on" } else { "off" });
     let mut workers = table(
         &["WORKER", "CPU", "NODE", "QUEUES", "BUSY", "REQUESTS", "BUFFERS IN USE", "BUFFERS"],

@@ -10,6 +10,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::error::DaemonError;
 use crate::cache::{self, Budgets, Cache, CacheError, Directory, HANDS_MAX, Known, MonotonicClock};
+use crate::checksum;
 use crate::config::{CacheSection, Config, OnFull};
 use crate::router::Catalog;
 use crate::units::REQUEST_BYTES_MAX;
@@ -43,7 +44,7 @@ pub(super) fn choose_engine(config: &Config) -> Result<Probe, DaemonError> {
     if let Some(Err(error)) = probe.of(Engine::default()) {
         tracing::warn!(error = %error, "appending to a file in cache.dir failed when it was measured");
     }
-    tracing::info!(engine = %probe.chosen, "the cache has its engine");
+    tracing::info!(engine = %probe.chosen, checksum = checksum::chosen(), "the cache has its engine");
     Ok(probe)
 }
 

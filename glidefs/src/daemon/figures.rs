@@ -11,6 +11,7 @@ use super::collecting::Collections;
 use super::memory::Holders;
 use crate::api::{ApiStats, AppState, OffThread, Readiness, Scrapes, Selection, wire};
 use crate::cache::{Cache, CacheStats, Resource, ShardStats, UsageFigures};
+use crate::checksum;
 use crate::config::Config;
 use crate::export::limits::{Limit, Limits};
 use crate::export::{LimitUse, Throttle};
@@ -299,6 +300,7 @@ fn cache_status(stats: &CacheStats, dir: &str, probe: &Probe) -> wire::CacheStat
     wire::CacheStatus {
         dir: dir.to_owned(),
         engine: probe.chosen.name().into(),
+        checksum: checksum::chosen().to_owned(),
         probe: probe.figures.iter().map(engine_status).collect(),
         size_bytes: stats.limit_bytes,
         used_bytes: stats.used_bytes,

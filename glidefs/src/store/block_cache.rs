@@ -45,8 +45,9 @@ use self::disk::Disk;
 pub use self::figures::BlockCacheFigures;
 pub(super) use self::figures::Counters;
 use self::region::{FILE_BYTES_MIN, Geometry};
+use crate::checksum::crc32c;
 use crate::locks::MutexExt;
-use crate::store::format::{Codec, IndexEntry, crc32c};
+use crate::store::format::{Codec, IndexEntry};
 use crate::store::ids::PackId;
 
 /// A block: the pack, and the offset of the block in the pack.

@@ -36,7 +36,6 @@ mod zstd;
 pub mod fuzzing;
 
 pub use self::builder::{EncodedPack, PackBuilder, PackOptions, PushError};
-pub use self::envelope::crc32c;
 pub use self::error::FormatError;
 pub use self::index::{Codec, IndexEntry, PackIndex, PieceKind};
 pub use self::limits::{

@@ -87,6 +87,9 @@ pub struct CacheStatus {
     pub dir: String,
     /// The engine: how the cache appends to the log.
     pub engine: String,
+    /// How the daemon computes checksums: the fastest way on this CPU.
+    #[serde(default)]
+    pub checksum: String,
     /// The measurements of the engines at start; empty in bounce mode.
     pub probe: Vec<EngineStatus>,
     /// Configured size of the cache, bytes.

@@ -40,6 +40,7 @@ pub use record::{PushError, RECORD_ENTRIES_MAX, Record, RecordBuilder, decode_re
 pub use segment::{CLEANER, SegmentHeader, Trailer, is_torn_end};
 pub use sums::{PAGE_SUMS, check_sums, encode_sums, sum_in, sums_key, sums_pages};
 
+use crate::checksum;
 use crate::units::FRAME_BYTES;
 
 /// Version of every structure in a segment, except record headers that repeat the header before. Another version is refused,
@@ -113,7 +114,7 @@ pub enum FormatError {
 
 /// CRC-32C of `frame`, as kept for every data frame.
 pub fn frame_crc(frame: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(frame)
+    checksum::crc32c(frame)
 }
 
 fn get<const N: usize>(bytes: &Frame, at: usize) -> [u8; N] {

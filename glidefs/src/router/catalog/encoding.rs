@@ -11,8 +11,9 @@
 //!  └────────┴────────────────┴──────────────────────────┘
 //! ```
 
-use crc_fast::crc32_iscsi as crc32c;
 use serde::{Deserialize, Serialize};
+
+use crate::checksum::crc32c;
 
 /// Version of the encoding. This code writes and reads no other.
 const VERSION: u8 = 1;

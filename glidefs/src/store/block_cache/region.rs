@@ -20,7 +20,8 @@
 //! All numbers are little-endian. The CRC-32C covers all bytes before the CRC, and the entries. A file with another superblock is
 //! not read: guests choose the content of blocks, so a block must never stand where a header is looked for.
 
-use crate::store::format::{BLOCK_BYTES_MAX, crc32c};
+use crate::checksum::crc32c;
+use crate::store::format::BLOCK_BYTES_MAX;
 
 /// Length of the superblock, bytes.
 pub(super) const SUPERBLOCK_BYTES: u64 = 4096;

@@ -5,7 +5,6 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::envelope::crc32c;
 use super::index::{self, Codec, IndexEntry};
 use super::limits::{
     BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX, ENTRIES_MAX, HASH_BYTES, PACK_BYTES_MAX, PACK_BYTES_TARGET,
@@ -13,6 +12,7 @@ use super::limits::{
 };
 use super::pack::{PackHeader, PackTrailer};
 use super::pack_ref::PackRef;
+use crate::checksum::crc32c;
 use crate::store::ids::{PackId, VolumeId};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 

@@ -1,15 +1,10 @@
-//! The beginning and the end that all structures of a store share: magic number, version, BLAKE3; and the checksum of blocks.
+//! The beginning and the end that all structures of a store share: magic number, version, BLAKE3.
 //!
 //! Owns the order of the checks. Does not own the fields between beginning and end. Invariant: a structure that opens is intact.
 
 use super::cursor::Cursor;
 use super::error::FormatError;
 use super::limits::{FORMAT_VERSION, HASH_BYTES};
-
-/// CRC-32C, as kept for every block.
-pub fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(bytes)
-}
 
 /// The beginning of a structure: magic number, version, and two bytes without a meaning yet.
 pub(super) fn begin(magic: [u8; 8]) -> Vec<u8> {

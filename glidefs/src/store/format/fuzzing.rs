@@ -14,8 +14,9 @@ use super::pack::{HEADER_MAGIC, PackHeader, TRAILER_CRC_AT, TRAILER_MAGIC, verif
 use super::records::{CANDIDATES_MAGIC, NAME_MAGIC, SNAPSHOT_MAGIC, TOMBSTONE_MAGIC};
 use super::{
     Candidate, Candidates, Deletion, EncodedPack, Holder, Marker, NameRecord, PackBuilder, PackIndex,
-    PackOptions, PackRef, PackTrailer, Sections, Snapshot, Tombstone, crc32c, index,
+    PackOptions, PackRef, PackTrailer, Sections, Snapshot, Tombstone, index,
 };
+use crate::checksum::crc32c;
 use crate::store::ids::{HostName, PackId, StoreName, VolumeId, WriterId};
 use crate::store::key::Key;
 use crate::units::{SectorRange, Seq};

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use super::cursor::Cursor;
-use super::envelope::{begin, crc32c};
+use super::envelope::begin;
 use super::error::FormatError;
 #[cfg(any(test, fuzzing))]
 use super::index::PackIndex;
@@ -16,6 +16,7 @@ use super::limits::PACK_HEADER_BYTES;
 use super::limits::{FORMAT_VERSION, HASH_BYTES, TRAILER_BYTES};
 use super::pack_ref::PackRef;
 use super::zstd;
+use crate::checksum::crc32c;
 use crate::store::ids::{PackId, VolumeId};
 use crate::units::Seq;
 
