@@ -175,6 +175,11 @@ impl SegmentInfo {
         !self.sync_busy.swap(true, Ordering::SeqCst)
     }
 
+    /// Whether somebody syncs the file at this moment, as [`Self::hold_file`] would find.
+    pub fn is_file_held(&self) -> bool {
+        self.sync_busy.load(Ordering::SeqCst)
+    }
+
     /// Ends a hold that [`Self::hold_file`] began. Only `SyncHold` calls this, and then wakes everybody who waits for the file.
     pub fn let_file_go(&self) {
         let was_held = self.sync_busy.swap(false, Ordering::SeqCst);

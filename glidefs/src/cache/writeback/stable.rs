@@ -1,8 +1,8 @@
 //! How the data of a cut becomes stable on the local disk.
 //!
 //! Owns the wait. Does not own the syncs of others: a shard, the keeper or another cut may sync the same file. Invariant: a thread is
-//! taken only for a sync that begins at once, and nothing but syncs is waited for; so whoever waits here goes on as soon as the disk
-//! answers.
+//! taken only where nobody else has the file, and the file only on that thread; so whoever waits here holds up no other sync, even while
+//! there is no thread.
 
 use std::sync::Arc;
 
@@ -33,16 +33,22 @@ async fn sync_to(shared: &Arc<Shared>, place: Place) -> Result<(), IoError> {
         if place.stability(&shared.table) != Stability::Unsynced {
             return Ok(());
         }
-        let Some(hold) = SyncHold::begin(Arc::clone(shared), place.number) else {
+        if shared.table.get(place.number).is_file_held() {
             // Somebody else is syncing the file.
             next_sync.await;
             continue;
-        };
-        let shared = Arc::clone(shared);
-        let synced = tokio::task::spawn_blocking(move || syncing::sync_held(&shared, hold)).await;
+        }
+        let on_thread = Arc::clone(shared);
+        let synced = tokio::task::spawn_blocking(move || {
+            let hold = SyncHold::begin(&*on_thread, place.number)?;
+            Some(syncing::sync_held(&on_thread, hold))
+        });
         // Fails only when the runtime ends.
-        if !synced.unwrap_or(false) {
-            return Err(IoError::Sync);
+        match synced.await.unwrap_or(Some(false)) {
+            Some(true) => {}
+            Some(false) => return Err(IoError::Sync),
+            // Somebody else was first.
+            None => next_sync.await,
         }
     }
 }
