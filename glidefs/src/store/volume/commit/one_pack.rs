@@ -1,13 +1,12 @@
-//! A small cut: the one pack of the cut is uploaded while the cut settles and the manifest is noted.
+//! A small cut: the one pack of the cut is uploaded while the cut settles and then the manifest is noted.
 //!
 //! Owns the order of these steps. Does not own cuts of several packs (`commit`), nor creating the manifest (`writer/publish`).
-//! Invariant: a manifest noted here is the next one if the pack is in the store and the cut is settled; otherwise the store is never
-//! asked to create the manifest, and the note is taken back.
+//! Invariant: a manifest is noted only when the cut is settled, since a copy of this host's disk with the note must have the data too;
+//! if the pack does not arrive, the store is never asked to create the manifest, and the note is taken back.
 //!
 //! ```text
-//!              ┌─▶ pack in the store ─┐
-//!  pack made ──┼─▶ manifest noted ────┼─▶ manifest in the store
-//!   cut made ──┴─▶ cut is settled ────┘
+//!              ┌─▶ pack in the store ────────────────┐
+//!  pack made ──┴─▶ cut is settled ─▶ manifest noted ─┴─▶ manifest in the store
 //! ```
 
 use std::sync::Arc;
@@ -60,16 +59,16 @@ impl VolumeWriter {
         } else {
             None
         };
-        let note = async {
+        let local = async {
+            cut.settled().await.map_err(VolumeError::unsettled)?;
             match &draft {
                 Some(draft) => self.host.note_manifest(&draft.manifest, &draft.encoded).await,
                 None => Ok(()),
             }
         };
-        let (created, noted, settled) = futures_util::join!(self.create_pack(pack), note, cut.settled());
+        let (created, noted) = futures_util::join!(self.create_pack(pack), local);
         drop(permit);
-        let settled = settled.map_err(VolumeError::unsettled);
-        if let (Some(draft), true) = (&draft, created.is_err() || settled.is_err()) {
+        if let (Some(draft), true) = (&draft, created.is_err() && noted.is_ok()) {
             let notes = &self.host.options.notes;
             notes.withdraw(self.id(), draft.manifest.number, hash_of(&draft.encoded));
         }
@@ -77,7 +76,6 @@ impl VolumeWriter {
         let lost = damage::parts_in(&cut.damaged(), sectors.clone());
         upload.add(Span { from: sectors.start, to: sectors.end, lost, data_bytes, pack, begun });
         noted?;
-        settled?;
         Ok(draft)
     }
 }

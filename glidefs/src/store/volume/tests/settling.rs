@@ -8,24 +8,31 @@ use futures_util::future::BoxFuture;
 
 use super::support::*;
 use crate::store::BoxError;
+use crate::store::VolumeId;
 use crate::store::scripted::ScriptedStore;
 use crate::store::volume::commit::upload::Upload;
-use crate::store::volume::{CutExtent, CutSource, VolumeError};
+use crate::store::volume::{CutExtent, CutSource, Notes, NotesInMemory, VolumeError};
 use crate::units::{SectorRange, Seq};
 
 const SIZE: u64 = 64;
 
-/// A cut that looks at the store while the cut settles, and settles if told so.
+/// A cut that looks at the store and at the notes of daemon 1 while the cut settles, and settles if told so.
 struct Settling {
     cut: Arc<MemoryCut>,
     objects: Arc<ScriptedStore>,
+    /// The volume of the cut, the notes, and the highest note when the cut was made.
+    volume: VolumeId,
+    notes: Arc<NotesInMemory>,
+    noted: Option<u64>,
     settles: AtomicBool,
 }
 
 impl Settling {
-    fn new(world: &World, seq: u64) -> Arc<Self> {
+    fn new(world: &World, volume: VolumeId, seq: u64) -> Arc<Self> {
         let cut = MemoryCut::new(seq, &[(0, 8, seq)]);
-        Arc::new(Self { cut, objects: world.objects.clone(), settles: AtomicBool::new(true) })
+        let (objects, notes) = (world.objects.clone(), world.notes_of(1).unwrap());
+        let noted = notes.highest(volume);
+        Arc::new(Self { cut, objects, volume, notes, noted, settles: AtomicBool::new(true) })
     }
 }
 
@@ -49,6 +56,8 @@ impl CutSource for Settling {
                 let keys = self.objects.keys().await;
                 let count = |what: &str| keys.iter().filter(|key| key.contains(what)).count();
                 assert_eq!(count("manifests/"), 1, "the manifest waits until the cut is settled: {keys:?}");
+                let noted = self.notes.highest(self.volume);
+                assert_eq!(noted, self.noted, "a copy of the disk with the note must have the data");
                 if count("packs/") > 0 {
                     break;
                 }
@@ -66,7 +75,7 @@ async fn the_pack_goes_to_the_store_while_the_cut_settles_and_the_manifest_waits
     let daemon = world.daemon(1);
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     let before = daemon.requests();
-    let committed = volume.commit(Settling::new(&world, 3), SIZE).await.unwrap();
+    let committed = volume.commit(Settling::new(&world, volume.id(), 3), SIZE).await.unwrap();
     assert_eq!((committed.packs, daemon.since(before)), (1, [0, 2, 0, 0, 0]));
     tags(&volume, range(0, 8), &[3; 8]).await;
 }
@@ -76,7 +85,7 @@ async fn a_cut_that_does_not_settle_gets_no_manifest_and_no_note_and_the_next_tr
     let world = World::new();
     let daemon = world.daemon(1);
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
-    let (cut, upload) = (Settling::new(&world, 3), Upload::default());
+    let (cut, upload) = (Settling::new(&world, volume.id(), 3), Upload::default());
     cut.settles.store(false, SeqCst);
     let noted = world.highest_note(1, volume.id());
     for _ in 0..3 {

@@ -323,7 +323,12 @@ impl World {
 
     /// The highest manifest of `volume` noted by the daemon `writer`.
     pub fn highest_note(&self, writer: u8, volume: VolumeId) -> Option<u64> {
-        self.notes.lock().unwrap().get(&writer)?.highest(volume)
+        self.notes_of(writer)?.highest(volume)
+    }
+
+    /// The notes of the daemon `writer`.
+    pub fn notes_of(&self, writer: u8) -> Option<Arc<NotesInMemory>> {
+        self.notes.lock().unwrap().get(&writer).cloned()
     }
 
     pub fn advance_hours(&self, hours: u64) {
