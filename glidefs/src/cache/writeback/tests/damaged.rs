@@ -103,7 +103,7 @@ fn a_lost_frame_keeps_nothing_else_from_the_store_and_fails_on_every_host_until_
 #[test]
 fn a_frame_that_the_disk_reads_again_is_not_given_up() {
     let mut host = Host::new(memory(), 1, false);
-    host.write_back_when_asked();
+    host.never_write_back();
     // One frame and a half.
     host.write(range(100, 12), Some(&[[1; 2048], [2; 2048], [3; 2048]].concat())).unwrap();
     let volume = host.volume();
@@ -148,6 +148,7 @@ fn a_copy_in_memory_that_went_wrong_costs_nothing() {
 #[test]
 fn a_wrong_copy_in_memory_of_what_a_disk_that_is_away_has_is_no_loss() {
     let mut host = written(memory());
+    host.never_write_back();
     let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
     host.faults.wrong_copies.lock().unwrap().insert(place);
     host.faults.only_copies.store(true, Ordering::SeqCst);
