@@ -14,22 +14,19 @@ mod support;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use glidefs::testing::cache::{
     Admission, Budgets, Cache, Directory, Durability, Known, MonotonicClock, OnFull, OnUnreachable, Options,
     ShardStats, Triggers, Volume,
 };
 use glidefs::testing::daemon::{DaemonStorage, StoreSide};
-use glidefs::testing::export::Export;
 use glidefs::testing::router::{
-    Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-    FoundDevice, InitialContent, Router, RouterOptions, SettingsChange,
+    Catalog, CreateExport, ExportName, ExportSize, InitialContent, Router, RouterOptions, SettingsChange,
 };
 use glidefs::testing::store::volume::{VolumeStore, VolumeStoreOptions};
 use glidefs::testing::store::{Backend, Operation, Store, StoreOptions, process_variables};
@@ -42,6 +39,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
 use support::data_path::rig::{MemoryToken, Rig};
+use support::host::InstantKernel;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -130,50 +128,6 @@ impl ObjectStore for Late {
     }
 }
 
-/// A kernel that makes any device at once, and remembers the exports of the devices.
-#[derive(Default)]
-struct Kernel {
-    next: AtomicU32,
-    exports: Mutex<Vec<Arc<Export>>>,
-}
-
-impl Kernel {
-    /// The volumes of the devices made since the last call.
-    fn take_volumes(&self) -> Vec<Arc<Volume>> {
-        let exports = std::mem::take(&mut *self.exports.lock().expect("nobody panics"));
-        exports.iter().map(|export| Arc::clone(export.volume())).collect()
-    }
-}
-
-impl Devices for Kernel {
-    fn attach(
-        &self,
-        export: Arc<Export>,
-        _: DeviceOptions,
-        preferred: Option<DeviceId>,
-    ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
-        self.exports.lock().expect("nobody panics").push(export);
-        let next = DeviceId(self.next.fetch_add(1, Ordering::Relaxed));
-        Box::pin(std::future::ready(Ok(preferred.unwrap_or(next))))
-    }
-
-    fn find(&self, _: &Export, _: DeviceId) -> BoxFuture<'_, Result<Option<FoundDevice>, DeviceError>> {
-        Box::pin(std::future::ready(Ok(None)))
-    }
-
-    fn recover(&self, _: Arc<Export>, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn detach(&self, _: ExportId, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn resize(&self, _: &Export, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
 /// A daemon without devices, whose one worker is driven by hand.
 struct Daemon {
     rig: Rig<MemoryToken<usize>>,
@@ -221,19 +175,16 @@ impl Daemon {
         let me = thread::current();
         cache.on_progress(0, Arc::new(move || me.unpark()));
         let rig = Rig::new(cache.shard(0, Arc::<ShardStats>::default()));
-        let kernel = Arc::new(Kernel::default());
-        let storage = Arc::new(DaemonStorage::new(cache, Some(Arc::new(side))));
-        let router = Router::new(
-            catalog,
-            Arc::clone(&kernel) as Arc<dyn Devices>,
-            storage,
-            options_for(exports + dirty),
-        );
+        let storage = Arc::new(DaemonStorage::new(cache.clone(), Some(Arc::new(side))));
+        let kernel = Arc::new(InstantKernel::default());
+        let router = Router::new(catalog, kernel, storage, options_for(exports + dirty));
         runtime.block_on(router.start());
-        runtime.block_on(create(&router, exports, Durability::Store));
-        let waiting = kernel.take_volumes();
-        runtime.block_on(create(&router, dirty, Durability::Local));
-        let volumes = kernel.take_volumes();
+        let create = |exports, durability| {
+            let ids = runtime.block_on(create(&router, exports, durability));
+            ids.into_iter().map(|id| cache.volume(id)).collect::<Vec<_>>()
+        };
+        let waiting = create(exports, Durability::Store);
+        let volumes = create(dirty, Durability::Local);
         let mut daemon = Self {
             rig,
             volumes,
@@ -366,7 +317,7 @@ fn options_for(exports_max: usize) -> RouterOptions {
     }
 }
 
-async fn create(router: &Arc<Router>, exports: usize, durability: Durability) {
+async fn create(router: &Arc<Router>, exports: usize, durability: Durability) -> Vec<ExportId> {
     let creations = stream::iter(0..exports).map(|number| async move {
         let request = CreateExport {
             name: ExportName::new(&format!("{durability:?}-{number}").to_lowercase()).expect("a name"),
@@ -378,9 +329,9 @@ async fn create(router: &Arc<Router>, exports: usize, durability: Durability) {
             queue_depth: None,
             detached: false,
         };
-        router.create(request).await.expect("an export is created");
+        router.create(request).await.expect("an export is created").info.id
     });
-    creations.buffer_unordered(AT_ONCE).collect::<()>().await;
+    creations.buffer_unordered(AT_ONCE).collect().await
 }
 
 fn measure(exports: usize, latency: Duration, rounds: usize) {

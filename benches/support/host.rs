@@ -21,7 +21,7 @@ use glidefs::testing::units::ExportId;
 
 /// A kernel that makes any device at once.
 #[derive(Default)]
-struct InstantKernel(AtomicU32);
+pub struct InstantKernel(AtomicU32);
 
 impl Devices for InstantKernel {
     fn attach(
