@@ -123,6 +123,6 @@ long_density() { scripts/vm exec --disk 16G --memory 8G --timeout 3600 -- script
 long_take_over() { scripts/vm exec --s3 --disk 8G --timeout 10800 -- scripts/take-over 100; }
 long_store() { scripts/vm exec --s3 --disk 16G --timeout 14400 -- scripts/store-tier --s3 --cache 1024 --size 8192; }
 long_faults() { scripts/vm exec --disk 8G --timeout 5400 -- scripts/faults --outage 600; }
-long_worst() { scripts/vm exec --disk 16G --memory 8G --s3 --timeout 7200 -- scripts/worst "${WORST_DEVICES:-2000}" --output target/vm/share/worst.json; }
+long_worst() { scripts/vm exec --disk 16G --memory 12G --s3 --timeout 7200 -- scripts/worst "${WORST_DEVICES:-2000}" --output target/vm/share/worst.json; }
 long_fairness() { scripts/fairness; }
 long_api() { scripts/vm exec --disk 8G --memory 8G --timeout 7200 -- scripts/api-load 5000; }
