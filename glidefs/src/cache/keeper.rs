@@ -222,7 +222,7 @@ impl Keeper {
         let mut failed = false;
         barrier.needs.retain(|place| match place.stability(&shared.table) {
             Stability::Stable => false,
-            Stability::Unsynced => match sync(shared, shared.table.get(place.number), place.number) {
+            Stability::Unsynced => match sync(shared, place.number) {
                 Some(stable) => {
                     failed |= !stable;
                     false

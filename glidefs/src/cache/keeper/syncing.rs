@@ -3,8 +3,6 @@
 //! Owns the calls and their log lines. Invariant: only one thread at a time syncs a file, as the kernel reports a failed
 //! write-back to one caller only.
 
-use std::borrow::Borrow;
-
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::scan;
 use crate::cache::log::segment::SegmentWriter;
@@ -33,16 +31,9 @@ pub(super) fn heal(shared: &Shared, info: &SegmentInfo, segment: &SegmentWriter)
     healed
 }
 
-/// Syncs the file of a segment and returns whether the segment is stable; `None` while somebody else holds the file.
-pub(in crate::cache) fn sync(shared: &Shared, info: &SegmentInfo, number: u32) -> Option<bool> {
+/// Syncs the file of segment `number` and returns whether the segment is stable; `None` while somebody else holds the file.
+pub(in crate::cache) fn sync(shared: &Shared, number: u32) -> Option<bool> {
     let hold = SyncHold::begin(shared, number)?;
-    debug_assert!(std::ptr::eq(hold.info(), info), "the segment is the one of the number");
-    Some(sync_held(shared, hold))
-}
-
-/// Syncs the held file and returns whether the segment is stable.
-pub(in crate::cache) fn sync_held<S: Borrow<Shared>>(shared: &Shared, hold: SyncHold<S>) -> bool {
-    let number = hold.number();
     let info = shared.table.get(number);
     let covers = info.appended();
     let synced = match info.file() {
@@ -59,7 +50,7 @@ pub(in crate::cache) fn sync_held<S: Borrow<Shared>>(shared: &Shared, hold: Sync
             port.wake();
         }
     }
-    !info.is_poisoned()
+    Some(!info.is_poisoned())
 }
 
 pub(super) fn report(shared: &Shared, number: u32, error: &std::io::Error, what: &'static str) {

@@ -178,7 +178,9 @@ impl Volume {
     /// Has everything acknowledged so far written back as soon as possible.
     pub fn ask_writeback(&self) {
         if let Some(link) = self.store_link() {
-            link.ask(self.id, Seq(self.lock().last_seq));
+            // The lock of the index ends before that of the queue begins.
+            let last_seq = Seq(self.lock().last_seq);
+            link.ask(self.id, last_seq);
         }
     }
 

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use crate::cache::keeper::syncing;
 use crate::cache::log::table::{Place, Stability};
 use crate::cache::shared::Shared;
-use crate::cache::sync_hold::SyncHold;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
 
@@ -39,10 +38,7 @@ async fn sync_to(shared: &Arc<Shared>, place: Place) -> Result<(), IoError> {
             continue;
         }
         let on_thread = Arc::clone(shared);
-        let synced = tokio::task::spawn_blocking(move || {
-            let hold = SyncHold::begin(&*on_thread, place.number)?;
-            Some(syncing::sync_held(&on_thread, hold))
-        });
+        let synced = tokio::task::spawn_blocking(move || syncing::sync(&on_thread, place.number));
         // Fails only when the runtime ends.
         match synced.await.unwrap_or(Some(false)) {
             Some(true) => {}

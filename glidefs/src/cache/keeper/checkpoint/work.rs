@@ -255,7 +255,7 @@ impl Work {
                 Stability::Stable => others.push(place),
                 Stability::Lost => return Err(Halt::Loss),
                 Stability::Unsynced if has_synced => left.push(place),
-                Stability::Unsynced => match sync(shared, table.get(place.number), place.number) {
+                Stability::Unsynced => match sync(shared, place.number) {
                     Some(true) => {
                         has_synced = true;
                         others.push(place);
