@@ -48,11 +48,18 @@ impl fmt::Debug for Port {
 }
 
 impl Port {
-    /// The shard takes the segment ready for the shard. Without one, the shard is woken for the next one.
-    pub fn take(&self) -> Option<SegmentWriter> {
-        let mut inner = self.inner.lock_whole();
-        let ready = inner.ready.pop_front();
-        inner.waiting = ready.is_none();
+    /// The shard takes the segment ready for the shard. Without one, the shard is woken for the next one. Tells `keeper` when there
+    /// is one less, or that there is none: once, however often a shard asks that has nothing else to do.
+    pub fn take(&self, keeper: &Signal) -> Option<SegmentWriter> {
+        let (ready, knows) = {
+            let mut inner = self.inner.lock_whole();
+            let ready = inner.ready.pop_front();
+            let waiting = ready.is_none();
+            (ready, std::mem::replace(&mut inner.waiting, waiting) && waiting)
+        };
+        if !knows {
+            keeper.raise();
+        }
         ready
     }
 

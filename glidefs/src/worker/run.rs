@@ -23,11 +23,10 @@
 //!                                                                                 READs and writes
 //!                                                                                 apart
 //!  less at risk, packs      `Loop::held`               `HeldWrites::due`: a pause  first in, first     refused   goes on
-//!  merged, memory for the                              or 10 ms                    out in an export;
-//!  index, or log share (W)                                                         exports rotate
+//!  merged, memory for the                              or 10 ms, longer            out in an export;
+//!  index, or log share (W)                             beside 1,000 held exports   exports rotate
 //!  log space (W)            `Loop::log_line`           the inbox (a segment, room  in turns            fails     goes on
-//!                                                      given back); a pause; a
-//!                                                      turn that ended a request
+//!                                                      given back); a pause
 //!  a slot (R, WRITE)        `Loop::slots`: task in     a slot that is dropped      in turns (the call  fails     goes on
 //!                           `Loop::executor`, place                                of `Pool::acquire`)
 //!                           in the pool's `Waiters`
@@ -115,7 +114,7 @@ struct Loop {
     inbox: Arc<Inbox>,
     /// Begin of the turn.
     now: Instant,
-    /// Whether this turn ended a request, and so may have made room for a waiting one.
+    /// Whether this turn ended a request.
     advanced: bool,
     stats: Arc<WorkerStats>,
 }
@@ -158,8 +157,7 @@ impl Loop {
     fn patience(&mut self) -> Option<Duration> {
         // The last turn may have freed slots for which requests wait.
         self.executor.run_ready();
-        let may_go_on = self.advanced && self.log_line.waits_for_room();
-        if may_go_on || self.ready.has_next() || self.slots.has_next() || self.store_reads.has_next() {
+        if self.ready.has_next() || self.slots.has_next() || self.store_reads.has_next() {
             return Some(Duration::ZERO);
         }
         let due = self.log_line.due().into_iter().chain(self.held.due()).chain(self.limited.due()).min();

@@ -140,7 +140,7 @@ fn who_wants_to_sync_a_file_that_the_keeper_holds_is_woken_although_the_keeper_d
     assert!(keeper.prepare(), "the shard has its first segment");
     assert_eq!(woken.load(Ordering::SeqCst), 1, "a segment was prepared");
 
-    let segment = port.take().unwrap();
+    let segment = port.take(&shared.signal).unwrap();
     let number = segment.number;
     port.gave_back();
     shared.close(segment);
@@ -163,7 +163,7 @@ fn shards_get_the_last_free_segments_in_turns() {
     let mut given = [0; 2];
     for round in 1..=6 {
         for port in &shared.ports {
-            while port.take().is_some() {
+            while port.take(&shared.signal).is_some() {
                 port.gave_back();
             }
         }
@@ -173,7 +173,7 @@ fn shards_get_the_last_free_segments_in_turns() {
         assert!(super::release(&shared, number));
         assert!(keeper.prepare(), "one segment more than the reserve is free");
         for (port, given) in shared.ports.iter().zip(&mut given) {
-            while let Some(segment) = port.take() {
+            while let Some(segment) = port.take(&shared.signal) {
                 spare.push(segment);
                 port.gave_back();
                 *given += 1;

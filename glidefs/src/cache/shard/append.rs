@@ -125,8 +125,7 @@ fn has_room<T: Token>(shard: &mut Shard<T>, total: Room) -> bool {
 /// Takes the ready segment from the keeper unless the shard has one. Returns whether the shard has one now.
 fn fetch_standby<T: Token>(shard: &mut Shard<T>) -> bool {
     if shard.log.standby.is_none() {
-        shard.log.standby = shard.shared.ports[shard.index].take();
-        shard.shared.signal.raise();
+        shard.log.standby = shard.shared.ports[shard.index].take(&shard.shared.signal);
     }
     shard.log.standby.is_some()
 }

@@ -452,7 +452,7 @@ fn writes_that_wait_for_a_segment_keep_no_cut_waiting_and_are_written_when_there
     let (a, b) = (bed.cache.volume(A), bed.cache.volume(B));
     let shared = Arc::clone(&bed.cache.shared);
     // The segment for these writes fails, and the keeper has no other one.
-    let spare: Vec<_> = std::iter::from_fn(|| shared.ports[0].take()).collect();
+    let spare: Vec<_> = std::iter::from_fn(|| shared.ports[0].take(&shared.signal)).collect();
     shared.table.get(bed.rig.shard.log.active.as_ref().unwrap().number).poison();
     a.cut_now();
     assert_eq!(a.cut_state(), CutState::Landing);

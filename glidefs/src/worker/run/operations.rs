@@ -44,7 +44,7 @@ impl Loop {
                 result?;
                 self.read_messages()?;
                 self.await_inbox(count);
-                // The cache wakes the worker through the inbox when there may be log space.
+                // The cache wakes the worker through the inbox, and in no other way, when there may be log space.
                 self.ask_for_log_space()?;
             }
             (Purpose::Append(op), Memory::Slots(parts)) => {

@@ -97,7 +97,7 @@ impl Loop {
             executor: Executor::new(wake),
             slots: SlotWaits::new(pool),
             store_reads: StoreReads::default(),
-            log_line: LogLine::new(),
+            log_line: LogLine::new(Arc::clone(&setup.stats)),
             ready: Ready::new(),
             limited: LimitedRequests::default(),
             held: HeldWrites::new(Arc::clone(&setup.stats)),

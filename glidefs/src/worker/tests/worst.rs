@@ -319,7 +319,13 @@ async fn with_all_tags_busy_the_log_full_and_the_store_away_cached_exports_are_s
     }
     worst.until_stuck().await;
     let stuck = worst.tally.ended.load(Ordering::Acquire) - ended_before;
+    let asks = || worst.workers.iter().map(|worker| worker.shard_stats().waits.get()).sum::<u64>();
+    let asked_before = asks();
     let beside = worst.read(&reads).await;
+    let asked = asks() - asked_before;
+    assert!(asked < READS as u64 / 10, "{READS} reads had the cache asked for room {asked} times");
+    let in_line: u64 = worst.workers.iter().map(|worker| worker.stats().log_line.get()).sum();
+    assert!(in_line > 0, "writes wait for log space");
     let all: usize = (0..EXPORTS).flat_map(|id| (0..TAGS).map(move |tag| busy(id, tag).len())).sum();
     println!(
         "{stuck} of {all} requests ended with the store away; turns for {READS} reads: {idle:?} idle, {beside:?} then"
@@ -339,8 +345,8 @@ async fn with_all_tags_busy_the_log_full_and_the_store_away_cached_exports_are_s
     for worker in &worst.workers {
         let (stats, shard) = (worker.stats(), worker.shard_stats());
         assert!(stats.pool.live_bytes_max.get() <= ARENA_BYTES);
-        let left = [&stats.queues, &stats.pool.live_bytes];
-        assert_eq!(left.map(Counter::get), [0; 2]);
+        let left = [&stats.queues, &stats.pool.live_bytes, &stats.log_line];
+        assert_eq!(left.map(Counter::get), [0; 3]);
         // Buffers are kept for later reads of the disk.
         assert!(shard.read_buffer_bytes.get() <= READ_BUFFERS_BYTES_MAX);
     }

@@ -6,7 +6,8 @@
 //! for itself; the order across exports is made behind (`ready`). Does not own the bounds (`cache::Volume::pace`,
 //! `cache::Volume::index_pace`, `cache::Volume::log_pace`). Invariants: a held write of one export keeps no other export waiting; a
 //! held write has neither a buffer nor log space; where the client alone can make room in an index, some tags of each queue have no
-//! held write. A look costs as much as the exports which are due, however many others have held writes.
+//! held write. A look costs as much as the exports which are due, however many others have held writes; all looks together take a
+//! bounded share of the worker's time, because the more exports have held writes, the more seldom each is asked for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -22,6 +23,8 @@ use crate::worker::requests::TagRequest;
 
 /// Time between two questions whether the first write of an export may go on.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
+/// The same, for each export with held writes: a question takes less than a twentieth of it.
+const ASK_AGAIN_EACH: Duration = Duration::from_micros(10);
 
 /// The writes which one worker holds back.
 #[derive(Debug)]
@@ -92,6 +95,7 @@ impl HeldWrites {
         (volume, depth): (&Arc<Volume>, u16),
         now: Instant,
     ) -> Hold {
+        let ask_again = pause_of(self.exports.len());
         let held = self.exports.get_mut(&volume.id());
         let (pace, reason) = match &held {
             // The bound is asked when the earlier writes have gone on.
@@ -107,7 +111,7 @@ impl HeldWrites {
             Pace::Full if !has_tags || volume.fails_when_full() => return Hold::Full,
             Pace::Go => return Hold::Go(request),
             Pace::Pause(pause) => now + pause,
-            Pace::Wait | Pace::Full => now + ASK_AGAIN,
+            Pace::Wait | Pace::Full => now + ask_again,
         };
         match reason {
             Reason::Risk => self.stats.risk_waits.add(1),
@@ -169,9 +173,10 @@ impl HeldWrites {
         let first = first.or_else(|| self.exports.first_key_value()).map(|(id, _)| *id);
         // Data of writes let go on is counted only when the data is in the log.
         let mut leaving_bytes = 0;
+        let again = now + pause_of(self.exports.len());
         for id in &looks {
             let Some(export) = self.exports.get_mut(id) else { continue };
-            leaving_bytes += export.take_due(now, &mut self.leaving, leaving_bytes);
+            leaving_bytes += export.take_due((now, again), &mut self.leaving, leaving_bytes);
             match export.writes.front() {
                 Some((_, due)) => drop(self.due.insert((*due, *id))),
                 None => drop(self.exports.remove(id)),
@@ -185,6 +190,11 @@ impl HeldWrites {
         );
         self.leaving.pop_front()
     }
+}
+
+/// Time between two questions for an export, of this many which have held writes.
+fn pause_of(exports: usize) -> Duration {
+    ASK_AGAIN_EACH.saturating_mul(u32::try_from(exports).unwrap_or(u32::MAX)).max(ASK_AGAIN)
 }
 
 /// Most writes of a queue of this depth which wait for the client to make room: the others leave tags for DISCARD.
@@ -217,8 +227,13 @@ impl HeldExport {
     }
 
     /// Moves the writes to `leaving` which may go on, or fail. Returns the bytes of data of the former. `others_bytes` of other
-    /// exports leave before.
-    fn take_due(&mut self, now: Instant, leaving: &mut VecDeque<Released>, others_bytes: u64) -> u64 {
+    /// exports leave before. A first write which stays is asked for at `again`.
+    fn take_due(
+        &mut self,
+        (now, again): (Instant, Instant),
+        leaving: &mut VecDeque<Released>,
+        others_bytes: u64,
+    ) -> u64 {
         let mut own_bytes = 0;
         while let Some((request, due)) = self.writes.front_mut().filter(|(_, due)| *due <= now) {
             let coming = Coming { own: own_bytes, all: own_bytes + others_bytes };
@@ -234,7 +249,7 @@ impl HeldExport {
                 }
                 Pace::Full if self.volume.fails_when_full() => Released::Full(*request),
                 Pace::Pause(_) | Pace::Wait | Pace::Full => {
-                    *due = now + ASK_AGAIN;
+                    *due = again;
                     break;
                 }
             });

@@ -2,8 +2,9 @@
 //!
 //! Owns the order: first in, first out for an export; weighted fair queueing over exports, by bytes ([`crate::fair`]). The space
 //! belongs to the shard, so while the space does not suffice for the next write nobody else is admitted: a small write must not
-//! overtake a large one for ever. Does not own the space (`cache::Shard::admit`). Invariant: a write in the line has neither a buffer
-//! nor log space.
+//! overtake a large one for ever. Does not own the space (`cache::Shard::admit`). Invariants: a write in the line has neither a buffer
+//! nor log space; while the next write was refused, the cache is asked when the cache wakes the worker or a pause ends, and other
+//! turns, such as those of READs, cost the line nothing.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,6 +12,7 @@ use std::time::Instant;
 use super::stop;
 use crate::cache::{Admission, Reservation, Shard, Volume};
 use crate::fair::Fair;
+use crate::observe::io::WorkerStats;
 use crate::units::{ExportId, FRAME_BYTES};
 use crate::worker::queues::Queues;
 use crate::worker::requests::{InFlight, TagRequest};
@@ -21,6 +23,7 @@ pub struct LogLine {
     line: Fair<ExportId, TagRequest>,
     /// When to ask the cache again for the next write; `None` when the cache will wake the worker.
     ask_again: Option<Instant>,
+    stats: Arc<WorkerStats>,
 }
 
 /// A write which is not, or not any more, in the line.
@@ -37,8 +40,8 @@ pub enum Left {
 struct Refused(Option<Instant>);
 
 impl LogLine {
-    pub fn new() -> Self {
-        Self { line: Fair::new(), ask_again: None }
+    pub fn new(stats: Arc<WorkerStats>) -> Self {
+        Self { line: Fair::new(), ask_again: None, stats }
     }
 
     /// Asks the cache for log space for a write which has just come, unless others wait. `None` when the write waits now.
@@ -61,6 +64,7 @@ impl LogLine {
         }
         let bytes = request.data_bytes().saturating_add(FRAME_BYTES) as u64;
         self.line.push(volume.id(), volume.weight(), bytes, request);
+        self.stats.log_line.add(1);
         None
     }
 
@@ -72,6 +76,7 @@ impl LogLine {
         match ask(shard, request, now) {
             Ok(left) => {
                 self.line.pop();
+                self.stats.log_line.sub(1);
                 Some(left)
             }
             Err(Refused(ask_again)) => {
@@ -81,15 +86,9 @@ impl LogLine {
         }
     }
 
-    /// Whether to ask in this turn, which began at `now`: any turn may have made room, but a pause that the cache asked for is
-    /// kept.
+    /// Whether a pause that the cache asked for has ended at `now`.
     pub fn is_due(&self, now: Instant) -> bool {
-        !self.line.is_empty() && self.ask_again.is_none_or(|due| due <= now)
-    }
-
-    /// Whether the line waits for room that a finished request may have made, and not for the end of a pause.
-    pub fn waits_for_room(&self) -> bool {
-        !self.line.is_empty() && self.ask_again.is_none()
+        self.ask_again.is_some_and(|due| due <= now)
     }
 
     /// The end of the pause that the cache asked for.
@@ -106,6 +105,7 @@ impl LogLine {
             |request| !stop::may_wait(queues.volume(request.tag)),
             |request| stopped.push(request),
         );
+        self.stats.log_line.sub(stopped.len() as u64);
         stopped
     }
 }

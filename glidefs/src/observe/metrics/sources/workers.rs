@@ -31,6 +31,7 @@ fn collect(worker: &str, stats: &WorkerStats, out: &mut Samples) {
             (Metric::WorkerRiskWaits, stats.risk_waits.get()),
             (Metric::WorkerIndexWaits, stats.index_waits.get()),
             (Metric::WorkerLogWaits, stats.log_waits.get()),
+            (Metric::WorkerLogLine, stats.log_line.get()),
             (Metric::PoolAcquires, stats.pool.acquires.get()),
             (Metric::PoolWaits, stats.pool.waits.get()),
             (Metric::PoolWaitTime, stats.pool.wait_nanos.get()),
