@@ -45,6 +45,8 @@ impl Clock for Sleepless {
 /// The faults of the disk.
 #[derive(Debug, Default)]
 pub struct Faults {
+    /// How often somebody read what the page cache has. No fault.
+    pub reads_now: AtomicU32,
     pub syncs: AtomicBool,
     /// Frames which cannot be read until the next write of the frame.
     pub frames: Mutex<BTreeSet<(u32, u64)>>,
@@ -317,6 +319,7 @@ impl SegmentFile for File {
     }
 
     fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.faults.reads_now.fetch_add(1, Ordering::SeqCst);
         self.check(buffer.len(), offset)?;
         let read = self.inner.read_now(buffer, offset)?;
         self.spoil(buffer, offset);

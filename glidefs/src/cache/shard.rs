@@ -14,6 +14,7 @@
 
 mod append;
 mod flight;
+mod part_frames;
 mod read;
 mod read_buffers;
 mod request;

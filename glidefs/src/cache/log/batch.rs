@@ -46,6 +46,11 @@ impl Batch {
         &self.entries
     }
 
+    /// The CRCs of all data frames, in the order of the entries.
+    pub fn crcs(&self) -> &[u32] {
+        &self.crcs
+    }
+
     pub fn data_frames(&self) -> u32 {
         self.builder.data_frames()
     }

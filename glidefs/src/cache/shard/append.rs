@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::request::{Admission, Reservation, Token};
-use super::state::{Flight, Load, Pending};
+use super::state::{Flight, Load, Pending, WRITE_FRAMES_MAX};
 use super::zero::{self, ZERO_ENTRIES_MAX};
 use super::{Shard, flight, sync};
 use crate::cache::log::format::frame_crc;
@@ -17,10 +17,8 @@ use crate::cache::options::OnFull;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::extent;
-use crate::units::{FRAME_BYTES, REQUEST_BYTES_MAX, SectorRange, Seq};
+use crate::units::{FRAME_BYTES, SectorRange, Seq};
 
-/// Most frames a WRITE has.
-const WRITE_FRAMES_MAX: usize = REQUEST_BYTES_MAX / FRAME_BYTES;
 /// Longest pause asked for at once, so that a write soon notices new room.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
@@ -158,7 +156,8 @@ fn write<T: Token>(
     }
     // The checksum covers the padding, and must not depend on the former content of the buffer.
     token.buffer()[bytes..frames * FRAME_BYTES].fill(0);
-    take(shard, Pending { token, volume: Arc::clone(volume), range, frames, entries: 1, fua, room });
+    let volume = Arc::clone(volume);
+    take(shard, Pending { token, volume, range, frames, entries: 1, crcs: None, fua, room });
 }
 
 pub(super) fn take<T: Token>(shard: &mut Shard<T>, pending: Pending<T>) {
@@ -188,13 +187,15 @@ fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) -> Result<(), P
         return Ok(());
     }
     let first = pending.volume.next_seqs(1);
-    let mut crcs = [0; WRITE_FRAMES_MAX];
-    let data = &pending.token.buffer()[..pending.frames * FRAME_BYTES];
-    for (crc, frame) in crcs.iter_mut().zip(data.chunks_exact(FRAME_BYTES)) {
-        *crc = frame_crc(frame);
+    let mut made = [0; WRITE_FRAMES_MAX];
+    if pending.crcs.is_none() {
+        let data = &pending.token.buffer()[..pending.frames * FRAME_BYTES];
+        for (crc, frame) in made.iter_mut().zip(data.chunks_exact(FRAME_BYTES)) {
+            *crc = frame_crc(frame);
+        }
     }
     let open = &mut shard.log.open;
-    let crcs = &crcs[..pending.frames];
+    let crcs = &pending.crcs.as_deref().unwrap_or(&made)[..pending.frames];
     let pushed = open.batch.push_data(pending.volume.id(), first, pending.range, crcs);
     debug_assert!(pushed.is_ok(), "the request was measured before");
     open.joined.push(pending);
@@ -299,16 +300,24 @@ fn append<T: Token>(shard: &mut Shard<T>) -> bool {
 }
 
 /// Moves the requests of the open batch to the front of the backlog, because no segment has room for the batch. The requests give
-/// their sequence numbers back. Otherwise a cut would wait for these writes, and these writes for the room made by the cut.
+/// their sequence numbers back. Otherwise a cut would wait for these writes, and these writes for the room made by the cut. The CRCs
+/// stay: the requests keep their buffers.
 fn take_apart<T: Token>(shard: &mut Shard<T>) {
     let Load { batch, joined } = &mut shard.log.open;
     let mut end = batch.entries().len();
+    let mut crcs = batch.crcs();
     while let Some(mut pending) = joined.pop() {
         let first = end.saturating_sub(pending.entries);
         if let Some(entry) = batch.entries().get(first) {
             pending.volume.gave_back(entry.seq, pending.entries as u64, pending.kind());
         }
         end = first;
+        let (before, of_this) = crcs.split_at(crcs.len().saturating_sub(pending.frames));
+        crcs = before;
+        if !of_this.is_empty() {
+            let kept = pending.crcs.get_or_insert_with(|| Box::new([0; WRITE_FRAMES_MAX]));
+            kept[..of_this.len()].copy_from_slice(of_this);
+        }
         pending.measure();
         shard.log.backlog.push_front(pending);
     }

@@ -14,10 +14,10 @@ use std::sync::atomic::Ordering;
 
 use slab::Slab;
 
+use super::part_frames::PartFrames;
 use super::read_buffers::ReadBuffers;
 use super::request::{Token, Want};
 use super::{Shard, sums};
-use crate::cache::log::format::Frame;
 use crate::cache::log::scan::offset;
 use crate::cache::log::sums::Verdict;
 use crate::cache::log::sums::pages::Pages;
@@ -109,7 +109,7 @@ pub(super) struct Reads<T> {
     buffers: ReadBuffers,
     /// Kept buffers for pages of sums, two pages each at most, and [`READS_MAX`] buffers at most.
     spare_sums: Vec<Vec<u8>>,
-    scratch: Box<Frame>,
+    parts: PartFrames,
     pages: Pages,
     /// Number of flights for which the keeper was asked.
     asked: usize,
@@ -128,7 +128,7 @@ impl<T> Reads<T> {
             fetches: Vec::new(),
             buffers: ReadBuffers::default(),
             spare_sums: Vec::new(),
-            scratch: Box::new([0; FRAME_BYTES]),
+            parts: PartFrames::new(),
             pages: Pages::new(pages_bytes),
             asked: 0,
             parked: VecDeque::new(),
@@ -156,9 +156,17 @@ pub(super) fn read<T: Token>(
     debug_assert!(shard.reads.fetches.is_empty(), "the READ before has taken its reads of the disk");
     let mut plan = std::mem::take(&mut shard.reads.plan);
     volume.plan(&shard.shared.table, range, &mut plan);
+    shard.reads.parts.begin();
     let mut outcome = Ok(());
+    if plan.len() > 1 {
+        outcome = plan.iter().try_for_each(|piece| can_serve(volume, piece, fill));
+    }
     for piece in plan.drain(..) {
         let served = match piece.backing {
+            Some(Backing::Data { number, .. }) if outcome.is_err() => {
+                shard.shared.table.get(number).unpin();
+                Ok(())
+            }
             None => {
                 without_log(volume, &piece, fill).and_then(|bytes| put(range, &piece, bytes, token.buffer()))
             }
@@ -183,6 +191,16 @@ pub(super) fn read<T: Token>(
         enqueue(queue, DiskRead { source, waiting, weight: volume.weight() });
     }
     start(shard);
+}
+
+/// Whether `piece` can be served at all. A READ with a piece that cannot be served reads and verifies nothing: the READ fails, or
+/// comes again once the piece was fetched.
+fn can_serve(volume: &Volume, piece: &Piece, fill: Option<&Fill>) -> Result<(), IoError> {
+    match piece.backing {
+        None => without_log(volume, piece, fill).map(drop),
+        Some(Backing::Damaged { .. } | Backing::Doubt { .. }) => Err(IoError::Damaged),
+        Some(Backing::Zero { .. } | Backing::Data { .. }) => Ok(()),
+    }
 }
 
 fn enqueue(queue: &mut Fair<ExportId, DiskRead>, read: DiskRead) {
@@ -239,8 +257,8 @@ fn serve<T: Token>(shard: &mut Shard<T>, source: &SegmentBytes, buffer: &mut [u8
     let outcome = match buffer.get_mut(source.to..source.to.saturating_add(source.len)) {
         None => Err(IoError::TooLarge),
         Some(part) => {
-            let Reads { scratch, pages, .. } = &mut shard.reads;
-            read_now(&shard.shared, source, part, scratch, pages)
+            let Reads { parts, pages, .. } = &mut shard.reads;
+            read_now(&shard.shared, source, part, parts, pages)
         }
     };
     if outcome == Ok(false) {
@@ -258,55 +276,74 @@ fn read_now(
     shared: &Shared,
     source: &SegmentBytes,
     part: &mut [u8],
-    scratch: &mut Frame,
+    parts: &mut PartFrames,
+    pages: &mut Pages,
+) -> Result<bool, IoError> {
+    if part.len() != source.disk_bytes() {
+        return read_parts(shared, source, part, parts, pages);
+    }
+    if !frames_now(shared, source, source.first, part)? {
+        return Ok(false);
+    }
+    verify(shared, source, source.first, part, pages).map_or(Ok(false), |verified| verified.map(|()| true))
+}
+
+/// As [`read_now`], for a first or a last frame of which only a part is wanted. No frame is verified before all bytes and checksums are
+/// there: where some are not, all bytes are read from the disk, and verified then.
+fn read_parts(
+    shared: &Shared,
+    source: &SegmentBytes,
+    part: &mut [u8],
+    parts: &mut PartFrames,
     pages: &mut Pages,
 ) -> Result<bool, IoError> {
     let head = if source.skip == 0 { 0 } else { (FRAME_BYTES - source.skip).min(part.len()) };
     let (head, rest) = part.split_at_mut(head);
     let (whole, tail) = rest.split_at_mut(rest.len() / FRAME_BYTES * FRAME_BYTES);
-    let mut frame = source.first;
-    if !head.is_empty() {
-        if !frames_now(shared, source, frame, scratch, pages)? {
-            return Ok(false);
-        }
-        head.copy_from_slice(&scratch[source.skip..source.skip + head.len()]);
-        frame += 1;
-    }
-    if !whole.is_empty() && !frames_now(shared, source, frame, whole, pages)? {
+    let first_whole = source.first + u32::from(!head.is_empty());
+    // A part has fewer frames than 2^32.
+    let last = first_whole + u32::try_from(whole.len() / FRAME_BYTES).unwrap_or(0);
+    if !whole.is_empty() && !frames_now(shared, source, first_whole, whole)? {
         return Ok(false);
     }
-    if !tail.is_empty() {
-        // A part has fewer frames than 2^32.
-        frame += u32::try_from(whole.len() / FRAME_BYTES).unwrap_or(0);
-        if !frames_now(shared, source, frame, scratch, pages)? {
+    let mut ends = [(source.first, source.skip, head, None), (last, 0, tail, None)];
+    for (frame, _, _, found) in ends.iter_mut().filter(|(_, _, bytes, _)| !bytes.is_empty()) {
+        let known = parts.find((source.number, *frame));
+        let slot = known.unwrap_or_else(|| parts.take());
+        if known.is_none() && !frames_now(shared, source, *frame, parts.bytes(slot))? {
             return Ok(false);
         }
-        tail.copy_from_slice(&scratch[..tail.len()]);
+        *found = Some((slot, known.is_some()));
     }
-    Ok(true)
+    if !sums::are_known(shared, pages, source.number, source.first, source.frames) {
+        return Ok(false);
+    }
+    let mut verified = verify(shared, source, first_whole, whole, pages);
+    for (frame, skip, bytes, found) in ends {
+        let Some((slot, is_verified)) = found else { continue };
+        if !is_verified && verified == Some(Ok(())) {
+            verified = verify(shared, source, frame, parts.bytes(slot), pages);
+        }
+        if verified == Some(Ok(())) {
+            parts.verified(slot, (source.number, frame));
+            bytes.copy_from_slice(&parts.bytes(slot)[skip..skip + bytes.len()]);
+        }
+    }
+    verified.map_or(Ok(false), |verified| verified.map(|()| true))
 }
 
-/// Fills `buffer` with whole frames, the first of which is `first`, and verifies them; `false` where the page cache does not have
-/// all, or the checksums are not at hand.
+/// Fills `buffer` with whole frames, the first of which is `first`; `false` where the page cache does not have all.
 fn frames_now(
     shared: &Shared,
     source: &SegmentBytes,
     first: u32,
     buffer: &mut [u8],
-    pages: &mut Pages,
 ) -> Result<bool, IoError> {
     let Some(file) = shared.table.get(source.number).file() else { return Err(IoError::Read) };
-    match file.read_now(buffer, offset(first)) {
-        Ok(true) => match verify(shared, source, first, buffer, pages) {
-            Some(verified) => verified.map(|()| true),
-            None => Ok(false),
-        },
-        Ok(false) => Ok(false),
-        Err(error) => {
-            report(shared, source, first, &error);
-            Err(IoError::Read)
-        }
-    }
+    file.read_now(buffer, offset(first)).map_err(|error| {
+        report(shared, source, first, &error);
+        IoError::Read
+    })
 }
 
 /// Compares `buffer`, the frames from `first` on, with their checksums; `None` while the checksums are not at hand.

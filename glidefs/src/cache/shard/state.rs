@@ -16,7 +16,10 @@ use crate::cache::volume::Volume;
 use crate::cache::volume::appends::WriteKind;
 use crate::cache::volume::hold::EXTENTS_MAX;
 use crate::cache::volume::zeroes::{Carving, entries_of};
-use crate::units::SectorRange;
+use crate::units::{FRAME_BYTES, REQUEST_BYTES_MAX, SectorRange};
+
+/// Most frames a WRITE has.
+pub(super) const WRITE_FRAMES_MAX: usize = REQUEST_BYTES_MAX / FRAME_BYTES;
 
 /// A write that was admitted.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub(super) struct Pending<T> {
     pub frames: usize,
     /// Number of entries in a record; at most so many before the record is made.
     pub entries: usize,
+    /// The CRCs of the data, where these were made before the write had to wait for a segment.
+    pub crcs: Option<Box<[u32; WRITE_FRAMES_MAX]>>,
     pub fua: bool,
     pub room: Room,
 }

@@ -12,6 +12,7 @@ use crate::cache::facade::Cache;
 use crate::cache::keeper::Keeper;
 use crate::cache::log::directory::Directory;
 use crate::cache::log::disk::{Disk, MonotonicClock, SegmentFile};
+use crate::cache::log::format::frame_crc;
 use crate::cache::options::{Known, OnFull, Options, Recovered};
 use crate::cache::volume::cuts::CutState;
 use crate::units::{ExportId, FRAME_BYTES};
@@ -461,6 +462,12 @@ fn writes_that_wait_for_a_segment_keep_no_cut_waiting_and_are_written_when_there
     let numbers = a.figures().last_seq;
     bed.rig.shard.turn();
     assert_eq!(a.figures().last_seq, numbers, "no numbers are given out while they wait");
+    let made = frame_crc(&[2; FRAME_BYTES]);
+    let waiting = &bed.rig.shard.log.backlog;
+    assert!(
+        waiting.len() == 3
+            && waiting.iter().all(|pending| pending.crcs.as_ref().is_some_and(|crcs| crcs[0] == made))
+    );
     assert_eq!(bed.completed(), []);
 
     b.end_waits();

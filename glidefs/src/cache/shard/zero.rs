@@ -38,7 +38,8 @@ pub(super) fn zero<T: Token>(
         shard.finish(token, Err(IoError::TooLarge));
         return;
     }
-    let mut pending = Pending { token, volume: Arc::clone(volume), range, frames: 0, entries: 0, fua, room };
+    let mut pending =
+        Pending { token, volume: Arc::clone(volume), range, frames: 0, entries: 0, crcs: None, fua, room };
     pending.measure();
     take(shard, pending);
 }

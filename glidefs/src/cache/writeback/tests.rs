@@ -299,6 +299,21 @@ fn a_read_that_waits_for_the_store_when_the_daemon_stops_is_left_to_the_next_one
     assert!(other.runtime.block_on(answer).is_err(), "an answer would be an I/O error");
 }
 
+#[test]
+fn a_read_with_a_part_in_the_store_only_reads_and_verifies_the_other_parts_once() {
+    let backend = memory();
+    let mut host = Host::new(backend.clone(), 1, false);
+    host.write(SectorRange::new(0, 16).unwrap(), Some(&[7; 8192])).unwrap();
+    host.write_back().unwrap();
+    let mut other = Host::new(backend, 2, true);
+    other.write(SectorRange::new(0, 8).unwrap(), Some(&[8; 4096])).unwrap();
+    let volume = other.volume();
+    let before = other.faults.reads_now.load(Ordering::SeqCst);
+    let read = other.driver().read(&volume, SectorRange::new(0, 16).unwrap());
+    assert!(read == Ok([[8; 4096], [7; 4096]].concat()));
+    assert_eq!(other.faults.reads_now.load(Ordering::SeqCst) - before, 1);
+}
+
 /// A FLUSH with durability `store` once waited for ever when some data could not be read on this host.
 #[test]
 fn who_waits_for_the_store_to_have_what_cannot_be_read_is_told() {

@@ -7,7 +7,7 @@ use crate::cache::faulty::Faulty;
 use crate::cache::log::format::{Trailer, sums_pages};
 use crate::cache::log::life::State;
 use crate::cache::log::scan::{offset, read_frame};
-use crate::units::FRAME_SECTORS;
+use crate::units::{FRAME_SECTORS, SECTOR_BYTES};
 
 const LONG_SEGMENT: u64 = 10 << 20;
 const BLOCKS: u64 = 6000;
@@ -43,6 +43,10 @@ fn reopened(disk: &Faulty, checksums_bytes_max: u64) -> Bed {
         hands: 1,
     };
     open_on(Arc::new(disk.clone()), options)
+}
+
+fn bytes_of(sectors: u64) -> usize {
+    usize::try_from(sectors * SECTOR_BYTES).unwrap()
 }
 
 /// Damages the sums of all sealed segments.
@@ -197,4 +201,43 @@ fn checksums_without_room_on_the_disk_stay_in_memory() {
         bed.require(name * 149, 1);
     }
     assert_eq!(bed.cache.stats().checksums_restored, 0);
+}
+
+/// A frame is verified whenever the frame is read: so the reads of the page cache are counted.
+#[test]
+fn a_frame_with_parts_on_both_sides_of_newer_sectors_is_read_and_verified_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    let mut bed = reopened(&disk, 1 << 20);
+    let mut expected = content(0);
+    assert!(bed.write(A, 0, &expected, false));
+    bed.settle();
+    for at in [1, 3, 6] {
+        assert!(bed.write(A, at, &[0xee; 512], false));
+        bed.settle();
+        expected[bytes_of(at)..bytes_of(at + 1)].fill(0xee);
+    }
+    let before = disk.faults.reads_now.load(Ordering::SeqCst);
+    assert!(bed.read(A, 0, 8) == Ok(expected));
+    assert_eq!(
+        disk.faults.reads_now.load(Ordering::SeqCst) - before,
+        4,
+        "the old frame and the three new ones"
+    );
+}
+
+#[test]
+fn a_damaged_frame_with_several_parts_fails_every_read_of_a_part() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bed = reopened(&Faulty::new(directory.path()), 1 << 20);
+    assert!(bed.write(A, 0, &content(0), false));
+    bed.settle();
+    assert!(bed.write(A, 3, &[0xee; 512], false));
+    bed.settle();
+    let file = &bed.rig.shard.log.active.as_ref().unwrap().file;
+    let old = (0..16).find(|frame| read_frame(&**file, *frame).unwrap()[..] == content(0)[..]);
+    file.write_at(&[io::IoSlice::new(&[0; 512])], offset(old.unwrap())).unwrap();
+    assert!(bed.read(A, 0, 8) == Err(IoError::Corrupt));
+    assert!(bed.read(A, 4, 4) == Err(IoError::Corrupt));
+    assert!(bed.read(A, 3, 1) == Ok(vec![0xee; 512]));
 }
