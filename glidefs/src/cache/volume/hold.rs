@@ -4,8 +4,8 @@
 //! volume that a running daemon makes touches more than about [`EXTENTS_MAX`] extents under one hold of the lock, whatever the size of
 //! the volume: requests of the volume wait for the lock on a worker. Longer work goes on under another hold.
 
-/// Most extents touched under one hold: at 100 ns each, a tenth of a millisecond.
-pub(in crate::cache) const EXTENTS_MAX: usize = 1024;
+/// Most extents touched under one hold: at 100 ns each, 26 µs. A worker that waits for the lock keeps all its exports waiting.
+pub(in crate::cache) const EXTENTS_MAX: usize = 256;
 
 #[cfg(test)]
 #[derive(Clone, Copy, Default)]
