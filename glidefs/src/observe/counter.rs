@@ -22,6 +22,12 @@ impl Counter {
         self.0.store(self.0.load(Relaxed).wrapping_sub(n), Relaxed);
     }
 
+    /// Makes the value `n`, for gauges. Call only from the thread that owns this cell.
+    #[inline]
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
+    }
+
     /// Raises the value to `n` if it is lower. Call only from the thread that owns this cell.
     #[inline]
     pub fn raise(&self, n: u64) {

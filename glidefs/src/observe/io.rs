@@ -190,7 +190,7 @@ pub struct WorkerStats {
     pub index_waits: Counter,
     /// Writes held back because the export has its share of the log.
     pub log_waits: Counter,
-    /// Writes that wait for log space, as the cache is full (a gauge).
+    /// Writes that wait until the cache has room, without those that are slowed down only (a gauge).
     pub log_line: Counter,
     /// The worker's buffer pool.
     pub pool: PoolStats,

@@ -200,7 +200,7 @@ metrics! {
     WorkerLogWaits: Counter "glidefs_worker_log_waits_total" in Number by [worker]
         = "Writes held back because the export has its share of the log.";
     WorkerLogLine: Gauge "glidefs_worker_log_line_writes" in Number by [worker]
-        = "Writes that wait until the cache has room.";
+        = "Writes that wait until the cache has room, without those that are slowed down only.";
 
     StoreRequests: Counter "glidefs_store_requests_total" in Number by [operation]
         = "Requests sent to the object store: get, put, list, delete, head.";

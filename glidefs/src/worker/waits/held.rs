@@ -23,7 +23,7 @@ use crate::worker::requests::TagRequest;
 
 /// Time between two questions whether the first write of an export may go on.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
-/// The same, for each export with held writes: a question takes less than a twentieth of it.
+/// The same, for each export with held writes: so the number of questions a second is bounded.
 const ASK_AGAIN_EACH: Duration = Duration::from_micros(10);
 
 /// The writes which one worker holds back.

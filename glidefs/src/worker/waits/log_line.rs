@@ -23,6 +23,7 @@ pub struct LogLine {
     line: Fair<ExportId, TagRequest>,
     /// When to ask the cache again for the next write; `None` when the cache will wake the worker.
     ask_again: Option<Instant>,
+    len: u64,
     stats: Arc<WorkerStats>,
 }
 
@@ -41,7 +42,7 @@ struct Refused(Option<Instant>);
 
 impl LogLine {
     pub fn new(stats: Arc<WorkerStats>) -> Self {
-        Self { line: Fair::new(), ask_again: None, stats }
+        Self { line: Fair::new(), ask_again: None, len: 0, stats }
     }
 
     /// Asks the cache for log space for a write which has just come, unless others wait. `None` when the write waits now.
@@ -64,7 +65,8 @@ impl LogLine {
         }
         let bytes = request.data_bytes().saturating_add(FRAME_BYTES) as u64;
         self.line.push(volume.id(), volume.weight(), bytes, request);
-        self.stats.log_line.add(1);
+        self.len += 1;
+        self.publish();
         None
     }
 
@@ -73,17 +75,25 @@ impl LogLine {
     pub fn next(&mut self, shard: &mut Shard<InFlight>, now: Instant) -> Option<Left> {
         self.ask_again = None;
         let (_, &request) = self.line.peek()?;
-        match ask(shard, request, now) {
+        let left = match ask(shard, request, now) {
             Ok(left) => {
                 self.line.pop();
-                self.stats.log_line.sub(1);
+                self.len = self.len.saturating_sub(1);
                 Some(left)
             }
             Err(Refused(ask_again)) => {
                 self.ask_again = ask_again;
                 None
             }
-        }
+        };
+        self.publish();
+        left
+    }
+
+    /// Publishes how many writes wait for room. Those that wait for the end of a pause are slowed down only.
+    fn publish(&self) {
+        let waiting = if self.ask_again.is_none() { self.len } else { 0 };
+        self.stats.log_line.set(waiting);
     }
 
     /// Whether a pause that the cache asked for has ended at `now`.
@@ -105,7 +115,8 @@ impl LogLine {
             |request| !stop::may_wait(queues.volume(request.tag)),
             |request| stopped.push(request),
         );
-        self.stats.log_line.sub(stopped.len() as u64);
+        self.len = self.len.saturating_sub(stopped.len() as u64);
+        self.publish();
         stopped
     }
 }
