@@ -34,8 +34,8 @@ impl<T: Token> Shard<T> {
         release(self, reservation.into_room());
     }
 
-    /// Takes a WRITE of `range`, 1 byte to [`REQUEST_BYTES_MAX`], from the token's buffer, and
-    /// adds the WRITE to the open batch. The bytes of the buffer after the range, up to the end of the range's last frame, are
+    /// Takes a WRITE of `range`, 1 byte to [`crate::units::REQUEST_BYTES_MAX`], from the token's buffer, and adds
+    /// the WRITE to the open batch. The bytes of the buffer after the range, up to the end of the range's last frame, are
     /// overwritten with zeroes. With `fua` the token comes back when the data survives a power cut.
     pub fn write(
         &mut self,
