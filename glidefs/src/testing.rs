@@ -33,7 +33,7 @@ pub mod cache {
 
     /// The index of one layer.
     pub mod index {
-        pub use crate::cache::{Backing, Extent, Index, Refs};
+        pub use crate::cache::{Backing, Extent, Index, IndexLoader, Refs};
     }
 }
 
