@@ -18,14 +18,12 @@ use super::data_path::open;
 
 const FOOTER_FRAME: u32 = 16_000;
 const FOOTER_BYTES: u32 = 64 * 4096;
-/// Writes in a record.
 const BATCH: u64 = 8;
 const FRAME_SECTORS: u64 = 8;
 
 /// The writes of which the log is full: one for each place of an export, in records of 8 writes and a header.
 #[derive(Clone, Copy)]
 pub struct Writes {
-    /// Bytes of each write.
     pub bytes: u64,
     /// In a scattered order, and not in the order of the places.
     pub are_scattered: bool,
