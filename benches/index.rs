@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
-use glidefs::testing::cache::index::{Backing, Extent, Index, Refs};
+use glidefs::testing::cache::index::{Backing, Extent, Index, IndexLoader, Refs};
 use glidefs::testing::units::{FRAME_SECTORS, SectorRange, Seq};
 use support::Ratios;
 
@@ -79,6 +79,24 @@ fn main() {
     ratios.against(&mut group, "index/lookup/random", "memcpy 4 KiB", memcpy(), || {
         number += 1;
         index.lookup(extent(scattered(number, blocks), 1).range, |piece| {
+            black_box(piece);
+        });
+    });
+    // An index as a start leaves it: packed.
+    let mut loader = IndexLoader::default();
+    for block in 0..blocks {
+        assert!(loader.push(&extent(block, block + 1), &mut |_| {}), "blocks ascend");
+    }
+    let loaded = loader.finish(&mut |_| {});
+    ratios.against(&mut group, "index/lookup/loaded/sequential", "memcpy 4 KiB", memcpy(), || {
+        number += 1;
+        loaded.lookup(extent(number % blocks, 1).range, |piece| {
+            black_box(piece);
+        });
+    });
+    ratios.against(&mut group, "index/lookup/loaded/random", "memcpy 4 KiB", memcpy(), || {
+        number += 1;
+        loaded.lookup(extent(scattered(number, blocks), 1).range, |piece| {
             black_box(piece);
         });
     });

@@ -3,31 +3,35 @@
 //! From the page cache, and from the disk (cold).
 //!
 //! `GLIDEFS_BENCH_LOG_MIB` sets the size of the log. `GLIDEFS_BENCH_WIDE_GIB` has a log of this size opened from a checkpoint as well:
-//! sealed segments of writes of 16 KiB, and then of 128 KiB, in files with holes in the place of the data and the footers.
+//! sealed segments of writes of 16 KiB, in ascending and in a scattered order, and then of 128 KiB, in files with holes in the place of the
+//! data and the footers.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
 mod support;
 
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use glidefs::testing::cache::format::{
-    CoveredSegment, ExtentRows, Head, Kept, KeptExtent, PageChain, PageKind, SegmentHeader, SegmentKey,
-    Trailer, encode_end, encode_rows,
-};
-use glidefs::testing::units::{ExportId, SECTOR_BYTES, SectorRange, Seq};
+use glidefs::testing::observe::{Resident, tune_allocator};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use support::Ratios;
 use support::data_path::{DataPath, open, open_with};
+use support::wide_log::Writes;
 
 const LOG_MIB: u64 = 1024;
 const BATCH: u64 = 8;
 const BLOCK_BYTES: usize = 16 << 10;
-/// Sizes of the writes of which a wide log is full.
-const WIDE_WRITE_BYTES: [u64; 2] = [16 << 10, 128 << 10];
+/// The writes of which a wide log is full.
+const WIDE_WRITES: [Writes; 3] = [
+    Writes { bytes: 16 << 10, are_scattered: false },
+    Writes { bytes: 16 << 10, are_scattered: true },
+    Writes { bytes: 128 << 10, are_scattered: false },
+];
+/// The cache that this process is to open, and nothing else.
+const OPEN: &str = "GLIDEFS_BENCH_OPEN_DIRECTORY";
 const ROUNDS: usize = 3;
 /// Threads that read the log.
 const HANDS: [usize; 2] = [1, 2];
@@ -89,91 +93,56 @@ fn evict(directory: &Path) {
     }
 }
 
-/// Footer and sums of a segment of the wide log: of the right length, and never read.
-const FOOTER_FRAME: u32 = 16_000;
-const FOOTER_BYTES: u32 = 64 * 4096;
-
-/// Makes a cache in `directory` with `segments` sealed segments full of writes of `write_bytes` in ascending order, and a checkpoint.
-fn widen(directory: &Path, segments: u32, segment_bytes: u64, write_bytes: u64) {
-    drop(open(directory, u64::from(segments) + 8, segment_bytes));
-    let meta = std::fs::read(directory.join("cache.meta")).expect("the cache is there");
-    let cache_id: [u8; 16] = meta[16..32].try_into().expect("a superblock");
-    let mut file = File::create(directory.join("index.ckpt")).expect("a checkpoint");
-    let mut chain = PageChain::new(cache_id);
-    let mut append = |kind, body: &[u8]| {
-        let page = chain.seal(kind, body).expect("the page fits");
-        file.write_all(&page).expect("room for the checkpoint");
-    };
-    append(PageKind::Head, &Head { segment_bytes, start: 0 }.encode());
-    let mut rows = Vec::new();
-    for number in 0..segments {
-        let key = SegmentKey { cache_id, segment_id: u64::from(number) + 1 };
-        let header = SegmentHeader { cache_id, segment_id: key.segment_id, shard: 0, segment_bytes };
-        let (footer_frame, footer_bytes, footer_crc) = (FOOTER_FRAME, FOOTER_BYTES, number);
-        let trailer = Trailer { key, footer_frame, footer_bytes, footer_crc, vital: false };
-        let path = directory.join(format!("segments/{number:08}.seg"));
-        let file = File::create(path).expect("a segment");
-        file.set_len(segment_bytes).expect("a sparse file");
-        file.write_all_at(&header.encode(), 0).expect("a header");
-        file.write_all_at(&trailer.encode(), segment_bytes - 4096).expect("a trailer");
-        rows.push(CoveredSegment {
-            number,
-            segment_id: key.segment_id,
-            footer_frame,
-            footer_bytes,
-            footer_crc,
-        });
-    }
-    encode_rows(&rows).for_each(|body| append(PageKind::Covered, &body));
-    let sectors = write_bytes / SECTOR_BYTES;
-    let last = Seq(u64::MAX / 2);
-    let (mut page, mut extents) = (ExtentRows::new(ExportId(1), last), 0_u64);
-    // Records of 8 writes and a header, as of `fill`.
-    for number in 0..segments {
-        let records =
-            u32::try_from(u64::from(FOOTER_FRAME - 1) * 8 / (8 * sectors + 8)).expect("few records");
-        for write in 0..records * 8 {
-            let place = 16 + (write / 8) * 8 + write * u32::try_from(sectors).expect("few sectors");
-            let range = SectorRange::new(extents * sectors, sectors).expect("a range");
-            extents += 1;
-            let extent = KeptExtent { range, seq: Seq(extents), number, content: Kept::Data(place) };
-            if !page.push(&extent) {
-                append(PageKind::Extents, page.body());
-                page = ExtentRows::new(ExportId(1), last);
-                assert!(page.push(&extent), "a page has room");
-            }
-        }
-    }
-    append(PageKind::Extents, page.body());
-    append(PageKind::End, &encode_end(extents));
-}
-
-/// Opens a log of `gib` GiB, full of writes of `write_bytes`, from a checkpoint.
-#[expect(clippy::cast_precision_loss, reason = "bytes of a file are few")]
-fn wide(gib: u64, segment_bytes: u64, write_bytes: u64) {
+/// Opens a log of `gib` GiB, full of `writes`, from a checkpoint, with `hands` threads, in a process of its own: a start finds no memory
+/// that the allocator could give out once more.
+fn wide(gib: u64, segment_bytes: u64, writes: Writes, hands: usize) {
     let segments = u32::try_from((gib << 30) / segment_bytes).expect("few segments");
     for _ in 0..ROUNDS {
         // A start takes the checkpoint away.
         let directory =
             tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
-        widen(directory.path(), segments, segment_bytes, write_bytes);
-        let bytes = std::fs::metadata(directory.path().join("index.ckpt")).expect("a checkpoint").len();
-        let (cache, found) = open(directory.path(), u64::from(segments) + 8, segment_bytes);
-        assert_eq!((found.covered, found.checkpoints_refused), (u64::from(segments), 0));
-        println!(
-            "wide: {:.3} s for {gib} GiB of writes of {} KiB ({} segments, {} extents, {:.1} bytes of checkpoint each)",
-            found.seconds,
-            write_bytes >> 10,
-            found.covered,
-            found.checkpoint_extents,
-            bytes as f64 / found.checkpoint_extents as f64
-        );
-        drop(cache);
+        writes.fill(directory.path(), segments, segment_bytes);
+        let opened = Command::new(std::env::current_exe().expect("the bench runs"))
+            .env(OPEN, directory.path())
+            .args([segments.to_string(), segment_bytes.to_string(), hands.to_string()])
+            .output()
+            .expect("the bench can be run once more");
+        assert!(opened.status.success(), "{}", String::from_utf8_lossy(&opened.stderr));
+        print!("wide: {gib} GiB of {writes}, {hands} threads: {}", String::from_utf8_lossy(&opened.stdout));
     }
+}
+
+/// Opens the cache in `directory`, and prints what the start found.
+#[expect(clippy::cast_precision_loss, reason = "bytes of a file are few")]
+fn open_once(directory: &Path) {
+    tune_allocator();
+    let mut numbers = std::env::args().skip(1).map(|number| number.parse::<u64>().expect("a number"));
+    let mut number = || numbers.next().expect("three numbers");
+    let (segments, segment_bytes, hands) = (number(), number(), number());
+    let hands = usize::try_from(hands).expect("few threads");
+    let bytes = std::fs::metadata(directory.join("index.ckpt")).expect("a checkpoint").len();
+    let before = Resident::now().expect("the kernel tells").all;
+    let (cache, found) = open_with(directory, segments + 8, segment_bytes, hands);
+    let memory = Resident::now().expect("the kernel tells").all.saturating_sub(before);
+    assert_eq!((found.covered, found.checkpoints_refused), (segments, 0));
+    let extents = found.checkpoint_extents as f64;
+    println!(
+        "{:.3} s ({} segments, {} extents, of each {:.1} bytes of checkpoint, {:.1} of memory, {:.1} ns)",
+        found.seconds,
+        found.covered,
+        found.checkpoint_extents,
+        bytes as f64 / extents,
+        memory as f64 / extents,
+        found.seconds * 1e9 / extents
+    );
+    drop(cache);
 }
 
 #[expect(clippy::cast_precision_loss, reason = "mebibytes are few")]
 fn main() {
+    if let Some(directory) = std::env::var_os(OPEN) {
+        return open_once(Path::new(&directory));
+    }
     let mib: u64 = std::env::var("GLIDEFS_BENCH_LOG_MIB")
         .map_or(LOG_MIB, |text| text.parse().expect("GLIDEFS_BENCH_LOG_MIB is a number"));
     let segment_bytes = 64 << 20;
@@ -232,8 +201,8 @@ fn main() {
     ratios.save();
     if let Ok(gib) = std::env::var("GLIDEFS_BENCH_WIDE_GIB") {
         let gib = gib.parse().expect("GLIDEFS_BENCH_WIDE_GIB is a number");
-        for write_bytes in WIDE_WRITE_BYTES {
-            wide(gib, segment_bytes, write_bytes);
+        for (writes, hands) in WIDE_WRITES.iter().flat_map(|writes| HANDS.map(|hands| (*writes, hands))) {
+            wide(gib, segment_bytes, writes, hands);
         }
     }
 }

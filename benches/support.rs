@@ -6,6 +6,7 @@
 pub mod data_path;
 pub mod host;
 mod ratios;
+pub mod wide_log;
 
 pub use ratios::{BenchGroup, Ratios};
 

@@ -81,7 +81,7 @@ pub use self::volume::durability::{Bound, Durability, Pace, Triggers};
 pub use self::volume::error::IoError;
 pub use self::volume::extent::{Backing, Extent};
 pub use self::volume::fetch::{Fill, OnUnreachable};
-pub use self::volume::index::Index;
+pub use self::volume::index::{Index, IndexLoader};
 pub use self::volume::layers::SeqMarks;
 pub use self::volume::linked::AtRisk;
 pub use self::volume::longest::longest_holds;

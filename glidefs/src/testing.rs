@@ -33,7 +33,7 @@ pub mod cache {
 
     /// The index of one layer.
     pub mod index {
-        pub use crate::cache::{Backing, Extent, Index, Refs};
+        pub use crate::cache::{Backing, Extent, Index, IndexLoader, Refs};
     }
 }
 
@@ -60,7 +60,7 @@ pub mod export {
 
 /// Counters.
 pub mod observe {
-    pub use crate::observe::memory::tune_allocator;
+    pub use crate::observe::memory::{Resident, tune_allocator};
     pub use crate::observe::metrics::ExportHistograms;
     pub use crate::observe::{counter, io};
 }

@@ -64,6 +64,7 @@ pub(super) fn open(
     while tries_left > 0 {
         let mut present = at(disk.segments(), "listing", || disk.location())?;
         present.sort_unstable();
+        disk.expect_segments(present.len());
         // A segment number has at most eight digits, so adding one cannot overflow.
         let count = present.last().map_or(0, |last| last + 1).max(limit);
         let table = SegmentTable::new(count, limit, superblock.cache_id, frames);

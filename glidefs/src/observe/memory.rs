@@ -13,6 +13,7 @@ const BLOCK_BYTES_MIN: usize = 32;
 /// Memory of the process in RAM, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resident {
+    /// Of the heap, the stacks and files.
     pub all: u64,
     /// Pages of files: the program, its libraries, and memory shared with the kernel or other processes.
     pub files: u64,

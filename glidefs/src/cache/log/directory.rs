@@ -12,12 +12,14 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nix::fcntl::{FcntlArg, fcntl};
+
 use self::lock::{name_of, wait_for_lock};
 use super::disk::{CheckpointFile, Disk, Lock, SegmentFile};
 use crate::units::FRAME_BYTES;
 
 /// Bytes of a checkpoint that are read at once.
-const READ_BYTES: usize = 1 << 20;
+const READ_BYTES: usize = 256 << 10;
 /// Bytes of a checkpoint that are synced at once: a sync of all bytes at the end would keep other syncs of the disk waiting.
 const SYNC_BYTES: usize = 8 << 20;
 
@@ -130,6 +132,15 @@ impl Disk for Directory {
             numbers.extend(number_of(&entry?.file_name()));
         }
         Ok(numbers)
+    }
+
+    fn expect_segments(&self, count: usize) {
+        // The kernel's table of open files doubles when the table is full, and in a process of several threads each doubling waits
+        // until no thread reads the old table, which takes milliseconds. One file of a high number makes the table large at once.
+        let highest = if self.direct { count.saturating_mul(2) } else { count };
+        let (Ok(highest), Ok(file)) = (i32::try_from(highest), File::open(&self.path)) else { return };
+        // Beyond the limit on open files there is no such number, and the table grows step by step.
+        let _ = fcntl(&file, FcntlArg::F_DUPFD_CLOEXEC(highest)).and_then(nix::unistd::close);
     }
 
     fn segment_name(&self, number: u32) -> String {

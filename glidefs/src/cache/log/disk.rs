@@ -39,6 +39,9 @@ pub trait Disk: Debug + Send + Sync {
     /// Numbers of all segments that have a file, in any order.
     fn segments(&self) -> io::Result<Vec<u32>>;
 
+    /// Tells that about `count` segments are opened next, and stay open. Changes nothing but the time.
+    fn expect_segments(&self, _count: usize) {}
+
     /// Name of the file of segment `number`, for messages.
     fn segment_name(&self, number: u32) -> String;
 

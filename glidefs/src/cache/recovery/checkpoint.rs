@@ -33,8 +33,8 @@ use std::io::Read;
 use super::Outcome;
 use super::segments::{Found, Recovery};
 use crate::cache::log::format::{
-    CHECKPOINT_HEADER_BYTES, CoveredSegment, FormatError, Head, Kept, KeptExtent, OtherSegment, PageChain,
-    PageKind, decode_end, decode_extents, decode_rows,
+    CHECKPOINT_HEADER_BYTES, CoveredSegment, ExtentReader, FormatError, Head, Kept, KeptExtent, OtherSegment,
+    PageChain, PageKind, decode_end, decode_rows,
 };
 use crate::cache::log::life::Event;
 use crate::cache::log::scan::Unusable;
@@ -96,6 +96,7 @@ const GONE: u64 = 1;
 
 impl Ends {
     /// Whether `kept` is in a covered segment; an error for a segment which the checkpoint does not list.
+    #[inline]
     fn has(&self, kept: &KeptExtent) -> Result<bool, FormatError> {
         let end = match self.0.get(kept.number as usize) {
             // A segment beyond the table is gone.
@@ -108,6 +109,28 @@ impl Ends {
             Kept::Data(_) | Kept::Zero | Kept::Damaged => Ok(true),
         }
     }
+}
+
+/// Adds those of `extents` which are in covered segments to `loading`, where there is a volume to load. Returns the number of all
+/// extents of the page.
+// Not inlined: the loop has the registers for itself.
+#[inline(never)]
+fn load_page(
+    extents: ExtentReader<'_>,
+    ends: &Ends,
+    mut loading: Option<&mut Loading>,
+) -> Result<u64, FormatError> {
+    let mut count = 0_u64;
+    for kept in extents {
+        let kept = kept?;
+        count = count.saturating_add(1);
+        if let Some(loading) = &mut loading
+            && ends.has(&kept)?
+        {
+            loading.add(&kept);
+        }
+    }
+    Ok(count)
 }
 
 impl Recovery<'_> {
@@ -179,10 +202,10 @@ impl Recovery<'_> {
     fn load(&mut self, checkpoint: Checkpoint, segments: &mut [Found]) -> Result<Used, Unusable> {
         let Checkpoint { mut pages, covered, mut kind } = checkpoint;
         let ends = self.cover(&covered, segments);
-        let (mut extents, mut loading) = (Vec::new(), Loading::default());
-        let (mut current, mut count) = (None, 0_u64);
+        let (mut loading, mut current, mut count) = (Loading::default(), None, 0_u64);
         while kind == PageKind::Extents {
-            let (export, last) = decode_extents(pages.body(), &mut extents).map_err(Unusable::Damaged)?;
+            let extents = ExtentReader::new(pages.body()).map_err(Unusable::Damaged)?;
+            let export = extents.export();
             if current != Some(export) {
                 if current.is_some_and(|current: ExportId| current.0 > export.0) {
                     return Err(Unusable::Damaged(ORDER));
@@ -193,15 +216,12 @@ impl Recovery<'_> {
                     loading.begin(volume);
                 }
             }
-            if self.volumes.contains_key(&export) {
-                loading.gave_out(last);
-                for kept in &extents {
-                    if ends.has(kept).map_err(Unusable::Damaged)? {
-                        loading.add(kept);
-                    }
-                }
+            let is_known = self.volumes.contains_key(&export);
+            if is_known {
+                loading.gave_out(extents.last_seq());
             }
-            count = count.saturating_add(extents.len() as u64);
+            let loading = is_known.then_some(&mut loading);
+            count = count.saturating_add(load_page(extents, &ends, loading).map_err(Unusable::Damaged)?);
             kind = pages.next()?;
         }
         self.end_loading(current, &mut loading);

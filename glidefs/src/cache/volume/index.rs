@@ -194,6 +194,7 @@ pub struct IndexLoader {
 impl IndexLoader {
     /// Adds `extent`, of at most `u32::MAX` sectors; `false`, and nothing is added, when `extent` starts before the end of the last
     /// one. `refs` is told of each extent, later maybe.
+    #[inline]
     pub fn push(&mut self, extent: &Extent, refs: &mut impl FnMut(Refs)) -> bool {
         let Ok(count) = u32::try_from(extent.range.count()) else { return false };
         let item = Item { start: extent.range.start(), seq: extent.seq, count, backing: extent.backing };

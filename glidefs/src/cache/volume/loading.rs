@@ -41,6 +41,7 @@ struct GainedRefs {
 }
 
 impl GainedRefs {
+    #[inline]
     fn count(&mut self, refs: Refs) {
         let at = refs.number as usize;
         if at >= self.by_number.len() {
@@ -93,6 +94,8 @@ impl Loading {
     }
 
     /// Adds `kept`, unless newer data of the same sectors may have left the log since.
+    // Inlined: an extent that is handed on in memory, field by field, would be waited for at each step.
+    #[inline]
     pub fn add(&mut self, kept: &KeptExtent) {
         self.last = self.last.max(kept.seq);
         if kept.seq <= self.evicted {
@@ -169,6 +172,7 @@ fn kept_of(extent: &Extent) -> Option<KeptExtent> {
     Some(KeptExtent { range: extent.range, seq: extent.seq, number: extent.backing.number(), content })
 }
 
+#[inline]
 fn extent_of(kept: &KeptExtent) -> Extent {
     let number = kept.number;
     let backing = match kept.content {

@@ -7,7 +7,7 @@
 
 mod extents;
 
-pub use extents::{ExtentRows, Kept, KeptExtent, decode_extents};
+pub use extents::{ExtentReader, ExtentRows, Kept, KeptExtent};
 
 use super::{FORMAT_VERSION, FormatError, frame_crc};
 

@@ -7,8 +7,8 @@
 //! the bytes laid over was accepted.
 
 use super::checkpoint::{
-    CoveredSegment, ExtentRows, Head, KeptExtent, OtherSegment, PageChain, PageKind, Row, decode_end,
-    decode_extents, decode_rows, encode_end, encode_rows,
+    CoveredSegment, ExtentReader, ExtentRows, Head, KeptExtent, OtherSegment, PageChain, PageKind, Row,
+    decode_end, decode_rows, encode_end, encode_rows,
 };
 use super::{
     BODY_AT, CACHE_ID_AT, Entry, EntryKind, FooterBuilder, Frame, PAGE_SUMS, RecordBuilder, SEGMENT_ID_AT,
@@ -121,7 +121,6 @@ pub fn check_sums_page(bytes: &[u8]) -> bool {
 /// Checks `bytes` as a page of a checkpoint, and as the body of each kind of page.
 pub fn check_checkpoint_page(bytes: &[u8]) -> bool {
     let _ = PageChain::new(KEY.cache_id).open(bytes);
-    let mut extents: Vec<KeptExtent> = Vec::new();
     if let Ok(head) = Head::decode(bytes) {
         assert_eq!(head.encode(), bytes);
     }
@@ -130,8 +129,9 @@ pub fn check_checkpoint_page(bytes: &[u8]) -> bool {
     }
     check_rows::<CoveredSegment>(bytes);
     check_rows::<OtherSegment>(bytes);
-    let Ok((export, last)) = decode_extents(bytes, &mut extents) else { return false };
-    let mut rows = ExtentRows::new(export, last);
+    let Ok(reader) = ExtentReader::new(bytes) else { return false };
+    let mut rows = ExtentRows::new(reader.export(), reader.last_seq());
+    let Ok(extents) = reader.collect::<Result<Vec<KeptExtent>, _>>() else { return false };
     // A body longer than a page is refused with the page.
     if extents.iter().all(|extent| rows.push(extent)) {
         assert_eq!(rows.body(), bytes);

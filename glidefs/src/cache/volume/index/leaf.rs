@@ -1,19 +1,21 @@
 //! A sorted run of extents, the unit in which the index keeps extents in memory.
 //!
-//! Owns the memory layout: starts apart from the rest, so a search reads eight adjacent cache lines at most. Does not own which
-//! extents belong in which leaf. Invariant: starts ascend strictly, and both arrays are equally long.
+//! A leaf is *packed* when the extents of a start come in ascending order, and *open* from the first write into the leaf on. Owns which
+//! of the two a leaf is. Does not own the memory layouts (`open`, `packed`), or which extents belong in which leaf. Invariants: starts
+//! ascend strictly; the form of a leaf shows in nothing but time and memory; a packed leaf counts as an open one
+//! with the same extents, which takes no less memory: so a write that replaces an extent takes no memory which is not counted.
 
+mod open;
+mod packed;
+
+use self::open::Open;
+use self::packed::{Packed, View};
 use crate::cache::log::table::Refs;
 use crate::cache::volume::extent::Backing;
-use crate::observe::memory::heap_bytes;
 use crate::units::{FRAME_SECTORS, Seq};
 
 /// Most extents in a leaf: few enough to shift in a few dozen nanoseconds, enough to keep the tree of leaves small.
 pub(super) const LEAF_ITEMS_MAX: usize = 64;
-/// Number of starts in a cache line.
-const GROUP_STARTS: usize = 8;
-/// A leaf grows by this, not by doubling, so little memory of a leaf is unused.
-const LEAF_ITEMS_STEP: usize = 8;
 
 /// One extent, of at least one sector. The end does not overflow.
 #[derive(Clone, Copy, Debug)]
@@ -84,43 +86,75 @@ fn signed(sectors: u64) -> i64 {
     i64::try_from(sectors).unwrap_or(i64::MAX)
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Rest {
-    seq: Seq,
-    count: u32,
-    backing: Backing,
+#[derive(Debug)]
+pub(super) enum Leaf {
+    Open(Open),
+    Packed(Packed),
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Leaf {
-    starts: Vec<u64>,
-    rest: Vec<Rest>,
+impl Default for Leaf {
+    fn default() -> Self {
+        Self::Open(Open::default())
+    }
+}
+
+/// Reads a leaf in either form.
+#[derive(Clone, Copy)]
+enum Reader<'a> {
+    Open(&'a Open),
+    Packed(View<'a>),
+}
+
+impl Reader<'_> {
+    fn get(self, at: usize) -> Option<Item> {
+        match self {
+            Self::Open(open) => open.get(at),
+            Self::Packed(view) => view.get(at),
+        }
+    }
 }
 
 impl Leaf {
     pub(super) fn of(item: Item) -> Self {
-        let mut leaf = Self::default();
-        leaf.insert(0, item);
-        leaf
+        let mut open = Open::default();
+        open.insert(0, item);
+        Self::Open(open)
+    }
+
+    /// A leaf of `items`, at most [`LEAF_ITEMS_MAX`] by ascending start. Packed, unless the items are few.
+    pub(super) fn packed(items: &[Item]) -> Self {
+        let open = || Self::Open(Open::of(items.len(), items.iter().copied()));
+        Packed::of(items).map_or_else(open, Self::Packed)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.starts.len()
+        match self {
+            Self::Open(open) => open.len(),
+            Self::Packed(packed) => packed.len(),
+        }
     }
 
-    /// Memory of the extents and of the room for more.
+    /// Memory of the extents and of the room for more, counted as of an open leaf.
     pub(super) fn bytes(&self) -> usize {
-        heap_bytes(self.starts.capacity() * size_of::<u64>())
-            + heap_bytes(self.rest.capacity() * size_of::<Rest>())
+        match self {
+            Self::Open(open) => open.bytes(),
+            Self::Packed(packed) => Open::bytes_of(packed.len()),
+        }
     }
 
     pub(super) fn is_full(&self) -> bool {
         self.len() >= LEAF_ITEMS_MAX
     }
 
+    fn reader(&self) -> Reader<'_> {
+        match self {
+            Self::Open(open) => Reader::Open(open),
+            Self::Packed(packed) => Reader::Packed(packed.view()),
+        }
+    }
+
     pub(super) fn get(&self, at: usize) -> Option<Item> {
-        let (start, rest) = (*self.starts.get(at)?, self.rest.get(at)?);
-        Some(Item { start, seq: rest.seq, count: rest.count, backing: rest.backing })
+        self.reader().get(at)
     }
 
     pub(super) fn last(&self) -> Option<Item> {
@@ -129,85 +163,66 @@ impl Leaf {
 
     /// Extents from the one at `at` on.
     pub(super) fn iter_from(&self, at: usize) -> impl Iterator<Item = Item> {
-        (at..self.len()).map_while(|at| self.get(at))
+        let reader = self.reader();
+        (at..self.len()).map_while(move |at| reader.get(at))
     }
 
     /// How many extents start before `sector`: also the place of the first later one.
     pub(super) fn count_before(&self, sector: u64) -> usize {
-        let before = |starts: &[u64]| starts.iter().map(|start| usize::from(*start < sector)).sum::<usize>();
-        // The last start of each group says how many groups come before. All of these starts are loaded at once, so a leaf in no
-        // CPU cache costs one wait for memory, and no branch is guessed: quicker than a binary search of so few.
-        let (groups, _) = self.starts.as_chunks::<GROUP_STARTS>();
-        let whole: usize = groups.iter().map(|group| usize::from(group[GROUP_STARTS - 1] < sector)).sum();
-        let rest = &self.starts[whole * GROUP_STARTS..];
-        whole * GROUP_STARTS + before(rest.first_chunk::<GROUP_STARTS>().map_or(rest, |group| group))
+        match self {
+            Self::Open(open) => open.count_before(sector),
+            Self::Packed(packed) => packed.view().count_before(sector),
+        }
+    }
+
+    /// Makes a packed leaf an open one.
+    fn opened(&mut self) -> &mut Open {
+        loop {
+            match self {
+                Self::Open(open) => return open,
+                Self::Packed(_) => *self = Self::Open(Open::of(self.len(), self.iter_from(0))),
+            }
+        }
     }
 
     /// Puts `item` at `at`, and returns the extent replaced.
     pub(super) fn replace(&mut self, at: usize, item: Item) -> Option<Item> {
-        let old = self.get(at)?;
-        self.starts[at] = item.start;
-        self.rest[at] = Rest { seq: item.seq, count: item.count, backing: item.backing };
-        Some(old)
+        self.opened().replace(at, item)
     }
 
     pub(super) fn insert(&mut self, at: usize, item: Item) {
-        if self.starts.len() == self.starts.capacity() {
-            self.starts.reserve_exact(LEAF_ITEMS_STEP);
-            self.rest.reserve_exact(LEAF_ITEMS_STEP);
-        }
-        debug_assert!(
-            at.checked_sub(1).is_none_or(|before| self.starts[before] < item.start)
-                && self.starts.get(at).is_none_or(|next| item.start < *next),
-            "starts ascend strictly"
-        );
-        self.starts.insert(at, item.start);
-        self.rest.insert(at, Rest { seq: item.seq, count: item.count, backing: item.backing });
-    }
-
-    /// Adds `item`, which starts behind all others, and takes room for a whole leaf.
-    pub(super) fn push(&mut self, item: Item) {
-        if self.starts.capacity() < LEAF_ITEMS_MAX {
-            self.starts.reserve_exact(LEAF_ITEMS_MAX.saturating_sub(self.len()));
-            self.rest.reserve_exact(LEAF_ITEMS_MAX.saturating_sub(self.len()));
-        }
-        debug_assert!(self.starts.last().is_none_or(|last| *last < item.start), "starts ascend strictly");
-        self.starts.push(item.start);
-        self.rest.push(Rest { seq: item.seq, count: item.count, backing: item.backing });
+        self.opened().insert(at, item);
     }
 
     /// Removes the extents at `from..to`.
     pub(super) fn remove(&mut self, from: usize, to: usize) {
-        self.starts.drain(from..to);
-        self.rest.drain(from..to);
-        self.tighten();
+        match self {
+            Self::Open(open) => open.remove(from, to),
+            Self::Packed(_) if from == to => {}
+            // Whoever removes extents may do so for want of memory: the leaf stays packed.
+            Self::Packed(_) => {
+                let rest: Vec<Item> = self.iter_from(0).take(from).chain(self.iter_from(to)).collect();
+                *self = if rest.is_empty() { Self::default() } else { Self::packed(&rest) };
+            }
+        }
     }
 
     /// Keeps the extents before `at` and gives back the others.
     pub(super) fn split_off(&mut self, at: usize) -> Self {
-        let upper = Self { starts: self.starts.split_off(at), rest: self.rest.split_off(at) };
-        self.tighten();
-        upper
+        Self::Open(self.opened().split_off(at))
     }
 
-    /// Takes all extents of `other`, which start behind the extents of `self`.
-    pub(super) fn append(&mut self, mut other: Self) {
-        debug_assert!(
-            self.starts.last().zip(other.starts.first()).is_none_or(|(last, next)| last < next),
-            "starts ascend strictly"
-        );
-        self.starts.reserve_exact(other.len());
-        self.rest.reserve_exact(other.len());
-        self.starts.append(&mut other.starts);
-        self.rest.append(&mut other.rest);
-    }
-
-    /// Gives memory back that is not used.
-    pub(super) fn tighten(&mut self) {
-        let len = self.len();
-        if self.starts.capacity() - len > 2 * LEAF_ITEMS_STEP {
-            self.starts.shrink_to(len + LEAF_ITEMS_STEP);
-            self.rest.shrink_to(len + LEAF_ITEMS_STEP);
+    /// Takes all extents of `other`, which start behind the extents of `self`. There are [`LEAF_ITEMS_MAX`] in all at most.
+    pub(super) fn append(&mut self, other: &Self) {
+        match self {
+            Self::Open(open) => open.append(other.len(), other.iter_from(0)),
+            Self::Packed(_) => {
+                let all: Vec<Item> = self.iter_from(0).chain(other.iter_from(0)).collect();
+                *self = Self::packed(&all);
+            }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -299,7 +299,7 @@ impl ExtentMap {
             && let Some((_, before)) = self.owners.range_mut(..key).next_back()
         {
             self.leaf_bytes -= before.leaf.bytes() + owner.leaf.bytes();
-            before.leaf.append(owner.leaf);
+            before.leaf.append(&owner.leaf);
             self.leaf_bytes += before.leaf.bytes();
         }
     }

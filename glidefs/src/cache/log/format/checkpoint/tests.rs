@@ -75,14 +75,10 @@ fn are_accepted(pages: &[Vec<u8>]) -> bool {
 proptest! {
     #[test]
     fn extents_read_back_as_they_were_written(expected in extents()) {
-        let mut found = vec![expected.first().copied().unwrap_or(KeptExtent {
-            range: SectorRange::new(1, 1).unwrap(),
-            seq: Seq(1),
-            number: 0,
-            content: Kept::Zero,
-        })];
-        prop_assert_eq!(decode_extents(rows(&expected).body(), &mut found), Ok((ExportId(3), Seq(9))));
-        prop_assert_eq!(found, expected);
+        let rows = rows(&expected);
+        let reader = ExtentReader::new(rows.body()).unwrap();
+        prop_assert_eq!((reader.export(), reader.last_seq()), (ExportId(3), Seq(9)));
+        prop_assert_eq!(reader.collect::<Result<Vec<KeptExtent>, _>>(), Ok(expected));
     }
 
     #[test]
