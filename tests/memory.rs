@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 use data_path::DataPath;
 use glidefs::testing::cache::Volume;
+use glidefs::testing::cache::index::{Backing, Extent, Index, IndexLoader};
 use glidefs::testing::daemon::MemoryHolders;
+use glidefs::testing::units::{SectorRange, Seq};
 
 const EXPORTS: u32 = 2000;
 const ATTACHED: u32 = 1500;
@@ -35,6 +37,18 @@ fn tear(path: &mut DataPath) {
         path.turn();
     }
     path.settle();
+}
+
+/// An index as a start leaves it: packed.
+fn loaded() -> Index {
+    let mut loader = IndexLoader::default();
+    for at in 0..EXTENTS {
+        let range = SectorRange::new(at * 9, 8).unwrap();
+        let sector = u32::try_from(at * 8).unwrap();
+        let extent = Extent { range, seq: Seq(at + 1), backing: Backing::Data { number: 3, sector } };
+        assert!(loader.push(&extent, &mut |_| ()), "extents ascend");
+    }
+    loader.finish(&mut |_| ())
 }
 
 /// Resident memory, and the categories.
@@ -87,4 +101,10 @@ fn the_categories_add_up_to_the_resident_memory_and_the_index_is_as_large_as_the
     };
     let grown = used(&after) - used(&before);
     assert!(agree(grown, index), "the heap grew by {grown} bytes, and the index by {index}");
+    let loaded = loaded();
+    let (_, with_loaded) = measure(&holders);
+    let grown = used(&with_loaded) - used(&after);
+    let packed = loaded.bytes() - loaded.saved_bytes();
+    assert!(agree(grown, packed), "the heap grew by {grown} bytes, and the packed index by {packed}");
+    assert!(packed < loaded.bytes() / 2, "{packed} {}", loaded.bytes());
 }

@@ -12,14 +12,13 @@ use glidefs::testing::cache::format::{
     CoveredSegment, ExtentRows, Head, Kept, KeptExtent, PageChain, PageKind, SegmentHeader, SegmentKey,
     Trailer, encode_end, encode_rows,
 };
-use glidefs::testing::units::{ExportId, SECTOR_BYTES, SectorRange, Seq};
+use glidefs::testing::units::{ExportId, FRAME_SECTORS, SECTOR_BYTES, SectorRange, Seq};
 
 use super::data_path::open;
 
 const FOOTER_FRAME: u32 = 16_000;
 const FOOTER_BYTES: u32 = 64 * 4096;
 const BATCH: u64 = 8;
-const FRAME_SECTORS: u64 = 8;
 
 /// The writes of which the log is full: one for each place of an export, in records of 8 writes and a header.
 #[derive(Clone, Copy)]
@@ -50,13 +49,13 @@ impl Writes {
         let rows: Vec<_> =
             (0..segments).map(|number| segment(directory, cache_id, number, segment_bytes)).collect();
         encode_rows(&rows).for_each(|body| pages.append(PageKind::Covered, &body));
-        let extents = self.each(segments, |extent| pages.add(extent));
+        let extents = self.each_page(segments, |page| pages.add(page));
         pages.append(PageKind::End, &encode_end(extents));
         pages.file.flush().expect("room for the checkpoint");
     }
 
-    /// Calls `add` with the extents in pages, by ascending sector. Returns their number.
-    fn each(self, segments: u32, mut add: impl FnMut(Rows<'_>)) -> u64 {
+    /// Calls `add` with each page of extents, by ascending sector. Returns the number of extents.
+    fn each_page(self, segments: u32, mut add: impl FnMut(&ExtentRows)) -> u64 {
         let sectors = self.bytes / SECTOR_BYTES;
         let record_sectors = FRAME_SECTORS + BATCH * sectors;
         let of_segment = u64::from(FOOTER_FRAME - 1) * FRAME_SECTORS / record_sectors * BATCH;
@@ -83,8 +82,6 @@ impl Writes {
     }
 }
 
-type Rows<'a> = &'a ExtentRows;
-
 struct Pages {
     file: BufWriter<File>,
     chain: PageChain,
@@ -96,7 +93,7 @@ impl Pages {
         self.file.write_all(&page).expect("room for the checkpoint");
     }
 
-    fn add(&mut self, rows: Rows<'_>) {
+    fn add(&mut self, rows: &ExtentRows) {
         self.append(PageKind::Extents, rows.body());
     }
 }

@@ -176,6 +176,7 @@ impl Cache {
             let figures = volume.figures();
             stats.extents += figures.extents;
             stats.index_bytes += figures.index_bytes;
+            stats.index_saved_bytes += figures.index_saved_bytes;
             stats.dirty_bytes += figures.dirty_bytes;
             stats.clean_bytes += figures.clean_bytes;
             stats.doubted_exports += u64::from(figures.doubted);

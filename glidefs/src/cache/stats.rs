@@ -66,8 +66,10 @@ pub struct CacheStats {
     pub clean_bytes: u64,
     /// Extents in all indexes.
     pub extents: u64,
-    /// Memory of all indexes, with the room kept for more extents, bytes.
+    /// Memory of all indexes, with the room kept for more extents, as the budget counts it: bytes, as if nothing were packed.
     pub index_bytes: u64,
+    /// The part of `index_bytes` that packed leaves do not take.
+    pub index_saved_bytes: u64,
     /// Most memory for all indexes.
     pub index_bytes_max: u64,
     /// Log space for data not in the store of all exports, in whole frames, bytes.

@@ -114,8 +114,10 @@ pub struct VolumeFigures {
     pub extents: u64,
     /// Extents of data in the store and in the log.
     pub clean_extents: u64,
-    /// Memory of the index in all layers, bytes.
+    /// Memory of the index in all layers, as the budget counts it: bytes, as if nothing were packed.
     pub index_bytes: u64,
+    /// The part of `index_bytes` that packed leaves do not take.
+    pub index_saved_bytes: u64,
     /// Bytes of data not in the store.
     pub dirty_bytes: u64,
     /// Bytes of data in the store and in the log.
@@ -208,6 +210,7 @@ impl Volume {
             extents: inner.layers.len() as u64,
             clean_extents: inner.layers.clean_len() as u64,
             index_bytes: inner.layers.index_bytes(),
+            index_saved_bytes: inner.layers.index_saved_bytes(),
             dirty_bytes: inner.layers.dirty_bytes(),
             clean_bytes: inner.layers.clean_bytes(),
             last_seq: Seq(inner.last_seq),

@@ -73,7 +73,7 @@ impl Holders {
     /// The categories that the allocator counts as in use.
     fn on_heap(&self, cache: &CacheStats, exports_bytes: u64) -> [Category; 8] {
         [
-            ("index", cache.index_bytes),
+            ("index", cache.index_bytes.saturating_sub(cache.index_saved_bytes)),
             ("segments", cache.table_bytes),
             ("checksums", cache.checksum_bytes),
             ("exports", exports_bytes),

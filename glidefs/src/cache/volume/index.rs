@@ -141,9 +141,15 @@ impl Index {
         self.extents.frames().saturating_mul(FRAME_BYTES as u64)
     }
 
-    /// Memory of the extents, kept as a sum.
+    /// Memory of the extents, kept as a sum, and counted as if no leaf were packed: a write that replaces an extent then takes no
+    /// memory which is not counted.
     pub fn bytes(&self) -> u64 {
         self.extents.bytes() as u64
+    }
+
+    /// The part of [`Self::bytes`] that packed leaves do not take.
+    pub fn saved_bytes(&self) -> u64 {
+        self.extents.saved_bytes() as u64
     }
 
     /// First extent with sectors in `[from, to)` that must not be replaced.
@@ -193,7 +199,7 @@ pub struct IndexLoader {
 
 impl IndexLoader {
     /// Adds `extent`, of at most `u32::MAX` sectors; `false`, and nothing is added, when `extent` starts before the end of the last
-    /// one. `refs` is told of each extent, later maybe.
+    /// one. `refs` is told of the extents of a leaf when the leaf is full, or by [`Self::finish`].
     #[inline]
     pub fn push(&mut self, extent: &Extent, refs: &mut impl FnMut(Refs)) -> bool {
         let Ok(count) = u32::try_from(extent.range.count()) else { return false };

@@ -156,6 +156,11 @@ impl Layer {
         self.index.bytes()
     }
 
+    /// The part of [`Self::bytes`] that packed leaves do not take.
+    pub fn saved_bytes(&self) -> u64 {
+        self.index.saved_bytes()
+    }
+
     /// Bytes of the frames with data.
     pub fn frame_bytes(&self) -> u64 {
         self.index.frame_bytes()

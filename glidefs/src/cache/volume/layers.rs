@@ -157,10 +157,18 @@ impl Layers {
         self.clean.len()
     }
 
-    /// Memory of the indexes of all layers.
+    /// Memory of the indexes of all layers, counted as if no leaf were packed.
     pub fn index_bytes(&self) -> u64 {
-        let frozen: u64 = self.frozen.iter().map(|cut| cut.index.bytes()).sum();
-        self.active.bytes() + frozen + self.clean.bytes()
+        self.each_layer().map(Layer::bytes).sum()
+    }
+
+    /// The part of [`Self::index_bytes`] that packed leaves do not take.
+    pub fn index_saved_bytes(&self) -> u64 {
+        self.each_layer().map(Layer::saved_bytes).sum()
+    }
+
+    fn each_layer(&self) -> impl Iterator<Item = &Layer> {
+        [&self.active, &self.clean].into_iter().chain(self.frozen.iter().map(|cut| &cut.index))
     }
 
     /// Bytes of data not in the store.

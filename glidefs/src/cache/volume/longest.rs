@@ -11,6 +11,9 @@ use super::appends::WriteKind;
 use super::budget::{Budget, Budgets};
 use super::extent::{Backing, Extent};
 use super::hold::EXTENTS_MAX;
+use super::layers::SeqMarks;
+use super::loading::Loading;
+use super::ranks::Ranks;
 use super::zeroes::{Carving, Zeroing};
 use crate::cache::log::table::{Place, SegmentTable};
 use crate::units::{ExportId, FRAME_SECTORS, SectorRange, Seq};
@@ -32,11 +35,16 @@ pub struct LongestHold {
 pub fn longest_holds(blocks: u32, now: impl Fn() -> Duration) -> Vec<LongestHold> {
     let table = SegmentTable::new(2, 2, [0; 16], 64);
     table.get(0).begin_use(1, 1);
-    let volume = Volume::new(ExportId(1));
+    let works = Works { volume: volume(Seq(0)), table, blocks: u64::from(blocks), now, done: Vec::new() };
+    works.all()
+}
+
+/// An empty volume which is in the store up to `stored`.
+fn volume(stored: Seq) -> Volume {
+    let volume = Volume::at(ExportId(1), SeqMarks { stored, ..SeqMarks::default() });
     // The memory of an index is noted where there is a budget.
     volume.join(&Arc::new(Budget::new(Budgets::default(), u64::MAX, false)));
-    let works = Works { volume, table, blocks: u64::from(blocks), now, done: Vec::new() };
-    works.all()
+    volume
 }
 
 struct Works<N> {
@@ -77,12 +85,45 @@ impl<N: Fn() -> Duration> Works<N> {
         self.volume.cut_now();
         self.thaw("zeroes: made clean");
         self.fill("write above zeroes");
+        self.volume.cut_now();
+        self.thaw("cut: some put above zeroes");
+        self.load(Seq(0));
+        self.volume.cut_now();
+        self.thaw("loaded: some made clean");
+        self.load(self.volume.figures().last_seq);
+        // Each in a leaf of its own.
+        self.fill_every("write above what was loaded", 64);
+        self.volume.cut_now();
+        self.thaw("cut: some put above what was loaded");
+        self.load(self.volume.figures().last_seq);
+        let (mark, mut from) = (self.volume.figures().stored, Some(0));
+        self.repeat("loaded: some evicted", |works| {
+            from = works.volume.evict_from(&works.table, mark, (from.unwrap_or(u64::MAX), 0), EXTENTS_MAX);
+            from.is_none()
+        });
+        self.fill("write at the end");
         // Extents out of use are dropped without the lock.
         let mut longest = Duration::ZERO;
         let gone = self.time(&mut longest, |works| works.volume.remove(&works.table));
         drop(gone);
         self.note("deleted", 1, longest);
         self.done
+    }
+
+    /// Puts a volume with the same content in the place of the volume, as a start from a checkpoint makes one; the store has
+    /// everything up to `stored`.
+    fn load(&mut self, stored: Seq) {
+        let (new, mut loading) = (volume(stored), Loading::default());
+        loading.begin(&new);
+        let mut from = Some(0);
+        while let Some(sector) = from {
+            let slice = self.volume.slice(sector, EXTENTS_MAX, |_| true);
+            slice.extents.iter().for_each(|extent| loading.add(extent));
+            loading.gave_out(slice.last);
+            from = slice.next;
+        }
+        new.load(&self.table, &Ranks::default(), &mut loading);
+        self.volume = new;
     }
 
     fn note(&mut self, kind: &'static str, holds: u64, longest: Duration) {
@@ -126,8 +167,14 @@ impl<N: Fn() -> Duration> Works<N> {
 
     /// Writes each block. No two neighbours merge.
     fn fill(&mut self, kind: &'static str) {
-        let mut longest = Duration::ZERO;
-        for range in (0..self.blocks).filter_map(|block| Self::range(block, 1)) {
+        self.fill_every(kind, 1);
+    }
+
+    /// Writes one of each `step` blocks.
+    fn fill_every(&mut self, kind: &'static str, step: usize) {
+        let (mut holds, mut longest) = (0, Duration::ZERO);
+        for range in (0..self.blocks).step_by(step).filter_map(|block| Self::range(block, 1)) {
+            holds += 1;
             self.time(&mut longest, |works| {
                 let seq = works.volume.next_seqs(1);
                 // Neighbours lie more than a block apart.
@@ -138,7 +185,7 @@ impl<N: Fn() -> Duration> Works<N> {
                 }
             });
         }
-        self.note(kind, self.blocks, longest);
+        self.note(kind, holds, longest);
     }
 
     fn thaw(&mut self, kind: &'static str) {
@@ -207,6 +254,8 @@ mod tests {
             "cut: some made clean",
             "some evicted",
             "index: some evicted",
+            "loaded: some made clean",
+            "loaded: some evicted",
             "discard: some put in",
         ] {
             assert!(of(kind) >= u64::from(blocks) / EXTENTS_MAX as u64, "{kind}: {holds:?}");

@@ -283,7 +283,7 @@ metrics! {
     CacheExtents: Gauge "glidefs_cache_extents" in Number by []
         = "Extents in the indexes of all exports.";
     CacheIndex: Gauge "glidefs_cache_index_bytes" in Bytes by []
-        = "Memory of the indexes of all exports.";
+        = "Memory of the indexes of all exports as the budget counts it: extents loaded at a start count as if a write had come near.";
     CacheIndexMax: Gauge "glidefs_cache_index_max_bytes" in Bytes by []
         = "Most memory for the indexes of all exports.";
     CacheLog: Gauge "glidefs_cache_log_bytes" in Bytes by []

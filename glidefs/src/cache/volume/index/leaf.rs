@@ -1,12 +1,14 @@
 //! A sorted run of extents, the unit in which the index keeps extents in memory.
 //!
-//! A leaf is *packed* when the extents of a start come in ascending order, and *open* from the first write into the leaf on. Owns which
+//! A leaf is *packed* when the extents of a start come in ascending order, and *open* from the first change of the leaf on. Owns which
 //! of the two a leaf is. Does not own the memory layouts (`open`, `packed`), or which extents belong in which leaf. Invariants: starts
 //! ascend strictly; the form of a leaf shows in nothing but time and memory; a packed leaf counts as an open one
 //! with the same extents, which takes no less memory: so a write that replaces an extent takes no memory which is not counted.
 
 mod open;
 mod packed;
+
+use std::ops::{AddAssign, SubAssign};
 
 use self::open::Open;
 use self::packed::{Packed, View};
@@ -86,6 +88,29 @@ fn signed(sectors: u64) -> i64 {
     i64::try_from(sectors).unwrap_or(i64::MAX)
 }
 
+/// Memory of one leaf or of several, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LeafBytes {
+    /// Memory of the extents and of the room for more, counted as of open leaves.
+    pub(super) counted: usize,
+    /// The part of `counted` that packed leaves do not take.
+    pub(super) saved: usize,
+}
+
+impl AddAssign for LeafBytes {
+    fn add_assign(&mut self, other: Self) {
+        self.counted += other.counted;
+        self.saved += other.saved;
+    }
+}
+
+impl SubAssign for LeafBytes {
+    fn sub_assign(&mut self, other: Self) {
+        self.counted -= other.counted;
+        self.saved -= other.saved;
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Leaf {
     Open(Open),
@@ -122,7 +147,7 @@ impl Leaf {
     }
 
     /// A leaf of `items`, at most [`LEAF_ITEMS_MAX`] by ascending start. Packed, unless the items are few.
-    pub(super) fn packed(items: &[Item]) -> Self {
+    pub(super) fn of_items(items: &[Item]) -> Self {
         let open = || Self::Open(Open::of(items.len(), items.iter().copied()));
         Packed::of(items).map_or_else(open, Self::Packed)
     }
@@ -134,11 +159,13 @@ impl Leaf {
         }
     }
 
-    /// Memory of the extents and of the room for more, counted as of an open leaf.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> LeafBytes {
         match self {
-            Self::Open(open) => open.bytes(),
-            Self::Packed(packed) => Open::bytes_of(packed.len()),
+            Self::Open(open) => LeafBytes { counted: open.bytes(), saved: 0 },
+            Self::Packed(packed) => {
+                let counted = Open::bytes_of(packed.len());
+                LeafBytes { counted, saved: counted.saturating_sub(packed.bytes()) }
+            }
         }
     }
 
@@ -196,14 +223,10 @@ impl Leaf {
 
     /// Removes the extents at `from..to`.
     pub(super) fn remove(&mut self, from: usize, to: usize) {
-        match self {
-            Self::Open(open) => open.remove(from, to),
-            Self::Packed(_) if from == to => {}
-            // Whoever removes extents may do so for want of memory: the leaf stays packed.
-            Self::Packed(_) => {
-                let rest: Vec<Item> = self.iter_from(0).take(from).chain(self.iter_from(to)).collect();
-                *self = if rest.is_empty() { Self::default() } else { Self::packed(&rest) };
-            }
+        if from == 0 && to == self.len() {
+            *self = Self::default();
+        } else if from < to {
+            self.opened().remove(from, to);
         }
     }
 
@@ -214,12 +237,8 @@ impl Leaf {
 
     /// Takes all extents of `other`, which start behind the extents of `self`. There are [`LEAF_ITEMS_MAX`] in all at most.
     pub(super) fn append(&mut self, other: &Self) {
-        match self {
-            Self::Open(open) => open.append(other.len(), other.iter_from(0)),
-            Self::Packed(_) => {
-                let all: Vec<Item> = self.iter_from(0).chain(other.iter_from(0)).collect();
-                *self = Self::packed(&all);
-            }
+        if other.len() > 0 {
+            self.opened().append(other.len(), other.iter_from(0));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 pub(super) use self::bulk::Bulk;
-use super::leaf::{Item, LEAF_ITEMS_MAX, Leaf};
+use super::leaf::{Item, LEAF_ITEMS_MAX, Leaf, LeafBytes};
 use crate::cache::log::table::Refs;
 use crate::cache::volume::hold;
 
@@ -35,7 +35,7 @@ pub(super) struct ExtentMap {
     /// Sum of [`Item::frames`] over all extents.
     frames: u64,
     /// Sum of [`Leaf::bytes`] over all leaves.
-    leaf_bytes: usize,
+    leaf_bytes: LeafBytes,
 }
 
 impl ExtentMap {
@@ -51,8 +51,14 @@ impl ExtentMap {
         self.frames
     }
 
+    /// Memory of the map, counted as if no leaf were packed.
     pub(super) fn bytes(&self) -> usize {
-        self.leaf_bytes + self.owners.len() * OWNER_BYTES
+        self.leaf_bytes.counted + self.owners.len() * OWNER_BYTES
+    }
+
+    /// The part of [`Self::bytes`] that packed leaves do not take.
+    pub(super) fn saved_bytes(&self) -> usize {
+        self.leaf_bytes.saved
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Item> {
@@ -143,6 +149,7 @@ impl ExtentMap {
         let (from, to) = (item.start, item.end());
         let Some((key, owner)) = self.owners.range_mut(..=from).next_back() else { return false };
         let leaf = &mut owner.leaf;
+        let was_bytes = leaf.bytes();
         let at = leaf.count_before(from);
         if let Some(found) = leaf.get(at)
             && (found.start, found.count) == (from, item.count)
@@ -150,6 +157,8 @@ impl ExtentMap {
             // The same sectors once more, as file systems write. No room is needed, so the leaf may be full.
             refs(found.lost(from, to));
             leaf.replace(at, item);
+            self.leaf_bytes += leaf.bytes();
+            self.leaf_bytes -= was_bytes;
             let gone_sectors = found.data_sectors();
             self.data_sectors =
                 self.data_sectors.saturating_sub(gone_sectors).saturating_add(item.data_sectors());
@@ -182,7 +191,7 @@ impl ExtentMap {
             rest = found.beyond(to);
             end += 1;
         }
-        let (was, was_bytes) = (leaf.len(), leaf.bytes());
+        let was = leaf.len();
         let more_frames = item.frames() + rest.map_or(0, |rest| rest.frames());
         let mut place = at;
         for item in [Some(item), rest].into_iter().flatten() {
@@ -201,7 +210,8 @@ impl ExtentMap {
             self.data_sectors.saturating_sub(gone_sectors).saturating_add(item.data_sectors());
         self.frames = self.frames.saturating_add(more_frames).saturating_sub(gone_frames);
         self.len = self.len - was + leaf.len();
-        self.leaf_bytes = self.leaf_bytes - was_bytes + leaf.bytes();
+        self.leaf_bytes += leaf.bytes();
+        self.leaf_bytes -= was_bytes;
         true
     }
 
@@ -213,7 +223,9 @@ impl ExtentMap {
             let Some(before) = owner.leaf.count_before(from).checked_sub(1) else { continue };
             if let Some(found) = owner.leaf.get(before).filter(|found| found.end() > from) {
                 let head = found.head(from);
+                self.leaf_bytes -= owner.leaf.bytes();
                 owner.leaf.replace(before, head);
+                self.leaf_bytes += owner.leaf.bytes();
                 self.frames = self.frames.saturating_add(head.frames()).saturating_sub(found.frames());
                 self.data_sectors = self.data_sectors.saturating_sub(found.tail(from).data_sectors());
                 refs(found.lost(from, to));
@@ -276,7 +288,8 @@ impl ExtentMap {
             let Some(first) = upper.get(0) else { return };
             (first.start, upper)
         };
-        self.leaf_bytes += owner.leaf.bytes() + leaf.bytes();
+        self.leaf_bytes += owner.leaf.bytes();
+        self.leaf_bytes += leaf.bytes();
         let upper = Owner { leaf, next: owner.next };
         owner.next = key;
         self.owners.insert(key, upper);
@@ -298,10 +311,18 @@ impl ExtentMap {
         if let Some(owner) = self.owners.remove(&key)
             && let Some((_, before)) = self.owners.range_mut(..key).next_back()
         {
-            self.leaf_bytes -= before.leaf.bytes() + owner.leaf.bytes();
+            self.leaf_bytes -= before.leaf.bytes();
+            self.leaf_bytes -= owner.leaf.bytes();
             before.leaf.append(&owner.leaf);
             self.leaf_bytes += before.leaf.bytes();
         }
+    }
+
+    #[cfg(test)]
+    fn sum_of_leaf_bytes(&self) -> LeafBytes {
+        let mut sum = LeafBytes::default();
+        self.owners.values().for_each(|owner| sum += owner.leaf.bytes());
+        sum
     }
 }
 
@@ -345,7 +366,7 @@ mod tests {
                 } else {
                     map.carve(start, start + u64::from(count) * 50, &mut |_| {});
                 }
-                prop_assert_eq!(map.leaf_bytes, map.owners.values().map(|owner| owner.leaf.bytes()).sum::<usize>());
+                prop_assert_eq!(map.leaf_bytes, map.sum_of_leaf_bytes());
                 prop_assert_eq!(map.frames, map.iter().map(|item| item.frames()).sum::<u64>());
                 prop_assert_eq!(map.data_sectors, map.iter().map(|item| item.data_sectors()).sum::<u64>());
             }

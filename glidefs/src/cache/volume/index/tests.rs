@@ -69,6 +69,21 @@ impl Pair {
         }
     }
 
+    /// Makes the index anew from its extents, as a start from a checkpoint does.
+    fn reload(&mut self) {
+        let mut loader = IndexLoader::default();
+        self.refs.clear();
+        self.sectors.clear();
+        let refs = &mut |told: Refs| {
+            *self.refs.entry(told.number).or_default() += i64::from(told.extents);
+            *self.sectors.entry(told.number).or_default() += told.sectors;
+        };
+        for extent in self.index.iter() {
+            assert!(loader.push(&extent, refs), "extents ascend");
+        }
+        self.index = loader.finish(refs);
+    }
+
     fn lookup(&self, from: u64, to: u64) -> Vec<Sector> {
         let mut found = Vec::new();
         let mut next = self.base + from;
@@ -178,6 +193,22 @@ proptest! {
         prop_assert_eq!(ordered.index.max_seq(), pair.index.max_seq());
         let extents: Vec<Extent> = ordered.index.iter().collect();
         prop_assert_eq!(extents, pair.index.iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn inserts_in_any_order_into_a_loaded_index_agree_with_the_model(
+        (base, shuffled) in history(600).prop_flat_map(|(base, extents)| (Just(base), Just(extents).prop_shuffle())),
+        loads in prop::collection::vec(0..600_usize, 1..6)
+    ) {
+        let mut pair = Pair::new(base);
+        for (number, extent) in shuffled.into_iter().enumerate() {
+            if loads.contains(&number) {
+                pair.reload();
+                pair.check();
+            }
+            pair.insert(extent);
+        }
+        pair.check();
     }
 
     #[test]

@@ -142,7 +142,7 @@ const RANGE: FormatError = FormatError::Malformed("an extent beyond the last sec
 const KIND: FormatError = FormatError::Malformed("an extent of an unknown kind");
 
 /// The extents in a body, by first sector. After an error nothing of the body is worth anything.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ExtentReader<'b> {
     export: ExportId,
     last: Seq,

@@ -24,8 +24,26 @@ fn extent() -> impl Strategy<Value = KeptExtent> {
     )
 }
 
+/// An extent with numbers near those of the extents beside, so that all numbers take a byte each.
+fn near_extent() -> impl Strategy<Value = KeptExtent> {
+    let content = prop_oneof![
+        6 => (500..530_u32).prop_map(Kept::Data),
+        1 => Just(Kept::Zero),
+        1 => Just(Kept::Damaged)
+    ];
+    (0..900_u64, 1..60_u64, 1..30_u64, 0..4_u32, content).prop_map(|(start, count, seq, number, content)| {
+        let range = SectorRange::new(start, count).unwrap();
+        KeptExtent { range, seq: Seq(seq), number, content }
+    })
+}
+
 fn extents() -> impl Strategy<Value = Vec<KeptExtent>> {
-    prop::collection::vec(extent(), 0..60).prop_map(|mut extents| {
+    let some = prop_oneof![
+        prop::collection::vec(extent(), 0..60),
+        prop::collection::vec(near_extent(), 0..60),
+        prop::collection::vec(prop_oneof![extent(), near_extent()], 0..60)
+    ];
+    some.prop_map(|mut extents| {
         extents.sort_by_key(|extent| extent.range.start());
         extents
     })

@@ -1,7 +1,7 @@
 //! A packed leaf: extents in one block of memory, each number as the low bytes that differ within the leaf.
 //!
-//! Owns the memory layout. An extent of a log full of writes of 16 KiB takes 6 bytes where the writes came in order, and 12 where the
-//! writes came in any order; an open leaf takes 32. Invariants: a packed leaf is not empty, and never changes; every extent is found
+//! Owns the memory layout. An extent of a log full of writes of 16 KiB mostly takes 6 bytes where the writes came in order, and 12 where
+//! the writes came in any order; an open leaf takes 32. Invariants: a packed leaf is not empty, and never changes; every extent is found
 //! by the place alone, without a look at the others; the block takes no more memory than an open leaf of the same extents.
 
 use super::{Item, LEAF_ITEMS_MAX};
@@ -26,7 +26,7 @@ const WORD_BYTES: usize = 8;
 /// Start and sequence number have 64 bits each, count, segment and sector 32 bits each, and the kind has 8 at most.
 const ITEM_BYTES_MAX: usize = 2 * 8 + 3 * 4 + 1;
 /// From so many extents on the widest numbers take no more memory than in an open leaf.
-const ITEMS_MIN: usize = 24;
+pub(super) const ITEMS_MIN: usize = 24;
 const BYTES_MAX: usize = COLUMNS_AT + LEAF_ITEMS_MAX * ITEM_BYTES_MAX + WORD_BYTES;
 
 const START: usize = 0;
@@ -144,8 +144,7 @@ impl Packed {
     }
 
     /// Memory of the block on the heap.
-    #[cfg(test)]
-    pub(super) fn block_bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         crate::observe::memory::heap_bytes(self.0.len())
     }
 

@@ -43,11 +43,8 @@ fn opened(items: &[Item]) -> Leaf {
 }
 
 /// The memory that `leaf` takes.
-fn block_bytes(leaf: &Leaf) -> usize {
-    match leaf {
-        Leaf::Open(open) => open.bytes(),
-        Leaf::Packed(packed) => packed.block_bytes(),
-    }
+fn taken_bytes(leaf: &Leaf) -> usize {
+    leaf.bytes().counted - leaf.bytes().saved
 }
 
 fn content(leaf: &Leaf) -> Vec<(u64, u64, u32, Backing)> {
@@ -57,13 +54,14 @@ fn content(leaf: &Leaf) -> Vec<(u64, u64, u32, Backing)> {
 proptest! {
     #[test]
     fn a_packed_leaf_answers_as_an_open_one(items in items(), sectors in prop::collection::vec(any::<u64>(), 0..20)) {
-        let (packed, open) = (Leaf::packed(&items), opened(&items));
-        prop_assert_eq!(items.len() < 24, matches!(packed, Leaf::Open(_)));
+        let (packed, open) = (Leaf::of_items(&items), opened(&items));
+        prop_assert_eq!(items.len() < packed::ITEMS_MIN, matches!(packed, Leaf::Open(_)));
         prop_assert_eq!(content(&packed), content(&open));
         prop_assert_eq!((packed.len(), packed.is_full()), (open.len(), open.is_full()));
         prop_assert!(packed.get(items.len()).is_none());
-        prop_assert_eq!(packed.bytes(), open.bytes());
-        prop_assert!(block_bytes(&packed) <= open.bytes(), "{} {}", block_bytes(&packed), open.bytes());
+        prop_assert_eq!(packed.bytes().counted, open.bytes().counted);
+        prop_assert_eq!(packed.bytes().saved == 0, matches!(packed, Leaf::Open(_)));
+        prop_assert_eq!(open.bytes().saved, 0);
         let near = items.iter().flat_map(|item| [item.start.saturating_sub(1), item.start, item.start.saturating_add(1)]);
         for sector in near.chain(sectors).chain([0, u64::MAX]) {
             prop_assert_eq!(packed.count_before(sector), open.count_before(sector), "{}", sector);
@@ -75,26 +73,25 @@ proptest! {
         items in items(),
         changes in prop::collection::vec((0..5_u8, any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..6)
     ) {
-        let (mut packed, mut open) = (Leaf::packed(&items), opened(&items));
+        let (mut packed, mut open) = (Leaf::of_items(&items), opened(&items));
         for (kind, one, other) in changes {
             let len = open.len();
             let (from, to) = (one.index(len + 1), other.index(len + 1));
             let (from, to) = (from.min(to), from.max(to));
             match kind {
                 0 => {
-                    let bytes = (packed.bytes(), block_bytes(&packed));
+                    let counted = packed.bytes().counted;
                     packed.remove(from, to);
                     open.remove(from, to);
-                    prop_assert!(packed.bytes() <= bytes.0, "{} {:?}", packed.bytes(), bytes);
-                    prop_assert!(block_bytes(&packed) <= bytes.1.max(open.bytes()), "{} {:?}", block_bytes(&packed), bytes);
+                    prop_assert!(packed.bytes().counted <= counted, "{:?} {}", packed.bytes(), counted);
                 }
                 1 if len > 0 => {
                     let at = one.index(len);
                     let Some(item) = open.get(at) else { continue };
                     let item = Item { count: 7, seq: Seq(5), backing: Backing::Zero { number: 3 }, ..item };
-                    let bytes = packed.bytes();
+                    let counted = packed.bytes().counted;
                     let (of_packed, of_open) = (packed.replace(at, item), open.replace(at, item));
-                    prop_assert_eq!(packed.bytes(), bytes);
+                    prop_assert_eq!(packed.bytes().counted, counted);
                     prop_assert_eq!(format!("{of_packed:?}"), format!("{of_open:?}"));
                 }
                 2 if len > 0 && len < LEAF_ITEMS_MAX => {
@@ -113,7 +110,7 @@ proptest! {
                     let rest: Vec<Item> = open.iter_from(from).collect();
                     packed.remove(from, len);
                     open.remove(from, len);
-                    packed.append(&Leaf::packed(&rest));
+                    packed.append(&Leaf::of_items(&rest));
                     open.append(&opened(&rest));
                 }
                 _ => {}
@@ -127,7 +124,7 @@ proptest! {
 fn neighbours_of_one_writer_take_few_bytes_in_a_packed_leaf() {
     let of_bytes = |item: &dyn Fn(u32) -> Item| {
         let items: Vec<Item> = (0..64).map(item).collect();
-        block_bytes(&Leaf::packed(&items)) / items.len()
+        taken_bytes(&Leaf::of_items(&items)) / items.len()
     };
     let in_order = |write| Item {
         start: u64::from(write) * 32,
