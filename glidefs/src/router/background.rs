@@ -12,12 +12,14 @@ use super::error::RouterError;
 
 use crate::locks::MutexExt;
 
-/// Runs `work` on export `name` to the end, also when this future is dropped.
-pub(super) async fn finish<T: Send + 'static>(
+/// Runs `work` on export `name` to the end, also when the returned future is dropped. The work begins at once: a future that kept the
+/// work until the first poll would be as large as the work, and so would the future of every caller.
+pub(super) fn finish<T: Send + 'static>(
     name: String,
     work: impl Future<Output = Result<T, RouterError>> + Send + 'static,
-) -> Result<T, RouterError> {
-    tokio::spawn(work).await.map_err(|_| RouterError::Interrupted { name })?
+) -> impl Future<Output = Result<T, RouterError>> {
+    let task = tokio::spawn(work);
+    async move { task.await.map_err(|_| RouterError::Interrupted { name })? }
 }
 
 /// Tasks without a caller, by key.
