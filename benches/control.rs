@@ -50,6 +50,7 @@ async fn serve_api(directory: &Path, router: &Arc<Router>) -> watch::Sender<bool
         daemon: Arc::new(wire::DaemonStatus::default),
         memory: Arc::new(|| None),
         off_thread: OffThread::default(),
+        batch_ended: Arc::default(),
         ready: Readiness::default(),
         started: Instant::now(),
     };

@@ -1,4 +1,4 @@
-//! The data path takes no memory from the heap once warm.
+//! The data path takes no memory from the heap once warm, but for the footer of a segment.
 //!
 //! A counting allocator sees every allocation of the test's own thread; the cache's keeper and other tests have threads of their
 //! own. Requests go the whole way from the check of their bounds to completion, over a real directory; writes replace a fixed

@@ -15,6 +15,7 @@ use data_path::DataPath;
 use glidefs::testing::cache::Volume;
 use glidefs::testing::cache::index::{Backing, Extent, Index, IndexLoader};
 use glidefs::testing::daemon::MemoryHolders;
+use glidefs::testing::observe::{Resident, release_heap};
 use glidefs::testing::units::{SectorRange, Seq};
 
 const EXPORTS: u32 = 2000;
@@ -49,6 +50,17 @@ fn loaded() -> Index {
         assert!(loader.push(&extent, &mut |_| ()), "extents ascend");
     }
     loader.finish(&mut |_| ())
+}
+
+fn free_heap_goes_back_to_the_kernel() {
+    let mut blocks: Vec<Vec<u8>> = (0..512).map(|_| vec![1; 64 << 10]).collect();
+    // The last block keeps the others from the end of the heap.
+    drop(blocks.drain(..511));
+    let before = Resident::now().unwrap().all;
+    release_heap();
+    let after = Resident::now().unwrap().all;
+    assert!(before - after > 16 << 20, "{before} {after}");
+    drop(blocks);
 }
 
 /// Resident memory, and the categories.
@@ -107,4 +119,5 @@ fn the_categories_add_up_to_the_resident_memory_and_the_index_is_as_large_as_the
     let packed = loaded.bytes() - loaded.saved_bytes();
     assert!(agree(grown, packed), "the heap grew by {grown} bytes, and the packed index by {packed}");
     assert!(packed < loaded.bytes() / 2, "{packed} {}", loaded.bytes());
+    free_heap_goes_back_to_the_kernel();
 }

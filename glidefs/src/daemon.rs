@@ -14,12 +14,14 @@
 //! | `collecting` | garbage collection at intervals |
 //! | `figures` | `/v1/status` and `/metrics` |
 //! | `memory` | `/v1/memory`: memory by category |
+//! | `releasing` | when memory goes back to the kernel |
 
 mod cache_setup;
 mod collecting;
 mod error;
 mod figures;
 mod memory;
+mod releasing;
 mod serving;
 mod storage;
 mod store_setup;

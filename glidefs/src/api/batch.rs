@@ -15,7 +15,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{self, StreamExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::body::{JsonBody, discard};
 use super::error::ApiError;
@@ -46,6 +46,15 @@ impl Default for BatchPlaces {
 
 /// The place of a batch, taken before the body is read and kept until the answer ends.
 pub(super) struct Place(#[expect(dead_code, reason = "given back when dropped")] OwnedSemaphorePermit);
+
+/// Tells when dropped that a batch has ended.
+struct Ending(Arc<Notify>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
 
 /// A batch with a place.
 pub(super) struct Placed(Place, BatchRequest);
@@ -119,10 +128,11 @@ fn each<T: Send + 'static>(
     items: Vec<T>,
     work: impl Fn(AppState, T) -> BoxFuture<'static, BatchResult> + Send + 'static,
 ) -> Body {
+    let ending = Ending(Arc::clone(&state.batch_ended));
     let results = stream::iter(items).map(move |item| work(state.clone(), item));
     let chunks = results.buffer_unordered(AT_ONCE).ready_chunks(AT_ONCE);
     Body::from_stream(chunks.map(move |results| {
-        let _kept = &place;
+        let _kept = (&place, &ending);
         Ok::<_, Infallible>(lines(&results))
     }))
 }

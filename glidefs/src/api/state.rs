@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use tokio::sync::Notify;
+
 use super::off_thread::OffThread;
 use super::scrape::{ScrapeStats, Scrapes};
 use super::seats::DoorStats;
@@ -28,6 +30,8 @@ pub struct AppState {
     pub memory: Arc<dyn Fn() -> Option<wire::Memory> + Send + Sync>,
     /// The places for work on all exports.
     pub off_thread: OffThread,
+    /// Told whenever a batch of requests has ended.
+    pub batch_ended: Arc<Notify>,
     /// Whether recovery is done.
     pub ready: Readiness,
     /// When the daemon started.

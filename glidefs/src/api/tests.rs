@@ -14,7 +14,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use super::connection::Patience;
@@ -32,6 +32,7 @@ struct Served {
     tcp: SocketAddr,
     ready: Readiness,
     stats: Arc<ApiStats>,
+    batch_ended: Arc<Notify>,
     stop: watch::Sender<bool>,
     task: JoinHandle<std::io::Result<()>>,
 }
@@ -117,7 +118,7 @@ impl Served {
         let listeners = Listeners::bind(listen, &dir.path().join("run/sock"), access.group).await.unwrap();
         let tcp = listeners.tcp_address().unwrap();
         let ready = Readiness::default();
-        let stats = Arc::<ApiStats>::default();
+        let (stats, batch_ended) = (Arc::<ApiStats>::default(), Arc::<Notify>::default());
         let state = AppState {
             router: Arc::clone(&router),
             metrics: Arc::new(Scrapes::new(encode, Arc::clone(&stats.scrapes))),
@@ -126,12 +127,13 @@ impl Served {
             daemon: Arc::new(|| wire::DaemonStatus { bounce_mode: true, ..wire::DaemonStatus::default() }),
             memory: Arc::new(|| Some(wire::Memory { resident_bytes: 7, ..wire::Memory::default() })),
             off_thread: OffThread::default(),
+            batch_ended: Arc::clone(&batch_ended),
             ready: ready.clone(),
             started: Instant::now(),
         };
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(serve_with(listeners, state, access, patience, stopped));
-        Self { host, router, dir, tcp, ready, stats, stop, task }
+        Self { host, router, dir, tcp, ready, stats, batch_ended, stop, task }
     }
 
     fn socket(&self) -> PathBuf {

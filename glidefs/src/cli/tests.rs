@@ -306,6 +306,7 @@ async fn every_command_reaches_the_daemon() {
         daemon: std::sync::Arc::new(wire::DaemonStatus::default),
         memory: std::sync::Arc::new(|| Some(wire::Memory::default())),
         off_thread: crate::api::OffThread::default(),
+        batch_ended: std::sync::Arc::default(),
         ready: crate::api::Readiness::default(),
         started: std::time::Instant::now(),
     };

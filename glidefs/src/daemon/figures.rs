@@ -73,6 +73,7 @@ impl Parts {
             daemon: Arc::new(daemon),
             memory: Arc::new(move || holders.measure()),
             off_thread: OffThread::default(),
+            batch_ended: Arc::default(),
             ready,
             started: Instant::now(),
         }

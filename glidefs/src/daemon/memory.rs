@@ -40,10 +40,13 @@ impl Holders {
         let resident = Resident::now()?;
         let on_heap = self.on_heap(&self.cache.stats(), self.router.memory_bytes());
         let named: u64 = on_heap.iter().map(|(_, bytes)| bytes).sum();
-        let heap = Heap::now();
-        let allocator =
-            heap.map(|heap| [("heap_other", heap.used.saturating_sub(named)), ("heap_free", heap.free)]);
-        let categories = [("arenas", self.arena_bytes()), ("program", resident.files)].into_iter();
+        let (arenas, heap) = (self.arena_bytes(), Heap::now());
+        let allocator = heap.map(|heap| {
+            // For the allocator, memory that went back to the kernel is still free.
+            let room = resident.all.saturating_sub(arenas + resident.files + heap.used);
+            [("heap_other", heap.used.saturating_sub(named)), ("heap_free", heap.free.min(room))]
+        });
+        let categories = [("arenas", arenas), ("program", resident.files)].into_iter();
         let categories = categories.chain(on_heap).chain(allocator.into_iter().flatten());
         Some(wire::Memory {
             resident_bytes: resident.all,

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::collecting::collect;
 use super::error::DaemonError;
 use super::figures::Parts;
+use super::releasing::Releasing;
 use crate::api::{self, Access, Listeners, Readiness, TokenFile};
 use crate::config::{Config, OnStop};
 use crate::router::Router;
@@ -37,7 +38,9 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
     let listeners = Listeners::bind(config.api.listen.0, &config.api.socket, access.group).await?;
     let ready = Readiness::default();
     let (stop, stopped) = watch::channel(false);
-    let serving = tokio::spawn(api::serve(listeners, parts.state(config, ready.clone()), access, stopped));
+    let state = parts.state(config, ready.clone());
+    let batch_ended = Arc::clone(&state.batch_ended);
+    let serving = tokio::spawn(api::serve(listeners, state, access, stopped));
     let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone()));
     let moves = config.workers.moves;
     let moved = moves.then(|| (Arc::clone(&parts.devices), Arc::clone(&parts.router)));
@@ -51,6 +54,7 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
         ))
     });
 
+    let releasing = Releasing::new(&parts.workers);
     let (begin, has_store) = (Arc::clone(&parts.router), parts.store.is_some());
     let recovering = tokio::spawn(async move {
         let recovery = begin.start().await;
@@ -63,6 +67,7 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
             seconds = recovery.elapsed.as_secs_f64(),
             "every export has what it should have, or waits for the store"
         );
+        releasing.after_start().await;
         ready.set();
         notify(&[NotifyState::Ready]);
         let spread = async {
@@ -75,7 +80,7 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
                 reconcile_with_store(Arc::clone(&begin)).await;
             }
         };
-        tokio::join!(spread, reconcile);
+        tokio::join!(spread, reconcile, releasing.after_batches(&batch_ended));
     });
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),

@@ -1,9 +1,13 @@
-//! The memory of the process, as the kernel and the allocator count the memory.
+//! The memory of the process, as the kernel and the allocator count the memory; and how the allocator keeps memory.
 //!
 //! Does not own whose memory it is: each part of the daemon tells the part's own bytes. Invariant: a figure that cannot be had is
 //! `None`, never 0.
 
+mod release;
+
 use std::fs;
+
+pub use self::release::{release_heap, release_program};
 
 /// Bytes of a block of the heap besides the payload, and the unit of blocks: those of glibc on 64 bits.
 const BLOCK_HEAD_BYTES: usize = 8;
@@ -17,6 +21,8 @@ pub struct Resident {
     pub all: u64,
     /// Pages of files: the program, its libraries, and memory shared with the kernel or other processes.
     pub files: u64,
+    /// Not in RAM, but in swap.
+    pub swapped: u64,
 }
 
 impl Resident {
@@ -31,7 +37,12 @@ impl Resident {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
             line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
         };
-        Some(Self { all: bytes("VmRSS")?, files: bytes("RssFile")?.checked_add(bytes("RssShmem")?)? })
+        Some(Self {
+            all: bytes("VmRSS")?,
+            files: bytes("RssFile")?.checked_add(bytes("RssShmem")?)?,
+            // A kernel without swap says nothing.
+            swapped: bytes("VmSwap").unwrap_or(0),
+        })
     }
 }
 
@@ -102,7 +113,10 @@ mod tests {
     #[test]
     fn resident_memory_is_read_as_the_kernel_writes_it() {
         let status = "Name:\tglidefs\nVmHWM:\t 9 kB\nVmRSS:\t  100 kB\nRssAnon:\t 60 kB\nRssFile:\t 30 kB\nRssShmem:\t 10 kB\n";
-        assert_eq!(Resident::of(status), Some(Resident { all: 100 << 10, files: 40 << 10 }));
+        let expected = Resident { all: 100 << 10, files: 40 << 10, swapped: 0 };
+        assert_eq!(Resident::of(status), Some(expected));
+        let with_swap = format!("{status}VmSwap:\t 3 kB\n");
+        assert_eq!(Resident::of(&with_swap), Some(Resident { swapped: 3 << 10, ..expected }));
         assert_eq!(Resident::of("VmRSS:\t 100 kB\n"), None);
         assert_eq!(Resident::of("VmRSS:\t x kB\nRssFile:\t 1 kB\nRssShmem:\t 1 kB\n"), None);
         assert!(Resident::now().is_some_and(|resident| resident.files > 0 && resident.files < resident.all));

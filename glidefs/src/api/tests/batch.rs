@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -87,6 +89,16 @@ async fn the_operations_of_a_batch_run_at_once() {
     let requests: Vec<_> = (0..8).map(|n| json!({"name": format!("e{n}"), "size": 512})).collect();
     let created = batch(&served, "", json!({ "create": requests })).await;
     assert!(created.values().all(|line| line["export"]["state"] == "serving"), "{created:?}");
+}
+
+#[tokio::test]
+async fn the_end_of_a_batch_is_told() {
+    let served = Served::new().await;
+    let told = || tokio::time::timeout(Duration::from_mins(1), served.batch_ended.notified());
+    served.send("POST", "/v1/batch", "{}").await;
+    batch(&served, "", json!({ "delete": ["a"] })).await;
+    assert!(told().await.is_ok());
+    assert!(served.batch_ended.notified().now_or_never().is_none(), "a refused batch has not begun");
 }
 
 /// Sends a batch to attach `names`, and returns the connection once `begun` exports are being attached.

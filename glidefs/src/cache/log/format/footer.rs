@@ -38,8 +38,8 @@ const ROOM_BYTES_MAX: usize = 1 << 20;
 pub struct FooterBuilder {
     /// The footer so far, with room for the fields that `encode` fills in.
     bytes: Vec<u8>,
-    /// Memory to reserve with the first record, bytes.
-    room: usize,
+    /// Memory to reserve with the first record.
+    room_bytes: usize,
     records: u32,
     /// Where the last record begins.
     last: usize,
@@ -62,17 +62,17 @@ pub struct FooterMark {
 impl FooterBuilder {
     /// A builder of a footer without records.
     pub fn new() -> Self {
-        Self { bytes: vec![0; BODY_AT], room: 0, records: 0, last: BODY_AT }
+        Self { bytes: vec![0; BODY_AT], room_bytes: 0, records: 0, last: BODY_AT }
     }
 
     /// A footer without records. The first record takes the memory for all records of a segment of `segment_frames` frames filled
-    /// with writes: so a segment that waits for a writer takes none, and further records allocate nothing. Many zero ranges, or a
+    /// with writes: so a segment that waits for a writer takes next to none, and further records allocate nothing. Many zero ranges, or a
     /// very long segment, may need more memory.
     pub fn with_room(segment_frames: u32) -> Self {
         // Of all writes of data, a write of one frame in a record with many others takes most of the footer for each frame.
-        let room =
+        let room_bytes =
             (segment_frames as usize).saturating_mul(ENTRY_BYTES + FRAME_CRC_BYTES).min(ROOM_BYTES_MAX);
-        Self { room, ..Self::new() }
+        Self { room_bytes, ..Self::new() }
     }
 
     /// Adds the record appended at frame `position_frames`, which is behind every record added before.
@@ -80,7 +80,7 @@ impl FooterBuilder {
     /// An entry that no record header can hold makes a footer that does not decode; recovery then scans the segment.
     pub fn add_record(&mut self, position_frames: u32, entries: &[Entry], crcs: &[u32]) {
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
-        self.bytes.reserve_exact(std::mem::take(&mut self.room));
+        self.bytes.reserve_exact(std::mem::take(&mut self.room_bytes));
         self.last = self.bytes.len();
         self.bytes.extend_from_slice(&position_frames.to_le_bytes());
         self.bytes.extend_from_slice(&count(crcs.len()));

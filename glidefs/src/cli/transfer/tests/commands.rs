@@ -48,6 +48,7 @@ impl Daemon {
             daemon: Arc::new(wire::DaemonStatus::default),
             memory: Arc::new(|| None),
             off_thread: crate::api::OffThread::default(),
+            batch_ended: Arc::default(),
             ready: Readiness::default(),
             started: std::time::Instant::now(),
         };
