@@ -11,6 +11,9 @@ use super::ranks::Ranks;
 use crate::cache::log::table::SegmentTable;
 use crate::units::{SectorRange, Seq};
 
+/// Unpacking so many bytes of an index takes about as long as touching an extent.
+const UNPACKED_BYTES: u64 = 64;
+
 /// The relation of a layer's content to the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Kind {
@@ -97,9 +100,13 @@ impl Layer {
                 debug_assert!(false, "a part of an extent lies in the extent");
                 return true;
             };
+            let saved_bytes = |layers: [&Self; 2]| layers.map(Self::saved_bytes).iter().sum::<u64>();
+            let saved_before = saved_bytes([&*self, &*to]);
             to.insert(table, part);
             self.remove(table, part.range);
-            left = left.saturating_sub(touched + 1);
+            let unpacked_bytes = saved_before.saturating_sub(saved_bytes([&*self, &*to]));
+            let unpacked = usize::try_from(unpacked_bytes / UNPACKED_BYTES).unwrap_or(usize::MAX);
+            left = left.saturating_sub(touched.saturating_add(unpacked).saturating_add(1));
         }
         self.is_empty()
     }

@@ -260,6 +260,11 @@ mod tests {
         ] {
             assert!(of(kind) >= u64::from(blocks) / EXTENTS_MAX as u64, "{kind}: {holds:?}");
         }
+        // Each of these extents opens a leaf.
+        assert!(
+            of("cut: some put above what was loaded") > 4 * u64::from(blocks) / 64 / EXTENTS_MAX as u64,
+            "{holds:?}"
+        );
         // The clock ticks when asked: the figures are of one call, not of several in a row. `hold` counts what a call looks at.
         assert!(holds.iter().all(|hold| hold.longest == Duration::from_micros(1)), "{holds:?}");
     }
