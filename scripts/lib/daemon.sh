@@ -35,8 +35,17 @@ cleanup() {
 	exit "$status"
 }
 
-# write_config [EXTRA-TOML]: writes the daemon's configuration from CACHE_SIZE, CLEAN_SIZE and GLIDEFS_CACHE_ENGINE, if set.
+# write_config [EXTRA-TOML]: writes the daemon's configuration from CACHE_SIZE, CLEAN_SIZE, GLIDEFS_CACHE_ENGINE and GLIDEFS_BATCH
+# (workers.batch), if set.
 write_config() {
+	local extra=${1:-}
+	case $extra in
+	*'[workers]'*) extra=${extra/'[workers]'/"[workers]
+batch = \"${GLIDEFS_BATCH:-auto}\""} ;;
+	*) extra+="
+[workers]
+batch = \"${GLIDEFS_BATCH:-auto}\"" ;;
+	esac
 	cat >"$WORK/glidefs.toml" <<-TOML
 		[cache]
 		dir = "$WORK/cache"
@@ -48,7 +57,7 @@ write_config() {
 		[api]
 		listen = "127.0.0.1:9470"
 		socket = "$WORK/glidefs.sock"
-		${1:-}
+		$extra
 	TOML
 }
 

@@ -243,6 +243,12 @@ pub const SECTIONS: &[Section] = &[
                 "true or false",
                 "Whether devices are moved between workers when devices have come or gone, or when one worker is much busier than another. A moved device pauses; one with requests that do not end at once stays. Needs Linux 7.1, and devices made with this setting. Otherwise only new devices are placed by load.",
             ),
+            key(
+                "batch",
+                "\"auto\"",
+                "\"auto\", \"on\" or \"off\"",
+                "Which new devices exchange requests and answers with the kernel in batches (Linux 7.0): \"auto\" those with a queue depth of 32 or more, which then cost less CPU under load and less kernel memory. A device keeps the way of its making. Devices which can be moved have batches from Linux 7.3 on.",
+            ),
         ],
     },
     Section {

@@ -13,6 +13,7 @@ use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
 use libublk::io::UblkDev;
 use libublk::{UblkError, UblkFlags, sys};
 
+use super::queue::Mode;
 use crate::router::devices::{DeviceError, DeviceId};
 use crate::units::REQUEST_BYTES_MAX;
 
@@ -52,8 +53,19 @@ impl Opened {
     }
 
     /// Whether the device was made without USER_COPY.
-    pub fn bounce(&self) -> bool {
+    fn bounce(&self) -> bool {
         self.dev.dev_info.flags & u64::from(sys::UBLK_F_USER_COPY) == 0
+    }
+
+    /// How the device's requests travel: as the device was made. `None` for a mode which no daemon makes.
+    pub fn mode(&self) -> Option<Mode> {
+        let batch = self.dev.dev_info.flags & u64::from(sys::UBLK_F_BATCH_IO) != 0;
+        match (self.bounce(), batch) {
+            (false, false) => Some(Mode::UserCopy),
+            (false, true) => Some(Mode::Batch),
+            (true, false) => Some(Mode::Bounce),
+            (true, true) => None,
+        }
     }
 
     /// Whether the kernel can take the device back from this server and give the requests to the next one. A device in bounce mode
@@ -101,8 +113,7 @@ pub struct NewDevice {
     pub queues: u16,
     /// Requests in flight a queue.
     pub depth: u16,
-    /// Whether the device is made without USER_COPY.
-    pub bounce: bool,
+    pub mode: Mode,
     /// Left in the kernel to recognise the device by.
     pub owner_tag: u64,
     pub sectors: u64,
@@ -118,9 +129,11 @@ fn exists(id: DeviceId) -> bool {
 pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
     let mut flags =
         sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE | sys::UBLK_F_CMD_IOCTL_ENCODE;
-    if !new.bounce {
-        flags |= sys::UBLK_F_USER_COPY;
-    }
+    flags |= match new.mode {
+        Mode::UserCopy => sys::UBLK_F_USER_COPY,
+        Mode::Batch => sys::UBLK_F_USER_COPY | sys::UBLK_F_BATCH_IO,
+        Mode::Bounce => 0,
+    };
     if new.quiesce {
         flags |= sys::UBLK_F_QUIESCE;
     }

@@ -28,7 +28,7 @@ use super::control::{self, Info, NewDevice, Opened, State};
 use super::features::Features;
 use super::in_use;
 use super::placement::Placement;
-use super::queue::UblkQueue;
+use super::queue::{Mode, UblkQueue};
 use super::steps::Steps;
 use crate::export::Export;
 use crate::locks::MutexExt;
@@ -39,17 +39,28 @@ use crate::worker::Worker;
 /// How long a device whose server has died may still look served: the kernel lets go of such a device asynchronously.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(20);
 const RELEASE_POLL: Duration = Duration::from_millis(20);
+/// Time for the queues of a stopped device to be let go of before the device is stopped again.
+const STOP_PATIENCE: Duration = Duration::from_secs(1);
 /// Time for the programs which have a removed device open to notice the removal, before the device's number counts as taken.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How new devices are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Without USER_COPY.
+    pub bounce: bool,
+    /// So that the devices can be moved to other workers, if the kernel can.
+    pub moves: bool,
+    /// Queues of this depth and deeper have batches, if the kernel can; `None` for no batches.
+    pub batch_depth_min: Option<u16>,
+}
 
 /// The kernel's ublk devices, served by the workers.
 pub struct UblkDevices {
     workers: Vec<Worker>,
     placement: Placement,
     features: Features,
-    bounce: bool,
-    /// New devices can be moved to other workers, if the kernel can.
-    moves_devices: bool,
+    settings: Settings,
     /// The upper half of every device's owner tag: the number of the cache directory.
     cache_tag: u32,
     steps: Steps,
@@ -66,27 +77,25 @@ pub struct UblkDevices {
 type DeviceKey = (ExportId, DeviceId);
 
 impl UblkDevices {
-    /// Devices served by `workers`. `bounce` asks for devices without USER_COPY; a kernel without USER_COPY always gives such
-    /// devices. With `moves_devices` new devices can be moved to other workers. `cache_tag` tells this cache directory's devices from others; `limit` bounds every control command.
+    /// Devices served by `workers`, new ones made as `settings` ask and the kernel allows. `cache_tag` tells this cache directory's
+    /// devices from others; `limit` bounds every control command.
     pub fn new(
         workers: Vec<Worker>,
         features: Features,
-        bounce: bool,
-        moves_devices: bool,
+        settings: Settings,
         cache_tag: u32,
         limit: Duration,
     ) -> Self {
-        if !bounce && !features.user_copy() {
+        if !settings.bounce && !features.user_copy() {
             tracing::warn!("this kernel has no USER_COPY (Linux 6.5): devices run in bounce mode");
         }
         let placement = Placement::new(workers.len());
-        let bounce = bounce || !features.user_copy();
+        let settings = Settings { bounce: settings.bounce || !features.user_copy(), ..settings };
         Self {
             workers,
             placement,
             features,
-            bounce,
-            moves_devices,
+            settings,
             cache_tag,
             steps: Steps::new(limit),
             hosted: Mutex::default(),
@@ -99,7 +108,23 @@ impl UblkDevices {
 
     /// Whether new devices run in bounce mode.
     pub fn bounce(&self) -> bool {
-        self.bounce
+        self.settings.bounce
+    }
+
+    /// Devices in service whose requests travel in batches.
+    pub fn batched(&self) -> u64 {
+        let hosted = self.hosted.lock_whole();
+        hosted.values().filter(|device| device.mode == Mode::Batch).count() as u64
+    }
+
+    /// The mode of a new device whose queues have this depth.
+    fn mode(&self, depth: u16, quiesce: bool) -> Mode {
+        let can_batch = if quiesce { self.features.batch_quiesce() } else { self.features.batch() };
+        match self.settings.batch_depth_min {
+            _ if self.settings.bounce => Mode::Bounce,
+            Some(min) if can_batch && depth >= min => Mode::Batch,
+            _ => Mode::UserCopy,
+        }
     }
 
     fn owner_tag(&self, export: ExportId) -> u64 {
@@ -120,9 +145,13 @@ impl UblkDevices {
         workers: Option<&[usize]>,
     ) -> Result<DeviceId, DeviceError> {
         let id = opened.id();
+        let Some(mode) = opened.mode() else {
+            let source = std::io::Error::other("the device has batches and no USER_COPY");
+            return Err(DeviceError::Kernel { command: "opening", path: id.path(), source });
+        };
         export.volume().allow_waits();
         let stay = if opened.can_be_moved() { Stay::Movable } else { Stay::Fixed };
-        let mut hosted = Hosted::new(Arc::clone(&export), opened.queues(), stay);
+        let mut hosted = Hosted::new(Arc::clone(&export), opened.queues(), mode, stay);
         let armed = self.arm(&export, &opened, workers.unwrap_or_default(), &mut hosted).await;
         // When a queue could not be armed, the queues armed before are let go of like those of a device in service.
         self.host((export.id(), id), hosted);
@@ -146,13 +175,13 @@ impl UblkDevices {
         wanted: &[usize],
         hosted: &mut Hosted,
     ) -> Result<(), DeviceError> {
-        let id = opened.id();
+        let (id, mode) = (opened.id(), hosted.mode);
         let fail = |source| DeviceError::Kernel { command: "mapping the queues", path: id.path(), source };
         let char_device = Arc::new(opened.char_device().map_err(fail)?);
         let commands = Commands::new(self.features.ioctl_encoded());
         let queue = |queue_id| {
             let (export, char_device) = (Arc::clone(export), Arc::clone(&char_device));
-            UblkQueue::new(export, id.0, queue_id, opened.depth(), commands, char_device, opened.bounce())
+            UblkQueue::new(export, id.0, queue_id, opened.depth(), commands, char_device, mode)
         };
         // All queues are made before the first is armed: the kernel gives the armed tags of a device that was taken over back
         // only when this process ends.
@@ -198,10 +227,10 @@ impl UblkDevices {
         self.rests.forget((export, id));
         let is_own = self.info((export, id)).await?.is_some();
         let existed = is_own && self.steps.on("STOP_DEV", id, move || control::stop(id)).await?;
-        self.let_go((export, id), self.steps.limit()).await?;
         if !existed {
-            return Ok(());
+            return self.let_go((export, id), self.steps.limit()).await;
         }
+        self.let_go_of_stopped((export, id)).await?;
         self.steps.on("DEL_DEV", id, move || control::delete(id)).await?;
         if !self.is_free(id).await {
             tracing::warn!(
@@ -210,6 +239,22 @@ impl UblkDevices {
             );
         }
         Ok(())
+    }
+
+    /// Returns when no worker refers to a device which has been stopped. The kernel takes the commands of a queue back once for each
+    /// STOP_DEV, and leaves the one which delivers batches where that command is just looking for requests.
+    async fn let_go_of_stopped(&self, key: DeviceKey) -> Result<(), DeviceError> {
+        let deadline = tokio::time::Instant::now() + self.steps.limit();
+        loop {
+            let patience = STOP_PATIENCE.min(self.steps.limit());
+            match self.let_go(key, patience).await {
+                Err(DeviceError::TimedOut { .. }) if tokio::time::Instant::now() < deadline => {
+                    let id = key.1;
+                    self.steps.on("STOP_DEV", id, move || control::stop(id)).await?;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Returns when no worker refers to a device which has been stopped or quiesced, or is gone. Waits `patience` for each queue.
@@ -269,14 +314,15 @@ impl Devices for UblkDevices {
         preferred: Option<DeviceId>,
     ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
         async move {
+            let quiesce = self.settings.moves && self.features.quiesce();
             let new = NewDevice {
                 preferred,
                 queues: options.queues,
                 depth: options.queue_depth,
-                bounce: self.bounce,
+                mode: self.mode(options.queue_depth, quiesce),
                 owner_tag: self.owner_tag(export.id()),
                 sectors: export.sectors(),
-                quiesce: self.moves_devices && self.features.quiesce(),
+                quiesce,
             };
             let opened = self.steps.making("ADD_DEV", move || control::add(new), control::take_back).await?;
             let key = (export.id(), opened.id());

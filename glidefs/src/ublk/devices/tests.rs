@@ -4,6 +4,7 @@ use super::*;
 use crate::cache::Volume;
 
 const STEP_LIMIT: Duration = Duration::from_secs(10);
+const SETTINGS: Settings = Settings { bounce: true, moves: true, batch_depth_min: None };
 
 fn key(number: u32) -> DeviceKey {
     (ExportId(number), DeviceId(4_000_000 + number))
@@ -13,7 +14,7 @@ fn key(number: u32) -> DeviceKey {
 fn crowded(count: u32) -> UblkDevices {
     let devices = UblkDevices {
         placement: Placement::new(2),
-        ..UblkDevices::new(Vec::new(), Features::none(), true, true, 1, STEP_LIMIT)
+        ..UblkDevices::new(Vec::new(), Features::none(), SETTINGS, 1, STEP_LIMIT)
     };
     (1..=count).for_each(|number| serve_on_first(&devices, number));
     devices
@@ -22,7 +23,7 @@ fn crowded(count: u32) -> UblkDevices {
 fn serve_on_first(devices: &UblkDevices, number: u32) {
     let id = ExportId(number);
     let export = Arc::new(Export::new(id, format!("e-{number}"), 1 << 20, Arc::new(Volume::new(id))));
-    let mut hosted = Hosted::new(export, 1, Stay::Movable);
+    let mut hosted = Hosted::new(export, 1, Mode::UserCopy, Stay::Movable);
     hosted.workers.push(0);
     devices.placement.put(0);
     devices.host(key(number), hosted);

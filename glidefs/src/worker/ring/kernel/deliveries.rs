@@ -22,11 +22,11 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 pub(super) const GROUP: u16 = 0;
 /// Buffers in the group, a power of two. A queue with requests takes one for each time that the kernel delivers.
 const BUFFERS: u16 = 1024;
-/// Values which fit in a buffer: the tags of a queue of usual depth. More come in the next buffer.
-const VALUES: usize = 64;
-const BUFFER_BYTES: usize = VALUES * size_of::<u16>();
+/// A buffer holds the tags of a queue of usual depth. More come in the next buffer.
+const BUFFER_BYTES: u32 = 128;
+const VALUES: usize = BUFFER_BYTES as usize / size_of::<u16>();
 const RING_BYTES: usize = BUFFERS as usize * size_of::<BufRingEntry>();
-const BYTES: NonZeroUsize = match NonZeroUsize::new(RING_BYTES + BUFFERS as usize * BUFFER_BYTES) {
+const BYTES: NonZeroUsize = match NonZeroUsize::new(RING_BYTES + BUFFERS as usize * BUFFER_BYTES as usize) {
     Some(bytes) => bytes,
     None => unreachable!(),
 };
@@ -90,7 +90,7 @@ impl Deliveries {
     fn buffer(&self, buffer: u16) -> NonNull<u8> {
         assert!(buffer < BUFFERS, "buffer {buffer} of {BUFFERS}");
         // SAFETY: the mapping has BUFFERS buffers behind the ring, and `buffer` is below BUFFERS.
-        unsafe { self.start.add(RING_BYTES + usize::from(buffer) * BUFFER_BYTES) }
+        unsafe { self.start.add(RING_BYTES + usize::from(buffer) * BUFFER_BYTES as usize) }
     }
 
     fn give(&mut self, buffer: u16) {
@@ -100,7 +100,7 @@ impl Deliveries {
         // descriptors, and none from the tail on.
         let descriptor = unsafe { self.start.cast::<BufRingEntry>().add(place).as_mut() };
         descriptor.set_addr(address);
-        descriptor.set_len(BUFFER_BYTES as u32);
+        descriptor.set_len(BUFFER_BYTES);
         descriptor.set_bid(buffer);
         self.tail = self.tail.wrapping_add(1);
     }
@@ -115,4 +115,4 @@ impl Drop for Deliveries {
     }
 }
 
-const _: () = assert!(BUFFERS.is_power_of_two() && size_of::<BufRingEntry>() == 16 && BUFFER_BYTES % 2 == 0);
+const _: () = assert!(BUFFERS.is_power_of_two() && size_of::<BufRingEntry>() == 16);
