@@ -24,7 +24,7 @@ const TAG_BYTES: u8 = 2;
 /// A `struct ublk_elem_header { __u16 tag, buf_index; __s32 result; }` of a device without registered buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Element {
-    /// The tag.
+    /// Names the request, among those of the queue.
     pub tag: u16,
     /// The result of the tag's request.
     pub result: i32,
