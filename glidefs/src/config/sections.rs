@@ -202,9 +202,9 @@ pub enum BatchSetting {
     /// Those with queues deep enough for batches to pay.
     #[default]
     Auto,
-    /// All devices.
+    /// All devices, whatever their depth.
     On,
-    /// No device.
+    /// No device, as before Linux 7.0.
     Off,
 }
 

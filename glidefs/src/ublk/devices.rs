@@ -47,7 +47,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 /// How new devices are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Without USER_COPY.
+    /// With a buffer for each tag instead of USER_COPY.
     pub bounce: bool,
     /// So that the devices can be moved to other workers, if the kernel can.
     pub moves: bool,

@@ -26,7 +26,7 @@ const TAG_BYTES: u8 = 2;
 pub struct Element {
     /// Names the request, among those of the queue.
     pub tag: u16,
-    /// The result of the tag's request.
+    /// Bytes moved by the tag's request, or an errno below 0.
     pub result: i32,
 }
 
@@ -37,7 +37,7 @@ impl Element {
         u64::from_ne_bytes([tag0, tag1, 0, 0, r0, r1, r2, r3])
     }
 
-    /// The element behind [`encode`](Self::encode).
+    /// The element which [`encode`](Self::encode) made into a number.
     pub fn decode(element: u64) -> Self {
         let [tag0, tag1, _, _, r0, r1, r2, r3] = element.to_ne_bytes();
         Self { tag: u16::from_ne_bytes([tag0, tag1]), result: i32::from_ne_bytes([r0, r1, r2, r3]) }

@@ -30,7 +30,6 @@ pub(super) struct Batch {
     /// A bit for each tag with a request in the worker's hands.
     held: Box<[u64]>,
     held_count: u16,
-    /// Answers of this turn.
     answers: Vec<u64>,
     /// Commands with answers that have not completed.
     commits: usize,
@@ -48,7 +47,6 @@ enum State {
 
 /// What a completed command leaves.
 pub(super) struct Returned {
-    /// An empty vector.
     pub elements: Vec<u64>,
     /// Whether answers must be given again which the kernel has not looked at, and none were gathered before.
     pub has_answers: bool,
@@ -68,7 +66,6 @@ impl Batch {
         }
     }
 
-    /// Arms all tags.
     pub fn prepare<C>(
         &mut self,
         ring: &mut Ring<C>,

@@ -60,18 +60,18 @@ pub struct Completion<C> {
 /// A completion of a command or of an operation.
 #[derive(Debug)]
 pub enum Event<C> {
-    /// News of a command.
+    /// A command has news for its owner.
     Command {
         /// The token given with the command.
         token: u64,
-        /// The news.
+        /// What has become of the command.
         outcome: Outcome,
     },
     /// An operation started with [`Ring::start`](super::Ring::start).
     Operation(Completion<C>),
 }
 
-/// News of a command.
+/// What has become of a command, in the order in which the kernel told.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A command pushed with [`Ring::command`](super::Ring::command) has ended, with the kernel's result as in the completion queue's

@@ -9,14 +9,12 @@ use crate::worker::driver::BatchCommands;
 
 const DEVICE: u32 = 7;
 
-/// The worker's end.
 struct BatchQueue {
     inner: PipeQueue,
     pipe: File,
     kernel: Arc<Kernel>,
 }
 
-/// The part of the kernel.
 #[derive(Default)]
 struct Kernel {
     /// The number of elements which each commit under way has done.
