@@ -83,7 +83,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         crate::ublk::Settings {
             bounce: config.bounce_mode,
             moves: config.workers.moves,
-            batch_depth_min: config.workers.batch.depth_min(),
+            batch: config.workers.batch,
         },
         cache.tag(),
         config.control.command_timeout.0,

@@ -191,35 +191,8 @@ pub struct WorkersSection {
     /// Whether devices are moved between workers.
     #[serde(rename = "move")]
     pub moves: bool,
-    /// Which devices exchange requests with the kernel in batches.
-    pub batch: BatchSetting,
-}
-
-/// Which devices exchange requests with the kernel in batches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum BatchSetting {
-    /// Those with queues deep enough for batches to pay.
-    #[default]
-    Auto,
-    /// All devices, whatever their depth.
-    On,
-    /// No device, as before Linux 7.0.
-    Off,
-}
-
-impl BatchSetting {
-    /// The depth from which batches pay (docs/benchmarks.md, "Batches").
-    const PAYS_FROM_DEPTH: u16 = 32;
-
-    /// The least depth of queues with batches; `None` for no batches.
-    pub fn depth_min(self) -> Option<u16> {
-        match self {
-            Self::Auto => Some(Self::PAYS_FROM_DEPTH),
-            Self::On => Some(1),
-            Self::Off => None,
-        }
-    }
+    /// Whether new devices exchange requests with the kernel in batches.
+    pub batch: bool,
 }
 
 /// The section `[buffers]` of the file.

@@ -51,8 +51,8 @@ pub struct Settings {
     pub bounce: bool,
     /// So that the devices can be moved to other workers, if the kernel can.
     pub moves: bool,
-    /// Queues of this depth and deeper have batches, if the kernel can; `None` for no batches.
-    pub batch_depth_min: Option<u16>,
+    /// So that requests and answers travel in batches, if the kernel can, and the devices cannot be moved.
+    pub batch: bool,
 }
 
 /// The kernel's ublk devices, served by the workers.
@@ -91,7 +91,7 @@ impl UblkDevices {
         }
         let placement = Placement::new(workers.len());
         let settings = Settings { bounce: settings.bounce || !features.user_copy(), ..settings };
-        Self {
+        let devices = Self {
             workers,
             placement,
             features,
@@ -103,7 +103,13 @@ impl UblkDevices {
             busy: Mutex::default(),
             moves: AtomicU64::new(0),
             moves_failed: AtomicU64::new(0),
+        };
+        if settings.batch && devices.mode() != Mode::Batch {
+            tracing::warn!(
+                "new devices have no batches: batches need Linux 7.1, USER_COPY, and devices that are not moved"
+            );
         }
+        devices
     }
 
     /// Whether new devices run in bounce mode.
@@ -117,13 +123,18 @@ impl UblkDevices {
         hosted.values().filter(|device| device.mode == Mode::Batch).count() as u64
     }
 
-    /// The mode of a new device whose queues have this depth.
-    fn mode(&self, depth: u16, quiesce: bool) -> Mode {
-        let can_batch = if quiesce { self.features.batch_quiesce() } else { self.features.batch() };
-        match self.settings.batch_depth_min {
-            _ if self.settings.bounce => Mode::Bounce,
-            Some(min) if can_batch && depth >= min => Mode::Batch,
-            _ => Mode::UserCopy,
+    /// Whether the kernel can take a new device back, for other workers.
+    fn makes_movable(&self) -> bool {
+        self.settings.moves && self.features.quiesce()
+    }
+
+    /// The mode of a new device. A device with batches cannot be moved.
+    fn mode(&self) -> Mode {
+        let Settings { bounce, batch, .. } = self.settings;
+        match bounce {
+            true => Mode::Bounce,
+            false if batch && self.features.batch() && !self.makes_movable() => Mode::Batch,
+            false => Mode::UserCopy,
         }
     }
 
@@ -314,15 +325,14 @@ impl Devices for UblkDevices {
         preferred: Option<DeviceId>,
     ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
         async move {
-            let quiesce = self.settings.moves && self.features.quiesce();
             let new = NewDevice {
                 preferred,
                 queues: options.queues,
                 depth: options.queue_depth,
-                mode: self.mode(options.queue_depth, quiesce),
+                mode: self.mode(),
                 owner_tag: self.owner_tag(export.id()),
                 sectors: export.sectors(),
-                quiesce,
+                quiesce: self.makes_movable(),
             };
             let opened = self.steps.making("ADD_DEV", move || control::add(new), control::take_back).await?;
             let key = (export.id(), opened.id());

@@ -14,25 +14,19 @@ const BROKEN: &[(&str, &str)] = &[
     ("7.0.14", "control commands can be lost"),
 ];
 
-/// The first release in which a device with batches is known to come back after QUIESCE_DEV. No feature tells: before, the driver may
-/// fail every request of such a device for ever.
-const BATCH_QUIESCE_SINCE: (u32, u32) = (7, 3);
-
 /// The features which matter to glidefs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     bits: u64,
     /// Whether the driver is known to be broken.
     is_broken: bool,
-    /// Whether the kernel is [`BATCH_QUIESCE_SINCE`] or later.
-    brings_batches_back: bool,
 }
 
 impl Features {
-    /// A kernel without any feature.
+    /// A kernel with these features.
     #[cfg(test)]
-    pub fn none() -> Self {
-        Self { bits: 0, is_broken: false, brings_batches_back: false }
+    pub fn of(bits: &[u32]) -> Self {
+        Self { bits: bits.iter().copied().map(u64::from).sum(), is_broken: false }
     }
 
     /// Asks the driver. A driver too old to be asked (before Linux 6.5) has no feature.
@@ -48,12 +42,7 @@ impl Features {
                 return Err(DeviceError::Kernel { command: "opening", path: CONTROL_PATH.into(), source });
             }
         }
-        let release = release();
-        Ok(Self {
-            bits: UblkCtrl::get_features().unwrap_or(0),
-            is_broken: warn_of_broken_kernel(&release),
-            brings_batches_back: version(&release).is_some_and(|version| version >= BATCH_QUIESCE_SINCE),
-        })
+        Ok(Self { bits: UblkCtrl::get_features().unwrap_or(0), is_broken: warn_of_broken_kernel() })
     }
 
     /// Whether requests' bytes can be moved with `pread` and `pwrite` on the character device (Linux 6.5).
@@ -73,14 +62,11 @@ impl Features {
         self.has(sys::UBLK_F_QUIESCE) && self.has(sys::UBLK_F_SHMEM_ZC) && !self.is_broken
     }
 
-    /// Whether requests and answers can travel in batches (Linux 7.0). Not used on kernels known to be broken.
+    /// Whether requests and answers can travel in batches, and the next server can take such a device over without harm. The commands
+    /// are there since Linux 7.0, which has the defect that [`quiesce`](Self::quiesce) names. Not used on kernels known to be broken.
     pub fn batch(self) -> bool {
-        self.has(sys::UBLK_F_BATCH_IO) && self.user_copy() && !self.is_broken
-    }
-
-    /// Whether a device with batches can be taken back from its server without harm.
-    pub fn batch_quiesce(self) -> bool {
-        self.batch() && self.quiesce() && self.brings_batches_back
+        let needed = [sys::UBLK_F_BATCH_IO, sys::UBLK_F_USER_COPY, sys::UBLK_F_SHMEM_ZC];
+        needed.into_iter().all(|bit| self.has(bit)) && !self.is_broken
     }
 
     /// Whether commands are ioctl-encoded (Linux 6.4).
@@ -93,20 +79,10 @@ impl Features {
     }
 }
 
-/// The release of the running kernel, e.g. `7.3.4+deb13-amd64`.
-fn release() -> String {
-    nix::sys::utsname::uname()
-        .map_or_else(|_| String::new(), |it| it.release().to_string_lossy().into_owned())
-}
-
-/// The first two numbers of a release.
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|it: char| !it.is_ascii_digit()).map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-}
-
-/// Whether `release` is one of [`BROKEN`].
-fn warn_of_broken_kernel(release: &str) -> bool {
+/// Whether the running kernel is one of [`BROKEN`].
+fn warn_of_broken_kernel() -> bool {
+    let Ok(uname) = nix::sys::utsname::uname() else { return false };
+    let release = uname.release().to_string_lossy();
     let version = release.split(['-', '+']).next().unwrap_or_default();
     let known = BROKEN.iter().find(|(broken, _)| *broken == version);
     if let Some((_, what)) = known {
@@ -120,23 +96,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_are_used_with_quiesce_only_where_such_devices_come_back() {
-        let bits = [sys::UBLK_F_BATCH_IO, sys::UBLK_F_USER_COPY, sys::UBLK_F_QUIESCE, sys::UBLK_F_SHMEM_ZC];
-        let features = |release: &str| Features {
-            bits: bits.into_iter().map(u64::from).sum(),
-            is_broken: warn_of_broken_kernel(release),
-            brings_batches_back: version(release).is_some_and(|version| version >= BATCH_QUIESCE_SINCE),
-        };
-        for (release, expected) in [
-            ("7.0.14", (false, false)),
-            ("7.1.2-1-amd64", (true, false)),
-            ("7.3.4+deb13-amd64", (true, true)),
-            ("7.10.0-rc1", (true, true)),
-            ("8.0.0", (true, true)),
-            ("unknown", (true, false)),
-        ] {
-            assert_eq!((features(release).batch(), features(release).batch_quiesce()), expected, "{release}");
+    fn batches_need_user_copy_and_a_kernel_whose_devices_can_be_taken_over() {
+        let all = [sys::UBLK_F_BATCH_IO, sys::UBLK_F_USER_COPY, sys::UBLK_F_SHMEM_ZC];
+        assert!(Features::of(&all).batch());
+        for missing in 0..all.len() {
+            let some: Vec<u32> = all.into_iter().filter(|bit| *bit != all[missing]).collect();
+            assert!(!Features::of(&some).batch(), "without {:#x}", all[missing]);
         }
-        assert!(!Features::none().batch());
+        assert!(!Features { is_broken: true, ..Features::of(&all) }.batch());
     }
 }

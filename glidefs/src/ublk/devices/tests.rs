@@ -1,10 +1,12 @@
 //! Choices and tries of moves, on a machine that needs no ublk driver: no device of these numbers exists.
 
+use libublk::sys;
+
 use super::*;
 use crate::cache::Volume;
 
 const STEP_LIMIT: Duration = Duration::from_secs(10);
-const SETTINGS: Settings = Settings { bounce: true, moves: true, batch_depth_min: None };
+const SETTINGS: Settings = Settings { bounce: true, moves: true, batch: false };
 
 fn key(number: u32) -> DeviceKey {
     (ExportId(number), DeviceId(4_000_000 + number))
@@ -14,7 +16,7 @@ fn key(number: u32) -> DeviceKey {
 fn crowded(count: u32) -> UblkDevices {
     let devices = UblkDevices {
         placement: Placement::new(2),
-        ..UblkDevices::new(Vec::new(), Features::none(), SETTINGS, 1, STEP_LIMIT)
+        ..UblkDevices::new(Vec::new(), Features::of(&[]), SETTINGS, 1, STEP_LIMIT)
     };
     (1..=count).for_each(|number| serve_on_first(&devices, number));
     devices
@@ -27,6 +29,24 @@ fn serve_on_first(devices: &UblkDevices, number: u32) {
     hosted.workers.push(0);
     devices.placement.put(0);
     devices.host(key(number), hosted);
+}
+
+#[tokio::test]
+async fn a_new_device_has_batches_where_asked_for_and_only_if_no_move_is_asked_for() {
+    let old = [sys::UBLK_F_USER_COPY, sys::UBLK_F_BATCH_IO];
+    let new = [&old[..], &[sys::UBLK_F_SHMEM_ZC, sys::UBLK_F_QUIESCE]].concat();
+    let asked = Settings { bounce: false, moves: false, batch: true };
+    for (features, settings, expected) in [
+        (&new[..], asked, Mode::Batch),
+        (&new, Settings { batch: false, ..asked }, Mode::UserCopy),
+        (&new, Settings { bounce: true, ..asked }, Mode::Bounce),
+        (&new, Settings { moves: true, ..asked }, Mode::UserCopy),
+        (&old, asked, Mode::UserCopy),
+        (&[], asked, Mode::Bounce),
+    ] {
+        let devices = UblkDevices::new(Vec::new(), Features::of(features), settings, 1, STEP_LIMIT);
+        assert_eq!(devices.mode(), expected, "{settings:?}");
+    }
 }
 
 fn stay(devices: &UblkDevices, number: u32) -> Stay {

@@ -6,8 +6,8 @@
 //! meets the kernel's walk over the tags: the walk takes back each armed tag, but not a tag that is armed in the middle of the
 //! walk, or after. When the queue leaves, the kernel gets nothing any more: whatever was kept or set aside is the kernel's again
 //! with the end of the queue, and the kernel gives these requests to the next worker. A request is therefore carried out twice at
-//! most and acknowledged once, as after the death of a daemon. A queue with batches leaves in the same way: the answers of the turn go
-//! to the kernel before the pause, and the kernel's walk ends the command that delivers tags.
+//! most and acknowledged once, as after the death of a daemon. A queue with batches can be paused and can leave as well, but `ublk` moves
+//! no device with batches.
 //!
 //! Owns what is kept and set aside. Does not own the moment of each step (`ublk`). Invariants: a queue is let go of only when each
 //! request that this worker began has ended here, so nothing of such a request can follow what the next worker does; a queue that
