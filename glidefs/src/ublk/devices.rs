@@ -39,7 +39,7 @@ use crate::worker::Worker;
 /// How long a device whose server has died may still look served: the kernel lets go of such a device asynchronously.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(20);
 const RELEASE_POLL: Duration = Duration::from_millis(20);
-/// Time for the queues of a stopped device to be let go of before the device is stopped again.
+/// Time for the queues of a stopped device with batches to be let go of before the device is stopped again.
 const STOP_PATIENCE: Duration = Duration::from_secs(1);
 /// Time for the programs which have a removed device open to notice the removal, before the device's number counts as taken.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
@@ -237,11 +237,12 @@ impl UblkDevices {
         self.end_waits((export, id)).await;
         self.rests.forget((export, id));
         let is_own = self.info((export, id)).await?.is_some();
-        let existed = is_own && self.steps.on("STOP_DEV", id, move || control::stop(id)).await?;
+        let stop = || self.steps.on("STOP_DEV", id, move || control::stop(id));
+        let existed = is_own && stop().await?;
         if !existed {
             return self.let_go((export, id), self.steps.limit()).await;
         }
-        self.let_go_of_stopped((export, id)).await?;
+        self.let_go_of_stopped((export, id), stop).await?;
         self.steps.on("DEL_DEV", id, move || control::delete(id)).await?;
         if !self.is_free(id).await {
             tracing::warn!(
@@ -253,18 +254,29 @@ impl UblkDevices {
     }
 
     /// Returns when no worker refers to a device which has been stopped. The kernel takes the commands of a queue back once for each
-    /// STOP_DEV, and leaves the one which delivers batches where that command is just looking for requests.
-    async fn let_go_of_stopped(&self, key: DeviceKey) -> Result<(), DeviceError> {
-        let deadline = tokio::time::Instant::now() + self.steps.limit();
-        loop {
-            let patience = STOP_PATIENCE.min(self.steps.limit());
-            match self.let_go(key, patience).await {
-                Err(DeviceError::TimedOut { .. }) if tokio::time::Instant::now() < deadline => {
-                    let id = key.1;
-                    self.steps.on("STOP_DEV", id, move || control::stop(id)).await?;
+    /// STOP_DEV, and leaves the one which delivers batches where that command is just looking for requests. So a device with batches
+    /// is stopped again and again with `stop`.
+    async fn let_go_of_stopped<S>(&self, key: DeviceKey, stop: impl Fn() -> S) -> Result<(), DeviceError>
+    where
+        S: Future<Output = Result<bool, DeviceError>>,
+    {
+        let let_go = self.let_go(key, self.steps.limit());
+        if self.hosted.lock_whole().get(&key).is_none_or(|hosted| hosted.mode != Mode::Batch) {
+            return let_go.await;
+        }
+        let stop_again = async {
+            loop {
+                tokio::time::sleep(STOP_PATIENCE).await;
+                if let Err(error) = stop().await {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::debug!(device_id = key.1.0, error, "a stopped device is not stopped again");
                 }
-                done => return done,
             }
+        };
+        tokio::select! {
+            biased;
+            let_go = let_go => let_go,
+            () = stop_again => Ok(()),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Choices and tries of moves, on a machine that needs no ublk driver: no device of these numbers exists.
 
+use std::sync::atomic::Ordering;
+
 use libublk::sys;
 
 use super::*;
@@ -22,10 +24,13 @@ fn crowded(count: u32) -> UblkDevices {
     devices
 }
 
-fn serve_on_first(devices: &UblkDevices, number: u32) {
+fn export(number: u32) -> Arc<Export> {
     let id = ExportId(number);
-    let export = Arc::new(Export::new(id, format!("e-{number}"), 1 << 20, Arc::new(Volume::new(id))));
-    let mut hosted = Hosted::new(export, 1, Mode::UserCopy, Stay::Movable);
+    Arc::new(Export::new(id, format!("e-{number}"), 1 << 20, Arc::new(Volume::new(id))))
+}
+
+fn serve_on_first(devices: &UblkDevices, number: u32) {
+    let mut hosted = Hosted::new(export(number), 1, Mode::UserCopy, Stay::Movable);
     hosted.workers.push(0);
     devices.placement.put(0);
     devices.host(key(number), hosted);
@@ -47,6 +52,48 @@ async fn a_new_device_has_batches_where_asked_for_and_only_if_no_move_is_asked_f
         let devices = UblkDevices::new(Vec::new(), Features::of(features), settings, 1, STEP_LIMIT);
         assert_eq!(devices.mode(), expected, "{settings:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_device_with_batches_is_stopped_again_and_the_error_names_the_whole_wait() {
+    let devices = crowded(0);
+    for (mode, expected) in [(Mode::UserCopy, 0), (Mode::Bounce, 0), (Mode::Batch, 9)] {
+        let (_kept, gone) = tokio::sync::oneshot::channel();
+        let mut hosted = Hosted::new(export(1), 1, mode, Stay::Fixed);
+        hosted.armed(gone);
+        devices.host(key(1), hosted);
+        let stops = AtomicU64::new(0);
+        let stop = || async { Ok(stops.fetch_add(1, Ordering::Relaxed) > 0) };
+        let result = devices.let_go_of_stopped(key(1), stop).await;
+        let seconds = STEP_LIMIT.as_secs();
+        assert!(
+            matches!(result, Err(DeviceError::TimedOut { seconds: s, .. }) if s == seconds),
+            "{result:?}"
+        );
+        assert_eq!(stops.into_inner(), expected, "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_with_batches_is_let_go_of_when_its_queues_are_gone() {
+    let devices = crowded(0);
+    let (queue, gone) = tokio::sync::oneshot::channel();
+    let mut hosted = Hosted::new(export(1), 1, Mode::Batch, Stay::Fixed);
+    hosted.armed(gone);
+    devices.host(key(1), hosted);
+    let queue = Mutex::new(Some(queue));
+    // The first STOP_DEV after the one before fails, the second ends the queue.
+    let tries = AtomicU64::new(0);
+    let stop = || async {
+        if tries.fetch_add(1, Ordering::Relaxed) == 0 {
+            return Err(DeviceError::NotFound { path: key(1).1.path() });
+        }
+        drop(queue.lock().unwrap().take());
+        Ok(true)
+    };
+    devices.let_go_of_stopped(key(1), stop).await.unwrap();
+    assert_eq!(tries.into_inner(), 2);
+    assert!(!devices.is_hosted(key(1)));
 }
 
 fn stay(devices: &UblkDevices, number: u32) -> Stay {
