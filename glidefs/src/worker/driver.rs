@@ -55,14 +55,14 @@ pub trait BatchCommands {
     /// The tag which `element` names.
     fn tag(&self, element: u64) -> u16;
 
-    /// The command which arms the tags of `elements`, all or none. Sent once, and ends with 0.
+    /// The command which arms the tags of `elements`, all or none. Sent once; ends with 0, or with an error when no tag is armed.
     fn prepare(&self, fixed: u32, elements: &[u64]) -> squeue::Entry;
 
-    /// The command which gives the results of `elements` and arms the tags again. Ends at once, with the number of elements done;
-    /// the next element was refused, and those behind were not looked at.
+    /// The command which gives the results of `elements` and arms the tags again. Ends at once. The first elements are done, as many as
+    /// [`done`](Self::done) says, and those behind have changed nothing.
     fn commit(&self, fixed: u32, elements: &[u64]) -> squeue::Entry;
 
-    /// The number of elements which a commit with this result has done.
+    /// The number of elements which a commit with this result has done. An error is about the first element, or about the whole command.
     fn done(&self, result: i32) -> Result<usize, i32>;
 
     /// The command which delivers the tags with requests into the ring's group of buffers `group`, again and again.

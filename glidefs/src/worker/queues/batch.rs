@@ -11,7 +11,7 @@
 //!
 //! Owns which tags hold requests in the worker's hands, and the answers on their way. Does not own the encoding of the commands
 //! ([`BatchCommands`](crate::worker::driver::BatchCommands)). Invariants: a tag is delivered only while the kernel has the tag;
-//! each answer is given once; an answer which the kernel refuses costs no other answer.
+//! each answer is given once; an answer is dropped only when the kernel has refused this very answer.
 
 use std::io;
 
@@ -20,6 +20,9 @@ use crate::worker::ring::Ring;
 use crate::worker::tag::TagId;
 
 const BITS: usize = u64::BITS as usize;
+
+/// Errors which are about a whole command with answers, and pass.
+const PASSING: [i32; 4] = [-libc::ENOMEM, -libc::EAGAIN, -libc::EINTR, -libc::EFAULT];
 
 /// The state of one queue.
 pub(super) struct Batch {
@@ -33,6 +36,9 @@ pub(super) struct Batch {
     answers: Vec<u64>,
     /// Commands with answers that have not completed.
     commits: usize,
+    /// Whether the next command with answers is to end a wait of the ring: the last command had a part of the answers done or refused,
+    /// and the next one gets further.
+    is_awaited: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +54,7 @@ enum State {
 /// What a completed command leaves.
 pub(super) struct Returned {
     pub elements: Vec<u64>,
-    /// Whether answers must be given again which the kernel has not looked at, and none were gathered before.
+    /// Whether answers must be given again, and none were gathered before.
     pub has_answers: bool,
 }
 
@@ -63,6 +69,7 @@ impl Batch {
             held_count: 0,
             answers: Vec::new(),
             commits: 0,
+            is_awaited: false,
         }
     }
 
@@ -129,7 +136,9 @@ impl Batch {
                 self.state = State::Fetching;
                 self.fetch(ring, driver, queue_index)?;
             } else {
-                let _: TagEvent = driver.event(0, result);
+                let (device_id, queue_id) = driver.ids();
+                let error = &io::Error::from_raw_os_error(result.wrapping_neg()) as &dyn std::error::Error;
+                tracing::error!(device_id, queue_id, error, "the kernel did not arm the tags of a queue");
                 self.state = State::Ended;
             }
         } else {
@@ -140,18 +149,20 @@ impl Batch {
         Ok(Returned { elements, has_answers: !had_answers && !self.answers.is_empty() })
     }
 
-    /// Gathers those of `elements` anew which a command with this result has not looked at.
+    /// Gathers those of `elements` anew which a command with this result has neither done nor refused. After the first elements are done
+    /// the result does not say why the next one is not, so the next command asks again.
     fn answer_again(&mut self, driver: &dyn QueueDriver, result: i32, elements: &[u64]) -> io::Result<()> {
         let commands = commands(driver)?;
-        let (done, error) = match commands.done(result) {
-            Ok(done) if done >= elements.len() => return Ok(()),
-            Ok(done) => (done, -libc::EIO),
-            Err(error) => (0, error),
+        let left = match (commands.done(result), elements) {
+            (Ok(done), _) => elements.get(done..).unwrap_or_default(),
+            (Err(error), [refused, left @ ..]) if !PASSING.contains(&error) => {
+                let _: TagEvent = driver.event(commands.tag(*refused), error);
+                left
+            }
+            (Err(_), _) => elements,
         };
-        if let Some((&refused, behind)) = elements[done..].split_first() {
-            let _: TagEvent = driver.event(commands.tag(refused), error);
-            self.answers.extend_from_slice(behind);
-        }
+        self.is_awaited = !left.is_empty() && left.len() < elements.len();
+        self.answers.extend_from_slice(left);
         Ok(())
     }
 
@@ -174,8 +185,9 @@ impl Batch {
         let elements = std::mem::replace(&mut self.answers, room);
         let entry = commands(driver)?.commit(queue_index, &elements);
         self.commits += 1;
+        let is_prompt = !std::mem::take(&mut self.is_awaited);
         // SAFETY: the entry points to the elements, as `BatchCommands` promises.
-        unsafe { ring.command_with(entry, token(queue_index), elements, true) }
+        unsafe { ring.command_with(entry, token(queue_index), elements, is_prompt) }
     }
 
     /// Notes that the request of a tag is in the worker's hands no more.

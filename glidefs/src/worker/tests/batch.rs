@@ -17,10 +17,10 @@ struct BatchQueue {
 
 #[derive(Default)]
 struct Kernel {
-    /// The number of elements which each commit under way has done.
-    done: Mutex<VecDeque<usize>>,
-    /// Commits, and how many elements the next ones take, at most; each of these refuses the next element.
-    commits: Mutex<(usize, VecDeque<usize>)>,
+    /// The result of each commit under way.
+    done: Mutex<VecDeque<Result<usize, i32>>>,
+    /// Commits, and how the next ones end: after so many elements at most, or with an error.
+    commits: Mutex<(usize, VecDeque<Result<usize, i32>>)>,
     refuses_to_prepare: AtomicBool,
     refused: Mutex<Vec<u16>>,
 }
@@ -46,7 +46,8 @@ impl BatchCommands for BatchQueue {
         assert!(!elements.is_empty() && elements.len() <= usize::from(DEPTH));
         let mut commits = self.kernel.commits.lock().unwrap();
         commits.0 += 1;
-        let most = commits.1.pop_front().unwrap_or(usize::MAX);
+        let result = commits.1.pop_front().unwrap_or(Ok(elements.len()));
+        let most = result.unwrap_or(0);
         let mut tags = self.inner.shared.tags.lock().unwrap();
         for &element in elements.iter().take(most) {
             let shared = &mut tags[usize::from(self.tag(element))];
@@ -57,14 +58,14 @@ impl BatchCommands for BatchQueue {
             };
             assert!(shared.result.replace(result).is_none(), "answered twice");
         }
-        self.kernel.done.lock().unwrap().push_back(most.min(elements.len()));
+        self.kernel.done.lock().unwrap().push_back(result.map(|most| most.min(elements.len())));
         self.inner.shared.completed.notify_all();
         opcode::Nop::new().build()
     }
 
     fn done(&self, result: i32) -> Result<usize, i32> {
         assert_eq!(result, 0);
-        Ok(self.kernel.done.lock().unwrap().pop_front().unwrap())
+        self.kernel.done.lock().unwrap().pop_front().unwrap()
     }
 
     fn fetch(&self, _fixed: u32, group: u16) -> squeue::Entry {
@@ -139,6 +140,30 @@ impl Client {
         let client = Self::attach_with(worker, export, wrap).await.unwrap();
         Self { batch: Some(File::from(write)), ..client }
     }
+
+    /// Begins a FLUSH with each tag, all at the same time.
+    fn flush_with_all_tags(&mut self) {
+        let tags: Vec<u8> = (0..DEPTH).flat_map(u16::to_ne_bytes).collect();
+        for tag in 0..DEPTH {
+            let request =
+                Request { operation: Operation::Flush, range: SectorRange::new(0, 0).unwrap(), fua: false };
+            self.shared.tags.lock().unwrap()[usize::from(tag)].request = Some(request);
+        }
+        self.batch.as_mut().unwrap().write_all(&tags).unwrap();
+    }
+
+    /// The number of tags answered, as soon as the number is `wanted`, or after half a minute. Each turn of the worker sees the results
+    /// of the commits before.
+    async fn answers(&self, worker: &Worker, wanted: usize) -> usize {
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        let mut answered = 0;
+        while answered < wanted && std::time::Instant::now() < deadline {
+            worker.ping().await.unwrap();
+            let patience = Duration::from_millis(1);
+            answered += (0..DEPTH).filter(|&tag| self.result_within(tag, patience).is_some()).count();
+        }
+        answered
+    }
 }
 
 async fn one() -> (Bench, Arc<Export>, Arc<Kernel>, Client) {
@@ -173,13 +198,7 @@ async fn requests_that_come_together_are_answered_together() {
     let (_bench, _export, kernel, mut client) = one().await;
     client.run(Operation::Write, 0, 8, pattern(1, 4096)).0.unwrap();
     let before = kernel.commits.lock().unwrap().0;
-    let tags: Vec<u8> = (0..DEPTH).flat_map(u16::to_ne_bytes).collect();
-    for tag in 0..DEPTH {
-        let request =
-            Request { operation: Operation::Flush, range: SectorRange::new(0, 0).unwrap(), fua: false };
-        client.shared.tags.lock().unwrap()[usize::from(tag)].request = Some(request);
-    }
-    client.batch.as_mut().unwrap().write_all(&tags).unwrap();
+    client.flush_with_all_tags();
     for tag in 0..DEPTH {
         assert_eq!(client.finish(tag).0, Ok(0));
     }
@@ -190,24 +209,27 @@ async fn requests_that_come_together_are_answered_together() {
 
 #[tokio::test]
 async fn an_answer_which_the_kernel_refuses_costs_no_other_answer() {
-    let (_bench, export, kernel, mut client) = one().await;
+    let (bench, export, kernel, mut client) = one().await;
     client.run(Operation::Write, 0, 8, pattern(1, 4096)).0.unwrap();
-    // The first commit takes one answer and refuses the second; the next takes none and refuses the first.
-    kernel.commits.lock().unwrap().1.extend([1, 0]);
-    let tags: Vec<u8> = (0..DEPTH).flat_map(u16::to_ne_bytes).collect();
-    for tag in 0..DEPTH {
-        let request =
-            Request { operation: Operation::Flush, range: SectorRange::new(0, 0).unwrap(), fua: false };
-        client.shared.tags.lock().unwrap()[usize::from(tag)].request = Some(request);
-    }
-    client.batch.as_mut().unwrap().write_all(&tags).unwrap();
-    let mut answered = 0;
-    while answered + 2 < usize::from(DEPTH) {
-        answered +=
-            (0..DEPTH).filter(|&tag| client.result_within(tag, Duration::from_millis(1)).is_some()).count();
-    }
+    // The first commit takes one answer; the second and third take none, and so refuse the answers in front.
+    kernel.commits.lock().unwrap().1.extend([Ok(1), Err(-libc::EBUSY), Err(-libc::EINVAL)]);
+    client.flush_with_all_tags();
+    let answered = client.answers(&bench.worker, usize::from(DEPTH) - 2).await;
     let refused = kernel.refused.lock().unwrap().clone();
-    assert_eq!((answered, refused.len()), (usize::from(DEPTH) - refused.len(), 2), "{refused:?}");
+    assert_eq!((answered, refused.len()), (usize::from(DEPTH) - 2, 2), "{refused:?}");
+    client.detach().await;
+    assert_eq!(export.io_totals().in_flight, 0);
+}
+
+#[tokio::test]
+async fn answers_which_the_kernel_did_not_look_at_are_given_again() {
+    let (bench, export, kernel, mut client) = one().await;
+    client.run(Operation::Write, 0, 8, pattern(1, 4096)).0.unwrap();
+    let ends = [Err(-libc::ENOMEM), Ok(2), Err(-libc::EAGAIN), Err(-libc::EINTR), Err(-libc::EFAULT)];
+    kernel.commits.lock().unwrap().1.extend(ends);
+    client.flush_with_all_tags();
+    assert_eq!(client.answers(&bench.worker, usize::from(DEPTH)).await, usize::from(DEPTH));
+    assert!(kernel.refused.lock().unwrap().is_empty() && kernel.commits.lock().unwrap().1.is_empty());
     client.detach().await;
     assert_eq!(export.io_totals().in_flight, 0);
 }
@@ -246,6 +268,7 @@ async fn a_queue_whose_tags_cannot_be_armed_is_let_go_of() {
     let mut client = Client::attach_batch(&bench.worker, &export, &kernel).await;
     client.gone.take().unwrap().await.unwrap();
     assert_eq!((bench.worker.stats().queues.get(), Arc::strong_count(&export)), (0, 1));
+    assert!(kernel.refused.lock().unwrap().is_empty(), "no tag has a command of its own");
 }
 
 #[tokio::test]
