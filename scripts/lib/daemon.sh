@@ -35,16 +35,16 @@ cleanup() {
 	exit "$status"
 }
 
-# write_config [EXTRA-TOML]: writes the daemon's configuration from CACHE_SIZE, CLEAN_SIZE, GLIDEFS_CACHE_ENGINE and GLIDEFS_BATCH
-# (workers.batch), if set.
+# write_config [EXTRA-TOML]: writes the daemon's configuration from CACHE_SIZE, CLEAN_SIZE, GLIDEFS_CACHE_ENGINE, and GLIDEFS_BATCH
+# (true or false: workers.batch), if set.
 write_config() {
-	local extra=${1:-}
+	local extra=${1:-} batch=${GLIDEFS_BATCH:+batch = $GLIDEFS_BATCH}
 	case $extra in
 	*'[workers]'*) extra=${extra/'[workers]'/"[workers]
-batch = \"${GLIDEFS_BATCH:-auto}\""} ;;
-	*) extra+="
+$batch"} ;;
+	*) extra+="${batch:+
 [workers]
-batch = \"${GLIDEFS_BATCH:-auto}\"" ;;
+$batch}" ;;
 	esac
 	cat >"$WORK/glidefs.toml" <<-TOML
 		[cache]
@@ -91,7 +91,13 @@ stop_daemon() {
 }
 
 # create NAME SIZE [OPTION…]: prints the path of the new export's device.
-create() { glidefs export create "$1" --size "$2" "${@:3}" --json | jq -re .device; }
+create() {
+	glidefs export create "$1" --size "$2" "${@:3}" --json | jq -re .device || return
+	[ "${GLIDEFS_BATCH:-}" != true ] || batched || die "GLIDEFS_BATCH is true, and no device has batches"
+}
+
+# batched: whether a device has batches; true also where none can have some: in bounce mode.
+batched() { glidefs status --json | jq -e '.bounce_mode or .batched_devices > 0' >/dev/null; }
 
 glidefs_delete_all() {
 	glidefs export list --json | jq -r '.[].name' | GLIDEFS_SOCKET="$WORK/glidefs.sock" xargs -r "$GLIDEFS" export delete >/dev/null
