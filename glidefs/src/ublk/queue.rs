@@ -253,15 +253,29 @@ impl BatchCommands for UblkQueue {
     }
 
     fn is_over(&self, result: i32) -> bool {
-        if batch::is_over(result) && result != abi::RESULT_ABORT {
-            tracing::error!(
-                device_id = self.device_id,
-                queue_id = self.queue_id,
-                error = %io::Error::from_raw_os_error(result.wrapping_neg()),
-                "the kernel refused to deliver requests; the queue serves no more"
-            );
+        let (device_id, queue_id) = (self.device_id, self.queue_id);
+        match result {
+            result if !batch::is_over(result) => return false,
+            abi::RESULT_ABORT if self.export.volume().are_waits_ended() => {}
+            abi::RESULT_ABORT => {
+                tracing::warn!(
+                    device_id,
+                    queue_id,
+                    "the kernel took back a queue which was not to be stopped; the queue serves no more"
+                );
+            }
+            other => {
+                let error = io::Error::from_raw_os_error(other.wrapping_neg());
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(
+                    device_id,
+                    queue_id,
+                    error,
+                    "the kernel refused to deliver requests; the queue serves no more"
+                );
+            }
         }
-        batch::is_over(result)
+        true
     }
 }
 
