@@ -93,11 +93,14 @@ stop_daemon() {
 # create NAME SIZE [OPTION…]: prints the path of the new export's device.
 create() {
 	glidefs export create "$1" --size "$2" "${@:3}" --json | jq -re .device || return
-	[ "${GLIDEFS_BATCH:-}" != true ] || batched || die "GLIDEFS_BATCH is true, and no device has batches"
+	check_batches
 }
 
-# batched: whether a device has batches; true also where none can have some: in bounce mode.
-batched() { glidefs status --json | jq -e '.bounce_mode or .batched_devices > 0' >/dev/null; }
+# check_batches: with GLIDEFS_BATCH=true devices have batches, except in bounce mode, where none can. Call when devices are made.
+check_batches() {
+	[ "${GLIDEFS_BATCH:-}" = true ] || return 0
+	glidefs status --json | jq -e '.bounce_mode or .batched_devices > 0' >/dev/null || die "GLIDEFS_BATCH is true, and no device has batches"
+}
 
 glidefs_delete_all() {
 	glidefs export list --json | jq -r '.[].name' | GLIDEFS_SOCKET="$WORK/glidefs.sock" xargs -r "$GLIDEFS" export delete >/dev/null
