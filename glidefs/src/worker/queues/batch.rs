@@ -10,8 +10,8 @@
 //! again. The answers of a turn gather here, and go to the kernel with one command.
 //!
 //! Owns which tags hold requests in the worker's hands, and the answers on their way. Does not own the encoding of the commands
-//! ([`BatchCommands`](crate::worker::driver::BatchCommands)). Invariants: a tag is delivered only while the kernel has the tag;
-//! each answer is given once; an answer is dropped only when the kernel has refused this very answer.
+//! ([`BatchCommands`]). Invariants: a tag is delivered only while the kernel has the tag; each answer is given once; an answer is
+//! dropped only when the kernel has refused this very answer.
 
 use std::io;
 
