@@ -82,8 +82,11 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let devices = Arc::new(UblkDevices::new(
         workers.clone(),
         features,
-        config.bounce_mode,
-        config.workers.moves,
+        crate::ublk::Settings {
+            bounce: config.bounce_mode,
+            moves: config.workers.moves,
+            batch: config.workers.batch,
+        },
         cache.tag(),
         config.control.command_timeout.0,
     ));

@@ -14,5 +14,5 @@ mod placement;
 mod queue;
 mod steps;
 
-pub use devices::UblkDevices;
+pub use devices::{Settings, UblkDevices};
 pub use features::Features;

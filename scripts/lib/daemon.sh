@@ -35,8 +35,17 @@ cleanup() {
 	exit "$status"
 }
 
-# write_config [EXTRA-TOML]: writes the daemon's configuration from CACHE_SIZE, CLEAN_SIZE and GLIDEFS_CACHE_ENGINE, if set.
+# write_config [EXTRA-TOML]: writes the daemon's configuration from CACHE_SIZE, CLEAN_SIZE, GLIDEFS_CACHE_ENGINE, and GLIDEFS_BATCH
+# (true or false: workers.batch), if set.
 write_config() {
+	local extra=${1:-} batch=${GLIDEFS_BATCH:+batch = $GLIDEFS_BATCH}
+	case $extra in
+	*'[workers]'*) extra=${extra/'[workers]'/"[workers]
+$batch"} ;;
+	*) extra+="${batch:+
+[workers]
+$batch}" ;;
+	esac
 	cat >"$WORK/glidefs.toml" <<-TOML
 		[cache]
 		dir = "$WORK/cache"
@@ -48,7 +57,7 @@ write_config() {
 		[api]
 		listen = "127.0.0.1:9470"
 		socket = "$WORK/glidefs.sock"
-		${1:-}
+		$extra
 	TOML
 }
 
@@ -82,7 +91,16 @@ stop_daemon() {
 }
 
 # create NAME SIZE [OPTION…]: prints the path of the new export's device.
-create() { glidefs export create "$1" --size "$2" "${@:3}" --json | jq -re .device; }
+create() {
+	glidefs export create "$1" --size "$2" "${@:3}" --json | jq -re .device || return
+	check_batches
+}
+
+# check_batches: with GLIDEFS_BATCH=true devices have batches, except in bounce mode, where none can. Call when devices are made.
+check_batches() {
+	[ "${GLIDEFS_BATCH:-}" = true ] || return 0
+	glidefs status --json | jq -e '.bounce_mode or .batched_devices > 0' >/dev/null || die "GLIDEFS_BATCH is true, and no device has batches"
+}
 
 glidefs_delete_all() {
 	glidefs export list --json | jq -r '.[].name' | GLIDEFS_SOCKET="$WORK/glidefs.sock" xargs -r "$GLIDEFS" export delete >/dev/null

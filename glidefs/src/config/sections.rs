@@ -191,6 +191,8 @@ pub struct WorkersSection {
     /// Whether devices are moved between workers.
     #[serde(rename = "move")]
     pub moves: bool,
+    /// Whether new devices exchange requests with the kernel in batches.
+    pub batch: bool,
 }
 
 /// The section `[buffers]` of the file.

@@ -49,6 +49,7 @@ impl Parts {
         let nodes = Nodes::default();
         let daemon = move || wire::DaemonStatus {
             bounce_mode: devices.bounce(),
+            batched_devices: devices.batched(),
             workers: workers.iter().map(|worker| worker_status(worker, &nodes)).collect(),
             cache: cache_status(&cache.stats(), &dir, &probe),
         };

@@ -13,6 +13,7 @@ use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
 use libublk::io::UblkDev;
 use libublk::{UblkError, UblkFlags, sys};
 
+use super::queue::Mode;
 use crate::router::devices::{DeviceError, DeviceId};
 use crate::units::REQUEST_BYTES_MAX;
 
@@ -51,17 +52,14 @@ impl Opened {
         self.dev.dev_info.queue_depth
     }
 
-    /// Whether the device was made without USER_COPY.
-    pub fn bounce(&self) -> bool {
-        self.dev.dev_info.flags & u64::from(sys::UBLK_F_USER_COPY) == 0
+    /// How the device's requests travel: as the device was made. `None` for a mode which no daemon makes.
+    pub fn mode(&self) -> Option<Mode> {
+        mode_of(self.dev.dev_info.flags)
     }
 
-    /// Whether the kernel can take the device back from this server and give the requests to the next one. A device in bounce mode
-    /// stays where the device is.
+    /// Whether the kernel can take the device back from this server and give the requests to the next one.
     pub fn can_be_moved(&self) -> bool {
-        let needed = sys::UBLK_F_QUIESCE | sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE;
-        let flags = self.dev.dev_info.flags;
-        flags & u64::from(needed) == u64::from(needed) && !self.bounce()
+        can_be_moved(self.dev.dev_info.flags)
     }
 
     /// A second handle on the character device, which can be opened only once.
@@ -70,6 +68,23 @@ impl Opened {
         let fd = unsafe { BorrowedFd::borrow_raw(self.dev.tgt.fds[0]) };
         Ok(fd.try_clone_to_owned()?.into())
     }
+}
+
+fn mode_of(flags: u64) -> Option<Mode> {
+    let has = |flag: u32| flags & u64::from(flag) != 0;
+    match (has(sys::UBLK_F_USER_COPY), has(sys::UBLK_F_BATCH_IO)) {
+        (true, false) => Some(Mode::UserCopy),
+        (true, true) => Some(Mode::Batch),
+        (false, false) => Some(Mode::Bounce),
+        (false, true) => None,
+    }
+}
+
+/// Whether a device with these flags can go to other workers. One in bounce mode stays; so does one with batches: the driver fails the
+/// requests of such a device from QUIESCE_DEV until the next server has armed the tags (seen on Linux 7.3.4).
+fn can_be_moved(flags: u64) -> bool {
+    let needed = sys::UBLK_F_QUIESCE | sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE;
+    flags & u64::from(needed) == u64::from(needed) && mode_of(flags) == Some(Mode::UserCopy)
 }
 
 /// The kernel's answer about a device.
@@ -101,8 +116,7 @@ pub struct NewDevice {
     pub queues: u16,
     /// Requests in flight a queue.
     pub depth: u16,
-    /// Whether the device is made without USER_COPY.
-    pub bounce: bool,
+    pub mode: Mode,
     /// Left in the kernel to recognise the device by.
     pub owner_tag: u64,
     pub sectors: u64,
@@ -118,9 +132,11 @@ fn exists(id: DeviceId) -> bool {
 pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
     let mut flags =
         sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE | sys::UBLK_F_CMD_IOCTL_ENCODE;
-    if !new.bounce {
-        flags |= sys::UBLK_F_USER_COPY;
-    }
+    flags |= match new.mode {
+        Mode::UserCopy => sys::UBLK_F_USER_COPY,
+        Mode::Batch => sys::UBLK_F_USER_COPY | sys::UBLK_F_BATCH_IO,
+        Mode::Bounce => 0,
+    };
     if new.quiesce {
         flags |= sys::UBLK_F_QUIESCE;
     }
@@ -419,6 +435,21 @@ mod tests {
         let unclear = [libc::EAGAIN, libc::EINTR, libc::EBUSY, libc::ETIME, libc::EIO];
         assert!(refusals.iter().all(|&code| is_refusal(-code)));
         assert!(!unclear.iter().any(|&code| is_refusal(-code)));
+    }
+
+    #[test]
+    fn only_a_device_with_a_command_for_each_tag_can_be_moved() {
+        let recovery = sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE;
+        for (mode, movable) in [
+            (sys::UBLK_F_USER_COPY, true),
+            (sys::UBLK_F_USER_COPY | sys::UBLK_F_BATCH_IO, false),
+            (sys::UBLK_F_BATCH_IO, false),
+            (0, false),
+        ] {
+            let flags = mode | recovery;
+            assert_eq!(can_be_moved(u64::from(flags | sys::UBLK_F_QUIESCE)), movable, "{mode:#x}");
+            assert!(!can_be_moved(u64::from(flags)), "the kernel was not told");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use super::control::{self, Info, NewDevice, Opened, State};
 use super::features::Features;
 use super::in_use;
 use super::placement::Placement;
-use super::queue::UblkQueue;
+use super::queue::{Mode, UblkQueue};
 use super::steps::Steps;
 use crate::export::Export;
 use crate::locks::MutexExt;
@@ -39,17 +39,28 @@ use crate::worker::Worker;
 /// How long a device whose server has died may still look served: the kernel lets go of such a device asynchronously.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(20);
 const RELEASE_POLL: Duration = Duration::from_millis(20);
+/// Time for the queues of a stopped device with batches to be let go of before the device is stopped again.
+const STOP_PATIENCE: Duration = Duration::from_secs(1);
 /// Time for the programs which have a removed device open to notice the removal, before the device's number counts as taken.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How new devices are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// With a buffer for each tag instead of USER_COPY.
+    pub bounce: bool,
+    /// So that the devices can be moved to other workers, if the kernel can.
+    pub moves: bool,
+    /// So that requests and answers travel in batches, if the kernel can, and the devices cannot be moved.
+    pub batch: bool,
+}
 
 /// The kernel's ublk devices, served by the workers.
 pub struct UblkDevices {
     workers: Vec<Worker>,
     placement: Placement,
     features: Features,
-    bounce: bool,
-    /// New devices can be moved to other workers, if the kernel can.
-    moves_devices: bool,
+    settings: Settings,
     /// The upper half of every device's owner tag: the number of the cache directory.
     cache_tag: u32,
     steps: Steps,
@@ -66,27 +77,25 @@ pub struct UblkDevices {
 type DeviceKey = (ExportId, DeviceId);
 
 impl UblkDevices {
-    /// Devices served by `workers`. `bounce` asks for devices without USER_COPY; a kernel without USER_COPY always gives such
-    /// devices. With `moves_devices` new devices can be moved to other workers. `cache_tag` tells this cache directory's devices from others; `limit` bounds every control command.
+    /// Devices served by `workers`, new ones made as `settings` ask and the kernel allows. `cache_tag` tells this cache directory's
+    /// devices from others; `limit` bounds every control command.
     pub fn new(
         workers: Vec<Worker>,
         features: Features,
-        bounce: bool,
-        moves_devices: bool,
+        settings: Settings,
         cache_tag: u32,
         limit: Duration,
     ) -> Self {
-        if !bounce && !features.user_copy() {
+        if !settings.bounce && !features.user_copy() {
             tracing::warn!("this kernel has no USER_COPY (Linux 6.5): devices run in bounce mode");
         }
         let placement = Placement::new(workers.len());
-        let bounce = bounce || !features.user_copy();
-        Self {
+        let settings = Settings { bounce: settings.bounce || !features.user_copy(), ..settings };
+        let devices = Self {
             workers,
             placement,
             features,
-            bounce,
-            moves_devices,
+            settings,
             cache_tag,
             steps: Steps::new(limit),
             hosted: Mutex::default(),
@@ -94,12 +103,39 @@ impl UblkDevices {
             busy: Mutex::default(),
             moves: AtomicU64::new(0),
             moves_failed: AtomicU64::new(0),
+        };
+        if settings.batch && devices.mode() != Mode::Batch {
+            tracing::warn!(
+                "new devices have no batches: batches need Linux 7.1, USER_COPY, and devices that are not moved"
+            );
         }
+        devices
     }
 
     /// Whether new devices run in bounce mode.
     pub fn bounce(&self) -> bool {
-        self.bounce
+        self.settings.bounce
+    }
+
+    /// Devices in service whose requests travel in batches.
+    pub fn batched(&self) -> u64 {
+        let hosted = self.hosted.lock_whole();
+        hosted.values().filter(|device| device.mode == Mode::Batch).count() as u64
+    }
+
+    /// Whether the kernel can take a new device back, for other workers.
+    fn makes_movable(&self) -> bool {
+        self.settings.moves && self.features.quiesce()
+    }
+
+    /// The mode of a new device. A device with batches cannot be moved.
+    fn mode(&self) -> Mode {
+        let Settings { bounce, batch, .. } = self.settings;
+        match bounce {
+            true => Mode::Bounce,
+            false if batch && self.features.batch() && !self.makes_movable() => Mode::Batch,
+            false => Mode::UserCopy,
+        }
     }
 
     fn owner_tag(&self, export: ExportId) -> u64 {
@@ -120,9 +156,13 @@ impl UblkDevices {
         workers: Option<&[usize]>,
     ) -> Result<DeviceId, DeviceError> {
         let id = opened.id();
+        let Some(mode) = opened.mode() else {
+            let source = std::io::Error::other("the device has batches and no USER_COPY");
+            return Err(DeviceError::Kernel { command: "opening", path: id.path(), source });
+        };
         export.volume().allow_waits();
         let stay = if opened.can_be_moved() { Stay::Movable } else { Stay::Fixed };
-        let mut hosted = Hosted::new(Arc::clone(&export), opened.queues(), stay);
+        let mut hosted = Hosted::new(Arc::clone(&export), opened.queues(), mode, stay);
         let armed = self.arm(&export, &opened, workers.unwrap_or_default(), &mut hosted).await;
         // When a queue could not be armed, the queues armed before are let go of like those of a device in service.
         self.host((export.id(), id), hosted);
@@ -146,13 +186,13 @@ impl UblkDevices {
         wanted: &[usize],
         hosted: &mut Hosted,
     ) -> Result<(), DeviceError> {
-        let id = opened.id();
+        let (id, mode) = (opened.id(), hosted.mode);
         let fail = |source| DeviceError::Kernel { command: "mapping the queues", path: id.path(), source };
         let char_device = Arc::new(opened.char_device().map_err(fail)?);
         let commands = Commands::new(self.features.ioctl_encoded());
         let queue = |queue_id| {
             let (export, char_device) = (Arc::clone(export), Arc::clone(&char_device));
-            UblkQueue::new(export, id.0, queue_id, opened.depth(), commands, char_device, opened.bounce())
+            UblkQueue::new(export, id.0, queue_id, opened.depth(), commands, char_device, mode)
         };
         // All queues are made before the first is armed: the kernel gives the armed tags of a device that was taken over back
         // only when this process ends.
@@ -197,11 +237,12 @@ impl UblkDevices {
         self.end_waits((export, id)).await;
         self.rests.forget((export, id));
         let is_own = self.info((export, id)).await?.is_some();
-        let existed = is_own && self.steps.on("STOP_DEV", id, move || control::stop(id)).await?;
-        self.let_go((export, id), self.steps.limit()).await?;
+        let stop = || self.steps.on("STOP_DEV", id, move || control::stop(id));
+        let existed = is_own && stop().await?;
         if !existed {
-            return Ok(());
+            return self.let_go((export, id), self.steps.limit()).await;
         }
+        self.let_go_of_stopped((export, id), stop).await?;
         self.steps.on("DEL_DEV", id, move || control::delete(id)).await?;
         if !self.is_free(id).await {
             tracing::warn!(
@@ -210,6 +251,33 @@ impl UblkDevices {
             );
         }
         Ok(())
+    }
+
+    /// Returns when no worker refers to a device which has been stopped. The kernel takes the commands of a queue back once for each
+    /// STOP_DEV, and leaves the one which delivers batches where that command is just looking for requests. So a device with batches
+    /// is stopped again and again with `stop`.
+    async fn let_go_of_stopped<S>(&self, key: DeviceKey, stop: impl Fn() -> S) -> Result<(), DeviceError>
+    where
+        S: Future<Output = Result<bool, DeviceError>>,
+    {
+        let let_go = self.let_go(key, self.steps.limit());
+        if self.hosted.lock_whole().get(&key).is_none_or(|hosted| hosted.mode != Mode::Batch) {
+            return let_go.await;
+        }
+        let stop_again = async {
+            loop {
+                tokio::time::sleep(STOP_PATIENCE).await;
+                if let Err(error) = stop().await {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::debug!(device_id = key.1.0, error, "a stopped device is not stopped again");
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            let_go = let_go => let_go,
+            () = stop_again => Ok(()),
+        }
     }
 
     /// Returns when no worker refers to a device which has been stopped or quiesced, or is gone. Waits `patience` for each queue.
@@ -273,10 +341,10 @@ impl Devices for UblkDevices {
                 preferred,
                 queues: options.queues,
                 depth: options.queue_depth,
-                bounce: self.bounce,
+                mode: self.mode(),
                 owner_tag: self.owner_tag(export.id()),
                 sectors: export.sectors(),
-                quiesce: self.moves_devices && self.features.quiesce(),
+                quiesce: self.makes_movable(),
             };
             let opened = self.steps.making("ADD_DEV", move || control::add(new), control::take_back).await?;
             let key = (export.id(), opened.id());

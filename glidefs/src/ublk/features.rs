@@ -23,10 +23,10 @@ pub struct Features {
 }
 
 impl Features {
-    /// A kernel without any feature.
+    /// A kernel with these features.
     #[cfg(test)]
-    pub fn none() -> Self {
-        Self { bits: 0, is_broken: false }
+    pub fn of(bits: &[u32]) -> Self {
+        Self { bits: bits.iter().copied().map(u64::from).sum(), is_broken: false }
     }
 
     /// Asks the driver. A driver too old to be asked (before Linux 6.5) has no feature.
@@ -62,6 +62,13 @@ impl Features {
         self.has(sys::UBLK_F_QUIESCE) && self.has(sys::UBLK_F_SHMEM_ZC) && !self.is_broken
     }
 
+    /// Whether requests and answers can travel in batches, and the next server can take such a device over without harm. The commands
+    /// are there since Linux 7.0, which has the defect that [`quiesce`](Self::quiesce) names. Not used on kernels known to be broken.
+    pub fn batch(self) -> bool {
+        let needed = [sys::UBLK_F_BATCH_IO, sys::UBLK_F_USER_COPY, sys::UBLK_F_SHMEM_ZC];
+        needed.into_iter().all(|bit| self.has(bit)) && !self.is_broken
+    }
+
     /// Whether commands are ioctl-encoded (Linux 6.4).
     pub fn ioctl_encoded(self) -> bool {
         self.has(sys::UBLK_F_CMD_IOCTL_ENCODE)
@@ -82,4 +89,20 @@ fn warn_of_broken_kernel() -> bool {
         tracing::warn!(kernel = %release, "this kernel's ublk driver is broken: {what}; use 7.1 or later");
     }
     known.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_need_user_copy_and_a_kernel_whose_devices_can_be_taken_over() {
+        let all = [sys::UBLK_F_BATCH_IO, sys::UBLK_F_USER_COPY, sys::UBLK_F_SHMEM_ZC];
+        assert!(Features::of(&all).batch());
+        for missing in 0..all.len() {
+            let some: Vec<u32> = all.into_iter().filter(|bit| *bit != all[missing]).collect();
+            assert!(!Features::of(&some).batch(), "without {:#x}", all[missing]);
+        }
+        assert!(!Features { is_broken: true, ..Features::of(&all) }.batch());
+    }
 }

@@ -15,11 +15,12 @@ use std::sync::Arc;
 use libublk::sys;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
+use super::abi::batch::{self, Element};
 use super::abi::{self, Commands};
 use super::errno;
 use crate::export::{Export, Operation, Request, RequestError};
 use crate::units::{REQUEST_BYTES_MAX, SectorRange};
-use crate::worker::driver::TagEvent;
+use crate::worker::driver::{BatchCommands, TagEvent};
 use crate::worker::{Failure, QueueDriver};
 
 /// A memory mapping; dropping the value unmaps the memory.
@@ -40,6 +41,17 @@ impl Drop for Mapping {
     }
 }
 
+/// How requests, their data and their answers travel. The device was made for one mode, and keeps the mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A command for each tag; data is copied with system calls.
+    UserCopy,
+    /// As `UserCopy`, with commands for many tags.
+    Batch,
+    /// A command and a buffer for each tag.
+    Bounce,
+}
+
 /// One queue of a ublk device.
 pub struct UblkQueue {
     export: Arc<Export>,
@@ -49,12 +61,13 @@ pub struct UblkQueue {
     commands: Commands,
     char_device: Arc<File>,
     descriptors: Mapping,
+    is_batch: bool,
     /// One buffer of [`REQUEST_BYTES_MAX`] a tag, in bounce mode.
     stable: Option<Mapping>,
 }
 
 impl UblkQueue {
-    /// Maps queue `queue_id` of the device behind `char_device`; with `bounce`, gives each tag a buffer of its own.
+    /// Maps queue `queue_id` of the device behind `char_device`; in bounce mode, gives each tag a buffer of its own.
     pub fn new(
         export: Arc<Export>,
         device_id: u32,
@@ -62,7 +75,7 @@ impl UblkQueue {
         depth: u16,
         commands: Commands,
         char_device: Arc<File>,
-        bounce: bool,
+        mode: Mode,
     ) -> io::Result<Self> {
         if queue_id >= abi::QUEUES_MAX || depth == 0 || u32::from(depth) > sys::UBLK_MAX_QUEUE_DEPTH {
             return Err(io::Error::new(
@@ -86,8 +99,9 @@ impl UblkQueue {
             )?
         };
         let descriptors = Mapping { start: start.cast(), len };
-        let stable = if bounce { Some(map_buffers(depth)?) } else { None };
-        Ok(Self { export, device_id, queue_id, depth, commands, char_device, descriptors, stable })
+        let stable = if mode == Mode::Bounce { Some(map_buffers(depth)?) } else { None };
+        let is_batch = mode == Mode::Batch;
+        Ok(Self { export, device_id, queue_id, depth, commands, char_device, descriptors, is_batch, stable })
     }
 
     fn descriptor(&self, tag: u16) -> sys::ublksrv_io_desc {
@@ -135,15 +149,16 @@ impl QueueDriver for UblkQueue {
         self.char_device.as_raw_fd()
     }
 
+    fn batch(&self) -> Option<&dyn BatchCommands> {
+        self.is_batch.then_some(self)
+    }
+
     fn arm(&mut self, tag: u16, fixed: u32) -> io_uring::squeue::Entry {
         self.commands.fetch(fixed, self.queue_id, tag, self.stable_address(tag))
     }
 
     fn answer(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> io_uring::squeue::Entry {
-        let result = match result {
-            Ok(bytes) => i32::try_from(bytes).unwrap_or(-libc::EIO),
-            Err(failure) => errno::of(failure),
-        };
+        let result = code_of(result);
         self.commands.commit_and_fetch(fixed, self.queue_id, tag, result, self.stable_address(tag))
     }
 
@@ -209,6 +224,66 @@ impl QueueDriver for UblkQueue {
         // SAFETY: the mapping holds `depth` buffers and the tag is below `depth`.
         let start = unsafe { stable.start.add(usize::from(tag) * REQUEST_BYTES_MAX) };
         Some(NonNull::slice_from_raw_parts(start, REQUEST_BYTES_MAX))
+    }
+}
+
+impl BatchCommands for UblkQueue {
+    fn element(&self, tag: u16, result: Result<u32, &Failure>) -> u64 {
+        Element { tag, result: code_of(result) }.encode()
+    }
+
+    fn tag(&self, element: u64) -> u16 {
+        Element::decode(element).tag
+    }
+
+    fn prepare(&self, fixed: u32, elements: &[u64]) -> io_uring::squeue::Entry {
+        batch::prepare(fixed, self.queue_id, elements)
+    }
+
+    fn commit(&self, fixed: u32, elements: &[u64]) -> io_uring::squeue::Entry {
+        batch::commit(fixed, self.queue_id, elements)
+    }
+
+    fn done(&self, result: i32) -> Result<usize, i32> {
+        batch::done(result)
+    }
+
+    fn fetch(&self, fixed: u32, group: u16) -> io_uring::squeue::Entry {
+        batch::fetch(fixed, self.queue_id, group)
+    }
+
+    fn is_over(&self, result: i32) -> bool {
+        let (device_id, queue_id) = (self.device_id, self.queue_id);
+        match result {
+            result if !batch::is_over(result) => return false,
+            abi::RESULT_ABORT if self.export.volume().are_waits_ended() => {}
+            abi::RESULT_ABORT => {
+                tracing::warn!(
+                    device_id,
+                    queue_id,
+                    "the kernel took back a queue which was not to be stopped; the queue serves no more"
+                );
+            }
+            other => {
+                let error = io::Error::from_raw_os_error(other.wrapping_neg());
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(
+                    device_id,
+                    queue_id,
+                    error,
+                    "the kernel refused to deliver requests; the queue serves no more"
+                );
+            }
+        }
+        true
+    }
+}
+
+/// The kernel's number for a request's result.
+fn code_of(result: Result<u32, &Failure>) -> i32 {
+    match result {
+        Ok(bytes) => i32::try_from(bytes).unwrap_or(-libc::EIO),
+        Err(failure) => errno::of(failure),
     }
 }
 

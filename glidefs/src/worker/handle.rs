@@ -75,8 +75,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Hands the queue of `driver` to the worker. Resolves when every tag has been armed; the inner receiver resolves when
-    /// the kernel has aborted every tag and the queue is gone.
+    /// Hands the queue of `driver` to the worker. Resolves when the kernel has the commands which arm the tags; the inner receiver
+    /// resolves when the kernel has taken back every tag, or refused to arm the tags, and the queue is gone.
     pub async fn attach(&self, driver: Box<dyn QueueDriver + Send>) -> Result<QueueGone, WorkerError> {
         let (armed, is_armed) = tokio::sync::oneshot::channel();
         self.inbox.send(Message::Attach { driver, armed });

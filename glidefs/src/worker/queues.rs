@@ -1,23 +1,26 @@
 //! The queues which a worker hosts: where requests come from, and where results go.
 //!
-//! Owns the queue index, in the worker's table and in the ring's file table. Invariant: a queue index is free again only when
-//! the kernel has returned every tag that was armed, and the queue's driver is gone.
+//! Owns the queue index, in the worker's table and in the ring's file table. Does not own the way of requests and answers between
+//! kernel and worker ([`transport`]). Invariant: a queue index is free again only when the kernel has returned every tag that was
+//! armed, and the queue's driver is gone.
 
+mod batch;
 mod pause;
 mod results;
+mod transport;
 
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use io_uring::squeue;
 use slab::Slab;
 use tokio::sync::oneshot;
 
 use self::pause::Pause;
-use super::driver::{Failure, QueueDriver, QueueGone, TagEvent};
+use self::transport::Transport;
+use super::driver::{Failure, QueueDriver, QueueGone};
 use super::requests::TagRequest;
-use super::ring::Ring;
+use super::ring::{Outcome, Ring};
 use super::tag::TagId;
 use crate::cache::Volume;
 use crate::export::Export;
@@ -26,6 +29,9 @@ use crate::observe::io::{QueueStats, WorkerStats};
 #[cfg(test)]
 pub(super) use results::log_failure;
 
+/// Vectors kept for their room: one for each queue that answers in the same turn, in most turns.
+const SPARE_MAX: usize = 64;
+
 /// One queue in the table.
 pub struct HostedQueue {
     /// The kernel's side of the queue.
@@ -33,11 +39,10 @@ pub struct HostedQueue {
     /// The export behind the queue: the route of a request, resolved once.
     export: Arc<Export>,
     stats: Arc<QueueStats>,
-    /// Tags which the kernel has taken back.
-    tags_gone: u16,
+    transport: Transport,
     /// While the device is being moved to other workers.
     pause: Option<Box<Pause>>,
-    /// Told when `tags_gone` is the queue's depth and the driver is dropped.
+    /// Told when the kernel has taken every tag back and the driver is dropped.
     gone: Option<oneshot::Sender<()>>,
 }
 
@@ -46,12 +51,16 @@ pub struct Queues {
     /// The key is the queue index.
     table: Slab<HostedQueue>,
     queues_max: u32,
+    /// Queues with answers that [`Queues::hand_over`] gives to the kernel.
+    answered: Vec<u32>,
+    /// Empty vectors for the elements of commands, kept for their room.
+    spare: Vec<Vec<u64>>,
     stats: Arc<WorkerStats>,
 }
 
 impl Queues {
     pub fn new(queues_max: u32, stats: Arc<WorkerStats>) -> Self {
-        Self { table: Slab::new(), queues_max, stats }
+        Self { table: Slab::new(), queues_max, answered: Vec::new(), spare: Vec::new(), stats }
     }
 
     /// The queue of a tag which holds a request.
@@ -79,7 +88,7 @@ impl Queues {
     pub fn attach<C>(
         &mut self,
         ring: &mut Ring<C>,
-        mut driver: Box<dyn QueueDriver + Send>,
+        driver: Box<dyn QueueDriver + Send>,
     ) -> io::Result<QueueGone> {
         let (device_id, queue_id) = driver.ids();
         let export = Arc::clone(driver.export());
@@ -88,43 +97,67 @@ impl Queues {
         // In the ring's file table the lock of the cache is behind the last queue.
         let free = u32::try_from(entry.key()).ok().filter(|index| *index < self.queues_max);
         let queue_index = free.ok_or(io::ErrorKind::QuotaExceeded)?;
+        let transport = Transport::new(&*driver, ring)?;
         ring.register_file(queue_index, driver.char_device())?;
-        let commands: Vec<_> = (0..driver.depth())
-            .map(|tag| (driver.arm(tag, queue_index), TagId { queue_index, tag }))
-            .collect();
         let (gone_sender, gone) = oneshot::channel();
-        let depth = driver.depth();
-        entry.insert(HostedQueue {
+        let queue = entry.insert(HostedQueue {
             driver,
             export,
             stats,
-            tags_gone: 0,
+            transport,
             pause: None,
             gone: Some(gone_sender),
         });
         self.stats.queues.add(1);
-        let mut armed = 0;
-        let outcome = commands.into_iter().try_for_each(|(arm, tag)| {
-            command(ring, arm, tag)?;
-            armed += 1;
-            Ok(())
-        });
-        if let Err(error) = outcome.and_then(|()| ring.submit()) {
+        let armed = queue.transport.arm(ring, &mut *queue.driver, queue_index);
+        if let Err(error) = armed.and_then(|()| ring.submit()) {
             // The kernel returns the armed tags when the device is stopped. The kernel does not know the others.
-            self.tags_gone(ring, queue_index, depth - armed)?;
+            self.settle(ring, queue_index)?;
             return Err(error);
         }
         tracing::debug!(device_id, queue_id, "queue attached");
         Ok(gone)
     }
 
-    /// Reads the meaning of completion `result` of a tag's command.
-    pub fn event(&self, tag: TagId, result: i32) -> io::Result<TagEvent> {
-        let TagId { queue_index, tag } = tag;
-        let Some(queue) = self.table.get(queue_index as usize) else {
-            return Err(io::Error::other(format!("completion for queue index {queue_index}, which is free")));
+    /// Takes note of the news of a queue's command. Returns the tag which holds a request now, if any.
+    pub fn news<C>(&mut self, ring: &mut Ring<C>, token: u64, outcome: Outcome) -> io::Result<Option<TagId>> {
+        let tag = TagId::decode(token);
+        let Some(queue) = self.table.get_mut(tag.queue_index as usize) else {
+            return Err(io::Error::other(format!(
+                "completion for queue index {}, which is free",
+                tag.queue_index
+            )));
         };
-        Ok(queue.driver.event(tag, result))
+        let HostedQueue { driver, transport, .. } = queue;
+        let arrived = match (transport, outcome) {
+            (Transport::PerTag(tags), Outcome::Ended(result)) => tags.ended(&**driver, tag, result),
+            (Transport::Batch(batch), Outcome::Value(tag)) => {
+                let arrived = batch.delivered(&**driver, tag);
+                return Ok(arrived.then_some(TagId { tag, ..TagId::decode(token) }));
+            }
+            (Transport::Batch(batch), Outcome::Ended(result)) => {
+                batch.fetch_ended(ring, &**driver, tag.queue_index, result)?;
+                false
+            }
+            (Transport::Batch(batch), Outcome::Returned(result, elements)) => {
+                let returned = batch.returned(ring, &**driver, tag.queue_index, (result, elements))?;
+                if self.spare.len() < SPARE_MAX {
+                    self.spare.push(returned.elements);
+                }
+                if returned.has_answers {
+                    self.answered.push(tag.queue_index);
+                }
+                false
+            }
+            (Transport::PerTag(_), outcome) => {
+                return Err(io::Error::other(format!("{outcome:?} of a queue with commands for each tag")));
+            }
+        };
+        if arrived {
+            return Ok(Some(tag));
+        }
+        self.settle(ring, tag.queue_index)?;
+        Ok(None)
     }
 
     /// Takes the request which a tag holds. Each request taken is answered exactly once.
@@ -142,11 +175,31 @@ impl Queues {
         Ok(TagRequest { tag, operation, range, fua, kept: None, started: now })
     }
 
-    /// Notes that `count` tags of a queue will not complete again, and lets go of the queue with the last of its tags.
-    pub fn tags_gone<C>(&mut self, ring: &mut Ring<C>, queue_index: u32, count: u16) -> io::Result<()> {
-        let queue = &mut self.table[queue_index as usize];
-        queue.tags_gone += count;
-        if queue.tags_gone == queue.driver.depth() { self.let_go(ring, queue_index) } else { Ok(()) }
+    /// Gives the gathered answers of all queues to the ring, whose next submit gives them to the kernel.
+    pub fn hand_over<C>(&mut self, ring: &mut Ring<C>) -> io::Result<()> {
+        while let Some(queue_index) = self.answered.pop() {
+            let Some(HostedQueue { driver, transport: Transport::Batch(batch), .. }) =
+                self.table.get_mut(queue_index as usize)
+            else {
+                return Err(io::Error::other(format!("answers of queue index {queue_index}, which is free")));
+            };
+            let room = self.spare.pop().unwrap_or_default();
+            batch.commit(ring, &**driver, queue_index, room)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that the worker will not answer the request of a tag: the tag stays the server's for the kernel, which therefore gives the
+    /// request to the next server.
+    fn give_up<C>(&mut self, ring: &mut Ring<C>, tag: TagId) -> io::Result<()> {
+        self.table[tag.queue_index as usize].transport.give_up(tag.tag);
+        self.settle(ring, tag.queue_index)
+    }
+
+    /// Lets go of a queue all of whose tags the kernel has taken back.
+    fn settle<C>(&mut self, ring: &mut Ring<C>, queue_index: u32) -> io::Result<()> {
+        let queue = &self.table[queue_index as usize];
+        if queue.transport.is_gone(queue.driver.depth()) { self.let_go(ring, queue_index) } else { Ok(()) }
     }
 
     /// Removes a queue all of whose tags the kernel has taken back.
@@ -163,11 +216,4 @@ impl Queues {
         tracing::debug!(device_id, queue_id, "queue let go");
         Ok(())
     }
-}
-
-/// Queues a command which a driver made for one of its tags.
-fn command<C>(ring: &mut Ring<C>, command: squeue::Entry, tag: TagId) -> io::Result<()> {
-    // SAFETY: a queue's command points at nothing but the tag's stable buffer, which lives as long as the driver, and the
-    // driver is dropped after every tag's last completion.
-    unsafe { ring.command(command, tag.encode()) }
 }

@@ -5,6 +5,8 @@
 //!    │ start                                                         ▲ Completion
 //!    ▼                                                               │
 //!  kernel.rs      Ring<C>: the queues, and everything the kernel still uses (all `unsafe` is there);
+//!    │                kernel/commands.rs: commands, and the memory of commands
+//!    │                kernel/deliveries.rs: buffers into which commands deliver values
 //!    │                kernel/end.rs: the end of a ring
 //!    ├─ under_way.rs  an operation between the two: its entry, and the meaning of a result
 //!    ├─ options.rs    how a ring is set up: polling, sizes, shared workers
@@ -15,7 +17,7 @@
 //! which allocates nothing.
 //!
 //! Owns rings, their registered files and buffers, and the memory of operations under way. Does not own the purpose of an
-//! operation, nor the commands of device queues, which pass through as tokens.
+//! operation, nor the meaning of the commands of device queues, which pass through with tokens.
 //!
 //! Invariants: the ring owns memory that the kernel may touch from [`Ring::start`] until the completion has been seen, also when
 //! nobody waits for the completion any more; a dropped ring waits for such memory or leaks the memory; a registered arena lives
@@ -33,4 +35,4 @@ pub use kernel::Ring;
 pub use memory::Memory;
 pub use operation::{Kind, Op, Target};
 pub use options::{KernelWorkers, Options, SubmissionThread};
-pub use under_way::{Completion, Event, REGISTERED_BYTES_MAX};
+pub use under_way::{Completion, Event, Outcome, REGISTERED_BYTES_MAX};

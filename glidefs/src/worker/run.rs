@@ -14,8 +14,10 @@
 //!  ───────────────────────  ─────────────────────────  ──────────────────────────  ──────────────────  ────────  ────────
 //!  a free tag               the kernel: queue of the   an answer in the queue      the kernel's        goes on   goes on
 //!                           block device               (`Queues::answer`)          scheduler
-//!  the next turn            the kernel: completion     any completion              first in, first     goes on   goes on
-//!                           queue; `Ring::seen`                                    out
+//!  the next turn            the kernel: completion     any completion; with        first in, first     goes on   goes on
+//!                           queue, with batches the    batches, a buffer given     out
+//!                           driver's list of tags      back, or the command sent
+//!                           before; `Ring::seen`       anew (`Batch::fetch`)
 //!  a part of a turn         `Loop::ready`              nobody: the next turn       in turns; all that  goes on   goes on
 //!                                                      begins at once              fits as it came
 //!  a limit of the export    `Loop::limited`            `LimitedRequests::due`: a  first in, first     goes on   goes on
@@ -51,9 +53,10 @@
 //!  the answer               `Shard::done`,             nobody: emptied each turn   first in, first out goes on   goes on
 //!                           `Loop::done`
 //!  the answer's submission  the kernel: submission     `Ring::submit_and_wait`,    first in, first out goes on   goes on
-//!                           queue of the ring          which begins each turn;
-//!                                                      `Loop::answer_first` before
-//!                                                      a full turn
+//!                           queue of the ring; with    which begins each turn;     in a queue
+//!                           batches, `Batch::answers`  `Loop::answer_first` before
+//!                           first                      a full turn; both behind
+//!                                                      `Queues::hand_over`
 //! ```
 //!
 //! R is a READ, W a WRITE, DISCARD or WRITE_ZEROES.
@@ -84,7 +87,6 @@ use super::inbox::Inbox;
 use super::queues::Queues;
 use super::requests::InFlight;
 use super::ring::{Event, Ring};
-use super::tag::TagId;
 use super::waits::held::HeldWrites;
 use super::waits::limits::LimitedRequests;
 use super::waits::log_line::LogLine;
@@ -124,6 +126,7 @@ impl Loop {
         let mut events = Vec::new();
         loop {
             let patience = self.patience();
+            self.queues.hand_over(&mut self.ring)?;
             self.ring.submit_and_wait(patience)?;
             self.now = Instant::now();
             self.stats.turns.add(1);
@@ -131,7 +134,7 @@ impl Loop {
             self.ring.drain(&mut events);
             for event in events.drain(..) {
                 match event {
-                    Event::Command { token, result } => self.tag_event(TagId::decode(token), result)?,
+                    Event::Command { token, outcome } => self.queue_news(token, outcome)?,
                     Event::Operation(completion) => self.complete(completion)?,
                 }
             }

@@ -20,6 +20,7 @@ use crate::cache::{Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Opt
 use crate::export::{Export, Operation, Request};
 use crate::units::{ExportId, SectorRange};
 
+mod batch;
 mod ending;
 mod failures;
 mod fairness;
@@ -121,6 +122,8 @@ impl QueueDriver for PipeQueue {
 struct Client {
     shared: Arc<SharedTags>,
     pipes: Vec<Option<File>>,
+    /// Where the tags of a queue with batches are announced.
+    batch: Option<File>,
     gone: Option<QueueGone>,
 }
 
@@ -154,15 +157,17 @@ impl Client {
             bytes: vec![0; usize::from(DEPTH)].into(),
         };
         let gone = worker.attach(wrap(queue, &ours)).await?;
-        Ok(Self { shared, pipes: ours, gone: Some(gone) })
+        Ok(Self { shared, pipes: ours, batch: None, gone: Some(gone) })
     }
 
     fn start(&mut self, tag: u16, operation: Operation, start: u64, count: u64, data: Vec<u8>) {
         let range = SectorRange::new(start, count).unwrap();
-        let tag = usize::from(tag);
-        self.shared.tags.lock().unwrap()[tag] =
+        self.shared.tags.lock().unwrap()[usize::from(tag)] =
             Tag { request: Some(Request { operation, range, fua: false }), data, result: None };
-        self.pipes[tag].as_mut().unwrap().write_all(&[1]).unwrap();
+        match &mut self.batch {
+            Some(batch) => batch.write_all(&tag.to_ne_bytes()).unwrap(),
+            None => self.pipes[usize::from(tag)].as_mut().unwrap().write_all(&[1]).unwrap(),
+        }
     }
 
     fn finish(&self, tag: u16) -> (Result<u32, String>, Vec<u8>) {
@@ -192,6 +197,7 @@ impl Client {
 
     async fn detach(mut self) {
         self.pipes.clear();
+        self.batch = None;
         self.gone.take().unwrap().await.unwrap();
     }
 }

@@ -53,6 +53,9 @@ pub struct ExportCounts {
 pub struct DaemonStatus {
     /// Whether devices are started without user copy, with one buffer per tag.
     pub bounce_mode: bool,
+    /// Devices in service that exchange requests with the kernel in batches.
+    #[serde(default)]
+    pub batched_devices: u64,
     /// The workers of the daemon.
     pub workers: Vec<WorkerStatus>,
     /// The state of the cache.

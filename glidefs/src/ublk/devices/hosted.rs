@@ -10,6 +10,7 @@ use futures_util::future::Shared;
 
 use super::activity::Activity;
 use crate::export::Export;
+use crate::ublk::queue::Mode;
 use crate::worker::QueueGone;
 
 /// A device this process serves.
@@ -23,6 +24,7 @@ pub(super) struct Hosted {
     pub activity: Vec<Activity>,
     /// Whether requests wait for something that may take long.
     pub waits: bool,
+    pub mode: Mode,
     pub stay: Stay,
 }
 
@@ -39,7 +41,7 @@ pub(super) enum Stay {
 
 impl Hosted {
     /// A device of so many queues, none of which has a worker yet.
-    pub fn new(export: Arc<Export>, queues: u16, stay: Stay) -> Self {
+    pub fn new(export: Arc<Export>, queues: u16, mode: Mode, stay: Stay) -> Self {
         let activity = (0..queues).map(|queue_id| Activity::begin(&export.queue_stats(queue_id)));
         Self {
             activity: activity.collect(),
@@ -47,6 +49,7 @@ impl Hosted {
             gone: Vec::new(),
             workers: Vec::new(),
             waits: false,
+            mode,
             stay,
         }
     }

@@ -11,7 +11,7 @@
 //! has certainly refused, the only way is forward, and a device stuck on the way is quiesced or about to be, as after the death of a
 //! daemon: [`Devices::recover`](crate::router::devices::Devices::recover) goes on from every step, in this daemon or in the next.
 //!
-//! What the driver does (Linux 6.16 to 7.3):
+//! What the driver does (Linux 6.16 to 7.3) with a device that has a command for each tag:
 //!
 //! - QUIESCE_DEV marks the device as canceling. From then on the driver parks each new request, and gives none to the server.
 //!   There is no way back but the recovery of the device.
@@ -25,6 +25,9 @@
 //!   the server back (`UBLK_F_USER_RECOVERY_REISSUE`), and the device is QUIESCED. Before, START_USER_RECOVERY fails.
 //! - QUIESCE_DEV on a device which is not live may walk over tags which the next server has armed. The steps of one device number
 //!   never overlap (`steps`), so the command has ended before the next server begins.
+//!
+//! With a device that has batches the driver fails each request, instead of parking the request, from QUIESCE_DEV until the next server
+//! has armed the tags. So such a device is never moved.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;

@@ -1,9 +1,14 @@
 //! Choices and tries of moves, on a machine that needs no ublk driver: no device of these numbers exists.
 
+use std::sync::atomic::Ordering;
+
+use libublk::sys;
+
 use super::*;
 use crate::cache::Volume;
 
 const STEP_LIMIT: Duration = Duration::from_secs(10);
+const SETTINGS: Settings = Settings { bounce: true, moves: true, batch: false };
 
 fn key(number: u32) -> DeviceKey {
     (ExportId(number), DeviceId(4_000_000 + number))
@@ -13,19 +18,82 @@ fn key(number: u32) -> DeviceKey {
 fn crowded(count: u32) -> UblkDevices {
     let devices = UblkDevices {
         placement: Placement::new(2),
-        ..UblkDevices::new(Vec::new(), Features::none(), true, true, 1, STEP_LIMIT)
+        ..UblkDevices::new(Vec::new(), Features::of(&[]), SETTINGS, 1, STEP_LIMIT)
     };
     (1..=count).for_each(|number| serve_on_first(&devices, number));
     devices
 }
 
-fn serve_on_first(devices: &UblkDevices, number: u32) {
+fn export(number: u32) -> Arc<Export> {
     let id = ExportId(number);
-    let export = Arc::new(Export::new(id, format!("e-{number}"), 1 << 20, Arc::new(Volume::new(id))));
-    let mut hosted = Hosted::new(export, 1, Stay::Movable);
+    Arc::new(Export::new(id, format!("e-{number}"), 1 << 20, Arc::new(Volume::new(id))))
+}
+
+fn serve_on_first(devices: &UblkDevices, number: u32) {
+    let mut hosted = Hosted::new(export(number), 1, Mode::UserCopy, Stay::Movable);
     hosted.workers.push(0);
     devices.placement.put(0);
     devices.host(key(number), hosted);
+}
+
+#[tokio::test]
+async fn a_new_device_has_batches_where_asked_for_and_only_if_no_move_is_asked_for() {
+    let old = [sys::UBLK_F_USER_COPY, sys::UBLK_F_BATCH_IO];
+    let new = [&old[..], &[sys::UBLK_F_SHMEM_ZC, sys::UBLK_F_QUIESCE]].concat();
+    let asked = Settings { bounce: false, moves: false, batch: true };
+    for (features, settings, expected) in [
+        (&new[..], asked, Mode::Batch),
+        (&new, Settings { batch: false, ..asked }, Mode::UserCopy),
+        (&new, Settings { bounce: true, ..asked }, Mode::Bounce),
+        (&new, Settings { moves: true, ..asked }, Mode::UserCopy),
+        (&old, asked, Mode::UserCopy),
+        (&[], asked, Mode::Bounce),
+    ] {
+        let devices = UblkDevices::new(Vec::new(), Features::of(features), settings, 1, STEP_LIMIT);
+        assert_eq!(devices.mode(), expected, "{settings:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_device_with_batches_is_stopped_again_and_the_error_names_the_whole_wait() {
+    let devices = crowded(0);
+    for (mode, expected) in [(Mode::UserCopy, 0), (Mode::Bounce, 0), (Mode::Batch, 9)] {
+        let (_kept, gone) = tokio::sync::oneshot::channel();
+        let mut hosted = Hosted::new(export(1), 1, mode, Stay::Fixed);
+        hosted.armed(gone);
+        devices.host(key(1), hosted);
+        let stops = AtomicU64::new(0);
+        let stop = || async { Ok(stops.fetch_add(1, Ordering::Relaxed) > 0) };
+        let result = devices.let_go_of_stopped(key(1), stop).await;
+        let seconds = STEP_LIMIT.as_secs();
+        assert!(
+            matches!(result, Err(DeviceError::TimedOut { seconds: s, .. }) if s == seconds),
+            "{result:?}"
+        );
+        assert_eq!(stops.into_inner(), expected, "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_with_batches_is_let_go_of_when_its_queues_are_gone() {
+    let devices = crowded(0);
+    let (queue, gone) = tokio::sync::oneshot::channel();
+    let mut hosted = Hosted::new(export(1), 1, Mode::Batch, Stay::Fixed);
+    hosted.armed(gone);
+    devices.host(key(1), hosted);
+    let queue = Mutex::new(Some(queue));
+    // The first STOP_DEV after the one before fails, the second ends the queue.
+    let tries = AtomicU64::new(0);
+    let stop = || async {
+        if tries.fetch_add(1, Ordering::Relaxed) == 0 {
+            return Err(DeviceError::NotFound { path: key(1).1.path() });
+        }
+        drop(queue.lock().unwrap().take());
+        Ok(true)
+    };
+    devices.let_go_of_stopped(key(1), stop).await.unwrap();
+    assert_eq!(tries.into_inner(), 2);
+    assert!(!devices.is_hosted(key(1)));
 }
 
 fn stay(devices: &UblkDevices, number: u32) -> Stay {

@@ -6,7 +6,8 @@
 //! meets the kernel's walk over the tags: the walk takes back each armed tag, but not a tag that is armed in the middle of the
 //! walk, or after. When the queue leaves, the kernel gets nothing any more: whatever was kept or set aside is the kernel's again
 //! with the end of the queue, and the kernel gives these requests to the next worker. A request is therefore carried out twice at
-//! most and acknowledged once, as after the death of a daemon.
+//! most and acknowledged once, as after the death of a daemon. A queue with batches can be paused and can leave as well, but `ublk` moves
+//! no device with batches.
 //!
 //! Owns what is kept and set aside. Does not own the moment of each step (`ublk`). Invariants: a queue is let go of only when each
 //! request that this worker began has ended here, so nothing of such a request can follow what the next worker does; a queue that
@@ -14,7 +15,7 @@
 
 use std::io;
 
-use super::{Queues, command};
+use super::Queues;
 use crate::worker::ring::Ring;
 use crate::worker::tag::TagId;
 
@@ -39,6 +40,7 @@ impl Queues {
     /// Pauses each queue of a device. Afterwards the kernel has every command given before: a submission may be partial, so the
     /// ring submits until nothing is queued.
     pub fn pause<C>(&mut self, ring: &mut Ring<C>, device_id: u32) -> io::Result<()> {
+        self.hand_over(ring)?;
         for (_, queue) in &mut self.table {
             if queue.driver.ids().0 == device_id {
                 queue.pause.get_or_insert_default();
@@ -57,8 +59,10 @@ impl Queues {
             let Some(pause) = queue.pause.take_if(|_| is_meant) else { continue };
             let queue_index = u32::try_from(key).map_err(io::Error::other)?;
             for (tag, bytes) in pause.answers {
-                let answer = queue.driver.answer(tag, queue_index, Ok(bytes));
-                command(ring, answer, TagId { queue_index, tag })?;
+                let tag = TagId { queue_index, tag };
+                if queue.transport.answer(ring, &mut *queue.driver, tag, Ok(bytes))? {
+                    self.answered.push(queue_index);
+                }
             }
             aside.extend(pause.aside.into_iter().map(|tag| TagId { queue_index, tag }));
         }
@@ -73,12 +77,15 @@ impl Queues {
                 continue;
             };
             pause.is_leaving = true;
-            // A queue has no more tags than fit in 16 bits, and each tag is here once.
-            let count = u16::try_from(pause.answers.len().saturating_add(pause.aside.len()));
-            (pause.answers, pause.aside) = (Vec::new(), Vec::new());
-            leaving.push((u32::try_from(key).map_err(io::Error::other)?, count.map_err(io::Error::other)?));
+            for (tag, _) in pause.answers.drain(..) {
+                queue.transport.give_up(tag);
+            }
+            for tag in pause.aside.drain(..) {
+                queue.transport.give_up(tag);
+            }
+            leaving.push(u32::try_from(key).map_err(io::Error::other)?);
         }
-        leaving.into_iter().try_for_each(|(queue_index, count)| self.tags_gone(ring, queue_index, count))
+        leaving.into_iter().try_for_each(|queue_index| self.settle(ring, queue_index))
     }
 
     /// Keeps the success of a request of a paused queue.
@@ -97,8 +104,7 @@ impl Queues {
                 keep(pause);
                 Ok(())
             }
-            // The tag stays the server's for the kernel, which therefore gives the request to the next server.
-            _ => self.tags_gone(ring, tag.queue_index, 1),
+            _ => self.give_up(ring, tag),
         }
     }
 }

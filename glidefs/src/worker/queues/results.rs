@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use super::{Queues, command};
+use super::Queues;
 use crate::cache::Token;
 use crate::export::{Export, Operation};
 use crate::observe::io::QueueStats;
@@ -74,8 +74,10 @@ impl Queues {
         {
             return self.keep_answer(ring, tag, bytes);
         }
-        let answer = queue.driver.answer(tag.tag, tag.queue_index, result);
-        command(ring, answer, tag)
+        if queue.transport.answer(ring, &mut *queue.driver, tag, result)? {
+            self.answered.push(tag.queue_index);
+        }
+        Ok(())
     }
 
     fn report(&self, TagId { queue_index, tag }: TagId, operation: Option<Operation>, failure: &Failure) {

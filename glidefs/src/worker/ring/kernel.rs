@@ -3,9 +3,11 @@
 //! Owns the ring, the tables of registered files and buffers, the memory of operations under way, and all `unsafe` of this
 //! layer. Does not own the meaning of a context or of a command's token.
 //!
-//! Invariants: memory is in `under_way` before an entry which points to the memory is pushed, and until the entry's last
-//! completion; `user_data` is made by [`OpId::encode`], or is a token below [`OPERATION`].
+//! Invariants: memory is in `under_way` or `commands` before an entry which points to the memory is pushed, and until the entry's
+//! last completion; `user_data` is made by [`OpId::encode`] or by `commands`, or is a token below [`WITH_MEMORY`].
 
+mod commands;
+mod deliveries;
 mod end;
 
 use std::collections::VecDeque;
@@ -17,11 +19,13 @@ use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 use slab::Slab;
 
+use self::commands::WithMemory;
+use self::deliveries::Deliveries;
 use super::memory::{Memory, OpBuffer};
 use super::operation::{Kind, Op};
 use super::options::{KernelWorkers, Options};
 use super::under_way::{
-    Completion, Event, GENERATIONS, IGNORED, OPERATION, OpId, REGISTERED_BYTES_MAX, UnderWay,
+    Completion, Event, GENERATIONS, IGNORED, OPERATION, OpId, REGISTERED_BYTES_MAX, UnderWay, WITH_MEMORY,
 };
 use crate::buffer::Pool;
 
@@ -31,9 +35,15 @@ pub struct Ring<C> {
     ring: IoUring,
     /// Keeps the registered arena alive.
     arena: Option<Pool>,
+    /// The buffers into which commands deliver values, once a command has asked for such.
+    deliveries: Option<Deliveries>,
     under_way: Slab<UnderWay<C>>,
+    /// Commands under way which own memory.
+    commands: Slab<WithMemory>,
+    /// Those among `commands` which complete with their submission.
+    prompt: usize,
     /// Completions taken off the queue but not looked at yet.
-    seen: VecDeque<(u64, i32)>,
+    seen: VecDeque<Seen>,
     /// Completions of operations which could not be started.
     refused: Vec<Event<C>>,
     generation: u32,
@@ -41,6 +51,17 @@ pub struct Ring<C> {
     supported: u128,
     /// Empty vectors, kept for their room.
     spare_pieces: Vec<Vec<libc::iovec>>,
+}
+
+/// How long the results of prompt commands stay unseen where nothing else completes: they are news only after a failure.
+const PROMPT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// An entry of the completion queue.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    user_data: u64,
+    result: i32,
+    flags: u32,
 }
 
 impl<C> Ring<C> {
@@ -57,7 +78,10 @@ impl<C> Ring<C> {
         Ok(Self {
             ring,
             arena: None,
+            deliveries: None,
             under_way: Slab::new(),
+            commands: Slab::new(),
+            prompt: 0,
             seen: VecDeque::new(),
             refused: Vec::new(),
             generation: 0,
@@ -152,12 +176,12 @@ impl<C> Ring<C> {
     /// Queues a ready-made `entry`, the completion of which is reported with `token`.
     ///
     /// # Errors
-    /// `InvalidInput` for a token of 2^63 or above; any error of a submit when the queue was full.
+    /// `InvalidInput` for a token of 2^62 or above; any error of a submit when the queue was full.
     ///
     /// # Safety
     /// The memory to which `entry` points stays valid until the completion of `entry` has been seen, or the process ends.
     pub unsafe fn command(&mut self, entry: squeue::Entry, token: u64) -> io::Result<()> {
-        if token >= OPERATION {
+        if token >= WITH_MEMORY {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.push(&entry.user_data(token))
@@ -185,12 +209,19 @@ impl<C> Ring<C> {
         let has_some = !self.seen.is_empty() || !self.refused.is_empty();
         let timeout = if has_some { Some(Duration::ZERO) } else { timeout };
         let submitter = self.ring.submitter();
+        // The completions of prompt commands are there as soon as the entries are submitted, and end no wait.
+        let wanted = 1 + self.prompt;
+        let timeout = match timeout {
+            _ if self.prompt == 0 => timeout,
+            Some(timeout) => Some(timeout.min(PROMPT_PATIENCE)),
+            None => Some(PROMPT_PATIENCE),
+        };
         match timeout {
-            None => tolerate(submitter.submit_and_wait(1)),
+            None => tolerate(submitter.submit_and_wait(wanted)),
             Some(timeout) => {
                 let timespec = Timespec::from(timeout);
                 // A wait for one completion with a deadline also runs deferred task work; a plain submit does not.
-                tolerate(submitter.submit_with_args(1, &SubmitArgs::new().timespec(&timespec)))
+                tolerate(submitter.submit_with_args(wanted, &SubmitArgs::new().timespec(&timespec)))
             }
         }
     }
@@ -199,15 +230,26 @@ impl<C> Ring<C> {
     pub fn drain(&mut self, into: &mut Vec<Event<C>>) {
         into.append(&mut self.refused);
         self.collect();
-        while let Some((user_data, result)) = self.seen.pop_front() {
-            into.extend(self.completed(user_data, result));
+        while let Some(seen) = self.seen.pop_front() {
+            if seen.user_data < OPERATION {
+                self.command_seen(seen, into);
+            } else {
+                into.extend(self.completed(seen.user_data, seen.result));
+            }
+        }
+        if let Some(deliveries) = &mut self.deliveries {
+            deliveries.publish();
         }
         into.append(&mut self.refused);
     }
 
     /// Takes completions off the shared queue.
     fn collect(&mut self) {
-        self.seen.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
+        self.seen.extend(self.ring.completion().map(|entry| Seen {
+            user_data: entry.user_data(),
+            result: entry.result(),
+            flags: entry.flags(),
+        }));
     }
 
     /// Takes over the memory of an operation, without starting the operation.
@@ -248,12 +290,12 @@ impl<C> Ring<C> {
     /// Puts `entry` into the submission queue; submits the queued entries when there is no room.
     ///
     /// Callers pass an entry which points to no memory, to memory in `under_way` (made by [`encode`](Self::encode)), or to memory
-    /// for which the caller of [`command`](Self::command) answers.
+    /// for which the caller of [`command`](Self::command) or [`command_with`](Self::command_with) answers.
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         loop {
             // SAFETY: memory in `under_way` stays in place until `completed` sees the completion with the same `user_data`: heap
             // blocks and slots do not move with their owners, `pieces` is not changed while its entry is queued, and `drop`
-            // waits for completions or leaks the rest. The contract of `command` covers commands.
+            // waits for completions or leaks the rest. The contracts of `command` and `command_with` cover commands.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
@@ -283,11 +325,8 @@ impl<C> Ring<C> {
         Event::Operation(Completion { context: op.context, result, memory: op.memory })
     }
 
-    /// The meaning of a completion; `None` when there is more to come, or nobody waits.
+    /// The meaning of an operation's completion; `None` when there is more to come, or nobody waits.
     fn completed(&mut self, user_data: u64, result: i32) -> Option<Event<C>> {
-        if user_data < OPERATION {
-            return Some(Event::Command { token: user_data, result });
-        }
         if user_data == IGNORED {
             return None;
         }

@@ -1,6 +1,7 @@
 //! The ring against real files, pipes and a model.
 
 mod cancellation;
+mod commands;
 mod model;
 mod ownership;
 mod reactor;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::reactor::{Promise, Reactor};
-use super::{Completion, Event, Options, Ring};
+use super::{Completion, Event, Options, Outcome, Ring};
 use crate::buffer::{Pool, Slot};
 use crate::observe::io::WorkerStats;
 

@@ -9,10 +9,11 @@ use std::io;
 use super::Loop;
 use crate::cache::{IoError, Reservation};
 use crate::export::Operation;
-use crate::worker::driver::{Failure, TagEvent};
+use crate::worker::driver::Failure;
 use crate::worker::engine::Appends;
 use crate::worker::queues::Queues;
 use crate::worker::requests::{Errand, InFlight, RequestBuffer, TagRequest};
+use crate::worker::ring::Outcome;
 use crate::worker::tag::TagId;
 use crate::worker::waits::held::{Hold, Released};
 use crate::worker::waits::log_line::Left;
@@ -20,12 +21,12 @@ use crate::worker::waits::ready::Stage;
 use crate::worker::waits::stop;
 
 impl Loop {
-    /// Begins with the completion of a tag's command.
-    pub(super) fn tag_event(&mut self, tag: TagId, result: i32) -> io::Result<()> {
-        match self.queues.event(tag, result)? {
-            TagEvent::Request if self.queues.is_paused(tag) => self.queues.set_aside(&mut self.ring, tag),
-            TagEvent::Request => self.arrive(tag),
-            TagEvent::Gone => self.queues.tags_gone(&mut self.ring, tag.queue_index, 1),
+    /// Begins with news of a queue's command.
+    pub(super) fn queue_news(&mut self, token: u64, outcome: Outcome) -> io::Result<()> {
+        match self.queues.news(&mut self.ring, token, outcome)? {
+            Some(tag) if self.queues.is_paused(tag) => self.queues.set_aside(&mut self.ring, tag),
+            Some(tag) => self.arrive(tag),
+            None => Ok(()),
         }
     }
 
@@ -193,7 +194,11 @@ impl Loop {
     /// the turn.
     pub(super) fn answer_first(&mut self) -> io::Result<()> {
         self.finish_completed()?;
-        if self.advanced { self.ring.submit() } else { Ok(()) }
+        if !self.advanced {
+            return Ok(());
+        }
+        self.queues.hand_over(&mut self.ring)?;
+        self.ring.submit()
     }
 
     /// Gives the results of the turn to the kernel. A READ which needs the store drops its slot and waits for the data.

@@ -111,23 +111,3 @@ fn tasks_of_the_executor_await_operations() {
     }
     assert_eq!(stats.pool.live_bytes.get(), 0);
 }
-
-#[test]
-fn commands_are_reported_with_their_tokens() {
-    let mut ring: Ring<()> = ring(&Options::default());
-    for token in [0, 1, (1 << 63) - 1] {
-        // SAFETY: a no-op points to no memory.
-        unsafe { ring.command(io_uring::opcode::Nop::new().build(), token) }.unwrap();
-    }
-    // SAFETY: as above.
-    assert!(unsafe { ring.command(io_uring::opcode::Nop::new().build(), 1 << 63) }.is_err());
-    let mut tokens = Vec::new();
-    while tokens.len() < 3 {
-        for event in completed_by_now(&mut ring) {
-            let Event::Command { token, result: 0 } = event else { panic!("{event:?}") };
-            tokens.push(token);
-        }
-    }
-    tokens.sort_unstable();
-    assert_eq!(tokens, [0, 1, (1 << 63) - 1]);
-}
