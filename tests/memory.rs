@@ -15,7 +15,7 @@ use data_path::DataPath;
 use glidefs::testing::cache::Volume;
 use glidefs::testing::cache::index::{Backing, Extent, Index, IndexLoader};
 use glidefs::testing::daemon::MemoryHolders;
-use glidefs::testing::observe::{Resident, release_heap};
+use glidefs::testing::observe::{Resident, release_heap, release_program};
 use glidefs::testing::units::{SectorRange, Seq};
 
 const EXPORTS: u32 = 2000;
@@ -61,6 +61,13 @@ fn free_heap_goes_back_to_the_kernel() {
     let after = Resident::now().unwrap().all;
     assert!(before - after > 16 << 20, "{before} {after}");
     drop(blocks);
+}
+
+fn pages_of_the_program_go_back_and_the_program_goes_on() {
+    let before = Resident::now().unwrap().files;
+    release_program();
+    let after = Resident::now().unwrap().files;
+    assert!(after < before, "{before} {after}");
 }
 
 /// Resident memory, and the categories.
@@ -120,4 +127,5 @@ fn the_categories_add_up_to_the_resident_memory_and_the_index_is_as_large_as_the
     assert!(agree(grown, packed), "the heap grew by {grown} bytes, and the packed index by {packed}");
     assert!(packed < loaded.bytes() / 2, "{packed} {}", loaded.bytes());
     free_heap_goes_back_to_the_kernel();
+    pages_of_the_program_go_back_and_the_program_goes_on();
 }

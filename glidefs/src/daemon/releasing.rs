@@ -12,8 +12,9 @@ use crate::observe::io::WorkerStats;
 use crate::observe::memory::{Resident, release_heap, release_program};
 use crate::worker::Worker;
 
-/// Time from the end of a batch to the release. Batches that follow one another share one.
-const PAUSE: Duration = Duration::from_secs(2);
+/// Time from the end of a batch to the release: threads made for the batch end after ten seconds without work, and leave memory too.
+/// Batches that follow one another share a release.
+const PAUSE: Duration = Duration::from_secs(15);
 /// Memory beside the arenas of the workers from which on the heap is left alone: four thousand devices created at once take less.
 /// Nearly all memory that a batch leaves is in parts of the heap that threads of the API take memory from, and workers do not.
 const REST_BYTES_MAX: u64 = 128 << 20;

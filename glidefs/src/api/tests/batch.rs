@@ -96,9 +96,9 @@ async fn the_end_of_a_batch_is_told() {
     let served = Served::new().await;
     let told = || tokio::time::timeout(Duration::from_mins(1), served.batch_ended.notified());
     served.send("POST", "/v1/batch", "{}").await;
+    assert!(served.batch_ended.notified().now_or_never().is_none(), "a refused batch has not begun");
     batch(&served, "", json!({ "delete": ["a"] })).await;
     assert!(told().await.is_ok());
-    assert!(served.batch_ended.notified().now_or_never().is_none(), "a refused batch has not begun");
 }
 
 /// Sends a batch to attach `names`, and returns the connection once `begun` exports are being attached.

@@ -161,7 +161,7 @@ impl Batch {
             }
             (Err(_), _) => elements,
         };
-        self.is_awaited = !left.is_empty() && left.len() < elements.len();
+        self.is_awaited |= !left.is_empty() && left.len() < elements.len();
         self.answers.extend_from_slice(left);
         Ok(())
     }
