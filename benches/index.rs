@@ -70,36 +70,28 @@ fn main() {
         seq += 1;
         index.insert(extent(scattered(seq, blocks), seq), &mut refs);
     });
-    ratios.against(&mut group, "index/lookup/sequential", "memcpy 4 KiB", memcpy(), || {
-        number += 1;
-        index.lookup(extent(number % blocks, 1).range, |piece| {
-            black_box(piece);
-        });
-    });
-    ratios.against(&mut group, "index/lookup/random", "memcpy 4 KiB", memcpy(), || {
-        number += 1;
-        index.lookup(extent(scattered(number, blocks), 1).range, |piece| {
-            black_box(piece);
-        });
-    });
     // An index as a start leaves it: packed.
     let mut loader = IndexLoader::default();
     for block in 0..blocks {
         assert!(loader.push(&extent(block, block + 1), &mut |_| {}), "blocks ascend");
     }
     let loaded = loader.finish(&mut |_| {});
-    ratios.against(&mut group, "index/lookup/loaded/sequential", "memcpy 4 KiB", memcpy(), || {
-        number += 1;
-        loaded.lookup(extent(number % blocks, 1).range, |piece| {
-            black_box(piece);
+    for (form, index) in [("", &index), ("/loaded", &loaded)] {
+        let name = format!("index/lookup{form}/sequential");
+        ratios.against(&mut group, &name, "memcpy 4 KiB", memcpy(), || {
+            number += 1;
+            index.lookup(extent(number % blocks, 1).range, |piece| {
+                black_box(piece);
+            });
         });
-    });
-    ratios.against(&mut group, "index/lookup/loaded/random", "memcpy 4 KiB", memcpy(), || {
-        number += 1;
-        loaded.lookup(extent(scattered(number, blocks), 1).range, |piece| {
-            black_box(piece);
+        let name = format!("index/lookup{form}/random");
+        ratios.against(&mut group, &name, "memcpy 4 KiB", memcpy(), || {
+            number += 1;
+            index.lookup(extent(scattered(number, blocks), 1).range, |piece| {
+                black_box(piece);
+            });
         });
-    });
+    }
     group.finish();
     assert_eq!(u64::try_from(count), Ok(index.len() as u64), "every insert was counted");
     ratios.save();

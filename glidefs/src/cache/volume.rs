@@ -221,11 +221,6 @@ impl Volume {
         }
     }
 
-    /// Memory of the index, bytes. Takes no time in proportion to the index.
-    pub fn index_bytes(&self) -> u64 {
-        self.lock().layers.index_bytes()
-    }
-
     /// Memory besides the index, bytes.
     pub fn own_bytes(&self) -> u64 {
         let unsynced = self.lock().unsynced.capacity() * size_of::<Place>();

@@ -40,8 +40,7 @@ impl Resident {
         Some(Self {
             all: bytes("VmRSS")?,
             files: bytes("RssFile")?.checked_add(bytes("RssShmem")?)?,
-            // A kernel without swap says nothing.
-            swapped: bytes("VmSwap").unwrap_or(0),
+            swapped: bytes("VmSwap")?,
         })
     }
 }
@@ -113,10 +112,10 @@ mod tests {
     #[test]
     fn resident_memory_is_read_as_the_kernel_writes_it() {
         let status = "Name:\tglidefs\nVmHWM:\t 9 kB\nVmRSS:\t  100 kB\nRssAnon:\t 60 kB\nRssFile:\t 30 kB\nRssShmem:\t 10 kB\n";
-        let expected = Resident { all: 100 << 10, files: 40 << 10, swapped: 0 };
-        assert_eq!(Resident::of(status), Some(expected));
+        assert_eq!(Resident::of(status), None);
         let with_swap = format!("{status}VmSwap:\t 3 kB\n");
-        assert_eq!(Resident::of(&with_swap), Some(Resident { swapped: 3 << 10, ..expected }));
+        let expected = Resident { all: 100 << 10, files: 40 << 10, swapped: 3 << 10 };
+        assert_eq!(Resident::of(&with_swap), Some(expected));
         assert_eq!(Resident::of("VmRSS:\t 100 kB\n"), None);
         assert_eq!(Resident::of("VmRSS:\t x kB\nRssFile:\t 1 kB\nRssShmem:\t 1 kB\n"), None);
         assert!(Resident::now().is_some_and(|resident| resident.files > 0 && resident.files < resident.all));

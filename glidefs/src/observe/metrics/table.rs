@@ -132,7 +132,7 @@ metrics! {
     ExportAtRisk: Gauge "glidefs_export_at_risk_seconds" in Seconds by [export]
         = "Time since the oldest data at risk of the export was acknowledged, or since the daemon started if the start is later; 0 when the store has all data.";
     ExportIndex: Gauge "glidefs_export_index_bytes" in Bytes by [export]
-        = "Memory of the export's index; no sample for an export which is not busy, unless writes of the export were held back because of the index.";
+        = "Memory of the export's index as the budget counts it; no sample for an export which is not busy, unless writes of the export were held back because of the index.";
     ExportIndexHeld: Counter "glidefs_export_index_held_total" in Number by [export]
         = "Writes of the export held back because the index may not grow.";
     ExportIndexHeldTime: Counter "glidefs_export_index_held_seconds_total" in Seconds by [export]
