@@ -2,7 +2,7 @@
 //!
 //! Owns the decision whether a line is written. Does not own the line nor the subject of the line: code that logs the failures
 //! of exports keeps one [`Repeat`] per export. Invariants: after a line has passed, no other line passes for ten seconds; the
-//! lines held back are counted in a later line that passes.
+//! lines held back are counted in a line that passes at the same time, or in a later one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -71,17 +71,18 @@ mod tests {
     #[test]
     fn of_several_threads_one_passes_and_none_is_forgotten() {
         let repeat = Repeat::default();
-        let passed: u64 = std::thread::scope(|scope| {
+        let passed: Vec<u64> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
                 .map(|_| {
                     scope.spawn(|| {
-                        (0..1000).filter(|_| repeat.pass_at(Duration::from_secs(1)).is_some()).count() as u64
+                        (0..1000).filter_map(|_| repeat.pass_at(Duration::from_secs(1))).collect::<Vec<_>>()
                     })
                 })
                 .collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
-        assert_eq!(passed, 1);
-        assert_eq!(repeat.pass_at(Duration::from_secs(11)), Some(3999));
+        // The line that passes may count lines which another thread holds back at the same moment.
+        let [counted] = passed[..] else { panic!("{passed:?}") };
+        assert_eq!(repeat.pass_at(Duration::from_secs(11)), Some(3999 - counted));
     }
 }
