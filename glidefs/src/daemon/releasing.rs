@@ -28,8 +28,8 @@ impl Releasing {
         Self(workers.iter().map(|worker| Arc::clone(worker.stats())).collect())
     }
 
-    /// Releases what the start alone needed.
-    pub async fn after_start(&self) {
+    /// Releases what the start, or a batch, alone needed.
+    pub async fn release(&self) {
         let heap = self.may_release_heap();
         off_thread(move || {
             if heap {
@@ -40,14 +40,12 @@ impl Releasing {
         .await;
     }
 
-    /// Releases what a batch needed, whenever one has `ended`.
+    /// As [`Self::release`], whenever a batch has `ended`.
     pub async fn after_batches(&self, ended: &Notify) {
         loop {
             ended.notified().await;
             tokio::time::sleep(PAUSE).await;
-            if self.may_release_heap() {
-                off_thread(release_heap).await;
-            }
+            self.release().await;
         }
     }
 

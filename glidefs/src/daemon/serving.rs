@@ -67,7 +67,7 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
             seconds = recovery.elapsed.as_secs_f64(),
             "every export has what it should have, or waits for the store"
         );
-        releasing.after_start().await;
+        releasing.release().await;
         ready.set();
         notify(&[NotifyState::Ready]);
         let spread = async {
