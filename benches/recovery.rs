@@ -1,5 +1,6 @@
 //! The time of opening a cache with a GiB of log, beside reading the same bytes: with a checkpoint, sealed, where footers list the
-//! entries, and unsealed, where every record is scanned and made stable again; each with one thread that reads the log, and with two.
+//! entries, and unsealed, where every record is scanned and made stable again; each with one thread that reads the log, and with as many
+//! as the daemon has here.
 //! From the page cache, and from the disk (cold).
 //!
 //! `GLIDEFS_BENCH_LOG_MIB` sets the size of the log. `GLIDEFS_BENCH_WIDE_GIB` has a log of this size opened from a checkpoint as well:
@@ -10,11 +11,14 @@
 mod support;
 
 use std::fs::File;
+use std::num::NonZero;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use glidefs::testing::cache::HANDS_MAX;
 use glidefs::testing::observe::{Resident, tune_allocator};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use support::Ratios;
@@ -33,8 +37,12 @@ const WIDE_WRITES: [Writes; 3] = [
 /// The cache that this process is to open, and nothing else.
 const OPEN: &str = "GLIDEFS_BENCH_OPEN_DIRECTORY";
 const ROUNDS: usize = 3;
-/// Threads that read the log.
-const HANDS: [usize; 2] = [1, 2];
+/// Numbers of threads that read the log: one, and as many as the daemon has here.
+fn all_hands() -> Vec<usize> {
+    let mut all = vec![1, thread::available_parallelism().map_or(1, NonZero::get).min(HANDS_MAX)];
+    all.dedup();
+    all
+}
 
 /// Fills a cache in `directory` with `bytes` of records: distinct blocks, in batches of 8 writes of 16 KiB.
 fn fill(directory: &Path, bytes: u64, segment_bytes: u64) {
@@ -93,11 +101,11 @@ fn evict(directory: &Path) {
     }
 }
 
-/// Opens a log of `gib` GiB, full of `writes`, from a checkpoint, with `hands` threads, in a process of its own: a start finds no memory
-/// that the allocator could give out once more.
-fn wide(gib: u64, segment_bytes: u64, writes: Writes, hands: usize) {
+/// Opens a log of `gib` GiB, full of `writes`, from a checkpoint, in a process of its own: a start finds no memory that the allocator could
+/// give out once more. Starts with one thread and with several take turns.
+fn wide(gib: u64, segment_bytes: u64, writes: Writes) {
     let segments = u32::try_from((gib << 30) / segment_bytes).expect("few segments");
-    for _ in 0..ROUNDS {
+    for hands in all_hands().repeat(ROUNDS) {
         // A start takes the checkpoint away.
         let directory =
             tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
@@ -158,7 +166,7 @@ fn main() {
         [("checkpoint", false), ("sealed", false), ("unsealed", false), ("sealed", true), ("unsealed", true)];
     for (name, is_cold) in cases {
         let cold = if is_cold { ", cold" } else { "" };
-        let mut samples = HANDS.map(|hands| (hands, Vec::new()));
+        let mut samples: Vec<_> = all_hands().into_iter().map(|hands| (hands, Vec::new())).collect();
         for _ in 0..ROUNDS {
             // The machine may be busy with other work, more or less: runs with one thread and with several take turns.
             for (hands, samples) in &mut samples {
@@ -201,8 +209,8 @@ fn main() {
     ratios.save();
     if let Ok(gib) = std::env::var("GLIDEFS_BENCH_WIDE_GIB") {
         let gib = gib.parse().expect("GLIDEFS_BENCH_WIDE_GIB is a number");
-        for (writes, hands) in WIDE_WRITES.iter().flat_map(|writes| HANDS.map(|hands| (*writes, hands))) {
-            wide(gib, segment_bytes, writes, hands);
+        for writes in WIDE_WRITES {
+            wide(gib, segment_bytes, writes);
         }
     }
 }

@@ -16,9 +16,9 @@ pub mod buffer {
 pub mod cache {
     pub use crate::cache::{
         Admission, Budgets, Cache, CacheCatalog, CacheError, CheckpointFile, CheckpointPace, Clock,
-        Directory, Disk, Durability, IoError, Keeper, Known, Lock, MonotonicClock, OnFull, OnUnreachable,
-        Options, Recovered, Reservation, SegmentFile, SeqMarks, Shard, ShardStats, Start, Token, Triggers,
-        Volume, Want, longest_holds,
+        Directory, Disk, Durability, HANDS_MAX, IoError, Keeper, Known, Lock, MonotonicClock, OnFull,
+        OnUnreachable, Options, Recovered, Reservation, SegmentFile, SeqMarks, Shard, ShardStats, Start,
+        Token, Triggers, Volume, Want, longest_holds,
     };
 
     /// Structures of the log on disk.

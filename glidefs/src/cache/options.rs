@@ -35,8 +35,8 @@ pub struct Options {
     pub checksums_bytes_max: u64,
     /// The bounds on the parts of the cache that exports share.
     pub budgets: Budgets,
-    /// Threads that read and check segments at a start, the thread of the start included: 1 to [`HANDS_MAX`]. With 1 all reads
-    /// are made in one order, on the calling thread.
+    /// Threads that read and check segments and the checkpoint at a start, the thread of the start included: 1 to [`HANDS_MAX`]. With 1
+    /// all reads are made in one order, on the calling thread.
     pub hands: usize,
 }
 

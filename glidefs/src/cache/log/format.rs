@@ -31,8 +31,8 @@ mod sparse;
 mod sums;
 
 pub use checkpoint::{
-    CHECKPOINT_HEADER_BYTES, CoveredSegment, ExtentReader, ExtentRows, Head, Kept, KeptExtent, OtherSegment,
-    PageChain, PageKind, decode_end, decode_rows, encode_end, encode_rows,
+    CHECKPOINT_HEADER_BYTES, CHECKPOINT_PAGE_BYTES, CoveredSegment, ExtentReader, ExtentRows, Head, Kept,
+    KeptExtent, OtherSegment, PageChain, PageKind, Row, decode_end, decode_rows, encode_end, encode_rows,
 };
 pub use entry::{Entry, EntryKind};
 pub use footer::{FooterBuilder, FooterMark, FooterRecord, decode_footer, is_footer};

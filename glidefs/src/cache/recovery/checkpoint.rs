@@ -28,30 +28,30 @@
 //!
 //! Where the disk lost anything, or the log tells of a loss, the checkpoint is not used at all: the losses are judged from the records.
 
-use std::io::Read;
+mod extents;
+mod pages;
+#[cfg(test)]
+mod tests;
 
+use self::extents::{Ends, Loader};
+use self::pages::Pages;
 use super::Outcome;
 use super::segments::{Found, Recovery};
 use crate::cache::log::format::{
-    CHECKPOINT_HEADER_BYTES, CoveredSegment, ExtentReader, FormatError, Head, Kept, KeptExtent, OtherSegment,
-    PageChain, PageKind, decode_end, decode_rows,
+    CoveredSegment, FormatError, Head, OtherSegment, PageChain, PageKind, decode_end,
 };
 use crate::cache::log::life::Event;
 use crate::cache::log::scan::Unusable;
 use crate::cache::log::superblock::Superblock;
-use crate::cache::volume::loading::Loading;
-use crate::units::{ExportId, FRAME_SECTORS};
+use crate::units::FRAME_SECTORS;
 
 const ORDER: FormatError = FormatError::Malformed("a page, a segment or an export out of order");
-const UNLISTED: FormatError = FormatError::Malformed("an extent outside the records of a covered segment");
 
-/// A checkpoint that is read.
+/// A checkpoint that is read up to the first page of extents.
 pub(super) struct Checkpoint {
     pages: Pages,
     /// By ascending segment number, none twice.
     covered: Vec<CoveredSegment>,
-    /// The first page behind the covered segments.
-    kind: PageKind,
 }
 
 /// What a start has to find beside the segments of a used checkpoint.
@@ -59,78 +59,6 @@ pub(super) struct Used {
     /// By ascending segment number, none twice.
     covered: Vec<CoveredSegment>,
     others: Vec<OtherSegment>,
-}
-
-/// The pages of a checkpoint, one in memory at a time.
-struct Pages {
-    source: Box<dyn Read + Send>,
-    chain: PageChain,
-    page: Vec<u8>,
-}
-
-impl Pages {
-    /// Reads and checks the next page.
-    fn next(&mut self) -> Result<PageKind, Unusable> {
-        let mut header = [0; CHECKPOINT_HEADER_BYTES];
-        self.source.read_exact(&mut header).map_err(Unusable::Unreadable)?;
-        let len = PageChain::page_len(&header).map_err(Unusable::Damaged)?;
-        self.page.clear();
-        self.page.extend_from_slice(&header);
-        self.page.resize(len, 0);
-        let rest = self.page.get_mut(CHECKPOINT_HEADER_BYTES..).unwrap_or_default();
-        self.source.read_exact(rest).map_err(Unusable::Unreadable)?;
-        self.chain.open(&self.page).map(|(kind, _)| kind).map_err(Unusable::Damaged)
-    }
-
-    /// The body of the page read last.
-    fn body(&self) -> &[u8] {
-        PageChain::body(&self.page)
-    }
-}
-
-/// What is known of each segment number: not listed, listed and gone, or covered up to a sector.
-struct Ends(Vec<u64>);
-
-const NOT_LISTED: u64 = 0;
-const GONE: u64 = 1;
-
-impl Ends {
-    /// Whether `kept` is in a covered segment; an error for a segment which the checkpoint does not list.
-    #[inline]
-    fn has(&self, kept: &KeptExtent) -> Result<bool, FormatError> {
-        let end = match self.0.get(kept.number as usize) {
-            // A segment beyond the table is gone.
-            None | Some(&GONE) => return Ok(false),
-            Some(&NOT_LISTED) => return Err(UNLISTED),
-            Some(end) => *end,
-        };
-        match kept.content {
-            Kept::Data(sector) if u64::from(sector).saturating_add(kept.range.count()) > end => Err(UNLISTED),
-            Kept::Data(_) | Kept::Zero | Kept::Damaged => Ok(true),
-        }
-    }
-}
-
-/// Adds those of `extents` which are in covered segments to `loading`, where there is a volume to load. Returns the number of all
-/// extents of the page.
-// Not inlined: the loop has the registers for itself.
-#[inline(never)]
-fn load_page(
-    extents: ExtentReader<'_>,
-    ends: &Ends,
-    mut loading: Option<&mut Loading>,
-) -> Result<u64, FormatError> {
-    let mut count = 0_u64;
-    for kept in extents {
-        let kept = kept?;
-        count = count.saturating_add(1);
-        if let Some(loading) = &mut loading
-            && ends.has(&kept)?
-        {
-            loading.add(&kept);
-        }
-    }
-    Ok(count)
 }
 
 impl Recovery<'_> {
@@ -160,29 +88,19 @@ impl Recovery<'_> {
         let Some(source) = self.disk.read_checkpoint().map_err(Unusable::Unreadable)? else {
             return Ok(None);
         };
-        let chain = PageChain::new(superblock.cache_id);
-        let mut pages = Pages { source, chain, page: Vec::new() };
-        if pages.next()? != PageKind::Head {
-            return Err(Unusable::Damaged(ORDER));
-        }
-        let head = Head::decode(pages.body()).map_err(Unusable::Damaged)?;
+        let mut pages = Pages::new(source, PageChain::new(superblock.cache_id));
+        let (PageKind::Head, body) = pages.next()? else { return Err(Unusable::Damaged(ORDER)) };
+        let head = Head::decode(body).map_err(Unusable::Damaged)?;
         if head.segment_bytes != superblock.segment_bytes || head.start != superblock.start {
             return Err(Unusable::Damaged(FormatError::Malformed(
                 "a checkpoint of another log, or not of the last start",
             )));
         }
-        let mut covered: Vec<CoveredSegment> = Vec::new();
-        let kind = loop {
-            let kind = pages.next()?;
-            if kind != PageKind::Covered {
-                break kind;
-            }
-            covered.extend(decode_rows::<CoveredSegment>(pages.body()).map_err(Unusable::Damaged)?);
-        };
+        let covered: Vec<CoveredSegment> = pages.rows(PageKind::Covered)?;
         if !covered.is_sorted_by(|one, next| one.number < next.number) {
             return Err(Unusable::Damaged(ORDER));
         }
-        Ok(Some(Checkpoint { pages, covered, kind }))
+        Ok(Some(Checkpoint { pages, covered }))
     }
 
     /// Loads the extents of `checkpoint` into the volumes, which are empty, and takes the covered ones of `segments` into use. An
@@ -200,59 +118,28 @@ impl Recovery<'_> {
     }
 
     fn load(&mut self, checkpoint: Checkpoint, segments: &mut [Found]) -> Result<Used, Unusable> {
-        let Checkpoint { mut pages, covered, mut kind } = checkpoint;
+        let Checkpoint { mut pages, covered } = checkpoint;
         let ends = self.cover(&covered, segments);
-        let (mut loading, mut current, mut count) = (Loading::default(), None, 0_u64);
-        while kind == PageKind::Extents {
-            let extents = ExtentReader::new(pages.body()).map_err(Unusable::Damaged)?;
-            let export = extents.export();
-            if current != Some(export) {
-                if current.is_some_and(|current: ExportId| current.0 > export.0) {
-                    return Err(Unusable::Damaged(ORDER));
-                }
-                self.end_loading(current, &mut loading);
-                current = Some(export);
-                if let Some(volume) = self.volumes.get(&export) {
-                    loading.begin(volume);
-                }
-            }
-            let is_known = self.volumes.contains_key(&export);
-            if is_known {
-                loading.gave_out(extents.last_seq());
-            }
-            let loading = is_known.then_some(&mut loading);
-            count = count.saturating_add(load_page(extents, &ends, loading).map_err(Unusable::Damaged)?);
-            kind = pages.next()?;
-        }
-        self.end_loading(current, &mut loading);
-        let mut others = Vec::new();
-        while kind == PageKind::Others {
-            others.extend(decode_rows::<OtherSegment>(pages.body()).map_err(Unusable::Damaged)?);
-            kind = pages.next()?;
-        }
-        if !others.is_sorted_by(|one: &OtherSegment, next| one.number < next.number) {
+        let Self { volumes, table, ranks, hands, .. } = self;
+        let loaded = Loader { volumes, ends: &ends, table, ranks, hands: *hands }.load(&mut pages)?;
+        self.found.checkpoint_extents += loaded.loaded;
+        let others: Vec<OtherSegment> = pages.rows(PageKind::Others)?;
+        if !others.is_sorted_by(|one, next| one.number < next.number) {
             return Err(Unusable::Damaged(ORDER));
         }
-        if kind != PageKind::End || decode_end(pages.body()).map_err(Unusable::Damaged)? != count {
+        let (PageKind::End, body) = pages.next()? else { return Err(Unusable::Damaged(ORDER)) };
+        if decode_end(body).map_err(Unusable::Damaged)? != loaded.listed {
             return Err(Unusable::Damaged(ORDER));
         }
         Ok(Used { covered, others })
     }
 
-    fn end_loading(&mut self, export: Option<ExportId>, loading: &mut Loading) {
-        if let Some(volume) = export.and_then(|export| self.volumes.get(&export)) {
-            self.found.checkpoint_extents += volume.load(self.table, &self.ranks, loading);
-        }
-    }
-
     /// Takes those of `segments` into use that are as `covered` says.
     fn cover(&mut self, covered: &[CoveredSegment], segments: &mut [Found]) -> Ends {
         let frames = self.table.segment_frames();
-        let mut ends = Ends(vec![NOT_LISTED; self.table.len()]);
+        let mut ends = Ends::new(self.table.len());
         for row in covered {
-            if let Some(end) = ends.0.get_mut(row.number as usize) {
-                *end = GONE;
-            }
+            ends.list(row.number);
         }
         for found in segments {
             let Some(row) = row_of(covered, found.number) else { continue };
@@ -269,9 +156,7 @@ impl Recovery<'_> {
             found.is_covered = true;
             self.found.segments += 1;
             self.found.covered += 1;
-            if let Some(end) = ends.0.get_mut(found.number as usize) {
-                *end = u64::from(trailer.footer_frame).saturating_mul(FRAME_SECTORS);
-            }
+            ends.cover(found.number, u64::from(trailer.footer_frame).saturating_mul(FRAME_SECTORS));
         }
         ends
     }

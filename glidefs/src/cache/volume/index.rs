@@ -199,7 +199,7 @@ pub struct IndexLoader {
 
 impl IndexLoader {
     /// Adds `extent`, of at most `u32::MAX` sectors; `false`, and nothing is added, when `extent` starts before the end of the last
-    /// one. `refs` is told of the extents of a leaf when the leaf is full, or by [`Self::finish`].
+    /// one. `refs` is told of the extents of a leaf when the leaf is full, or by [`Self::close`].
     #[inline]
     pub fn push(&mut self, extent: &Extent, refs: &mut impl FnMut(Refs)) -> bool {
         let Ok(count) = u32::try_from(extent.range.count()) else { return false };
@@ -209,6 +209,23 @@ impl IndexLoader {
             self.max_seq = self.max_seq.max(extent.seq);
         }
         is_added
+    }
+
+    /// Tells `refs` of all extents added. The next extent does not continue the last one.
+    pub fn close(&mut self, refs: &mut impl FnMut(Refs)) {
+        self.bulk.close(refs);
+    }
+
+    /// Adds the extents of `next`, which is closed: many at once, where these lie behind the last extent. An extent which starts
+    /// before goes to `refused`, and `refs` is told that `next` loses the extent.
+    pub(super) fn append(
+        &mut self,
+        next: Self,
+        refs: &mut impl FnMut(Refs),
+        mut refused: impl FnMut(Extent),
+    ) {
+        self.max_seq = self.max_seq.max(next.max_seq);
+        self.bulk.append(next.bulk, refs, |item| _ = whole(item).map(&mut refused));
     }
 
     /// The index.

@@ -1,4 +1,4 @@
-//! The extents of a volume on their way into a checkpoint, and back into an empty volume.
+//! The extents of a volume on their way into a checkpoint, and back into an empty volume, in parts made by several threads.
 //!
 //! Does not own which segments a checkpoint covers (`keeper/checkpoint`), or which a start may use (`recovery/checkpoint`). Invariants:
 //! the extents of a slice are all content of a range of sectors at one moment, in whatever layers; a loaded extent is in the layer,
@@ -10,6 +10,7 @@ use crate::cache::log::table::{Refs, SegmentTable};
 use crate::cache::volume::extent::{Backing, Extent};
 use crate::cache::volume::hold::EXTENTS_MAX;
 use crate::cache::volume::index::IndexLoader;
+use crate::cache::volume::layers::SeqMarks;
 use crate::cache::volume::ranks::Ranks;
 use crate::units::Seq;
 
@@ -35,12 +36,12 @@ struct Gained {
 
 /// References to segments gained, by segment number: counted in the table when a volume is loaded, and not for each extent.
 #[derive(Debug, Default)]
-struct GainedRefs {
+struct Counts {
     by_number: Vec<Gained>,
     numbers: Vec<u32>,
 }
 
-impl GainedRefs {
+impl Counts {
     #[inline]
     fn count(&mut self, refs: Refs) {
         let at = refs.number as usize;
@@ -66,26 +67,50 @@ impl GainedRefs {
     }
 }
 
-/// The extents of a checkpoint for an empty volume.
+/// References to segments gained by the extents of any volumes.
 #[derive(Debug, Default)]
+pub(in crate::cache) struct GainedRefs {
+    active: Counts,
+    clean: Counts,
+}
+
+impl GainedRefs {
+    /// Takes all references out of `other`.
+    pub fn append(&mut self, other: &mut Self) {
+        other.active.take(|refs| self.active.count(refs));
+        other.clean.take(|refs| self.clean.count(refs));
+    }
+
+    /// Takes the references out, and counts each in `table`.
+    fn count_in(&mut self, table: &SegmentTable) {
+        self.active.take(|refs| table.count_refs(refs));
+        self.clean.take(|refs| {
+            table.count_refs(refs);
+            table.count_clean(refs);
+        });
+    }
+}
+
+/// Extents of a checkpoint for an empty volume.
+#[derive(Debug)]
 pub(in crate::cache) struct Loading {
     active: IndexLoader,
     clean: IndexLoader,
-    active_refs: GainedRefs,
-    clean_refs: GainedRefs,
     /// Extents which overlap others, of other layers.
     rest: Vec<Extent>,
-    stored: Seq,
-    evicted: Seq,
+    marks: SeqMarks,
     last: Seq,
     loaded: u64,
 }
 
 impl Loading {
-    /// Begins with `volume`, which is empty, and keeps the memory.
-    pub fn begin(&mut self, volume: &Volume) {
+    /// No extents yet for `volume`, which is empty.
+    pub fn of(volume: &Volume) -> Self {
         let inner = volume.lock();
-        (self.stored, self.evicted, self.last) = (inner.layers.stored(), inner.evicted, Seq(0));
+        let marks = SeqMarks { stored: inner.layers.stored(), evicted: inner.evicted };
+        drop(inner);
+        let (active, clean) = Default::default();
+        Self { active, clean, rest: Vec::new(), marks, last: Seq(0), loaded: 0 }
     }
 
     /// Notes that sequence numbers up to `last` were given out.
@@ -93,25 +118,40 @@ impl Loading {
         self.last = self.last.max(last);
     }
 
-    /// Adds `kept`, unless newer data of the same sectors may have left the log since.
+    /// Adds `kept`, unless newer data of the same sectors may have left the log since. `refs` counts the references, some of these
+    /// when the loading is closed.
     // Inlined: an extent that is handed on in memory, field by field, would be waited for at each step.
     #[inline]
-    pub fn add(&mut self, kept: &KeptExtent) {
+    pub fn add(&mut self, kept: &KeptExtent, refs: &mut GainedRefs) {
         self.last = self.last.max(kept.seq);
-        if kept.seq <= self.evicted {
+        if kept.seq <= self.marks.evicted {
             return;
         }
         self.loaded += 1;
         let extent = extent_of(kept);
-        let is_clean = extent.seq <= self.stored;
-        let (loader, refs) = if is_clean {
-            (&mut self.clean, &mut self.clean_refs)
-        } else {
-            (&mut self.active, &mut self.active_refs)
-        };
+        let is_clean = extent.seq <= self.marks.stored;
+        let (loader, refs) =
+            if is_clean { (&mut self.clean, &mut refs.clean) } else { (&mut self.active, &mut refs.active) };
         if !loader.push(&extent, &mut |gained| refs.count(gained)) {
             self.rest.push(extent);
         }
+    }
+
+    /// Counts the references of all extents added.
+    pub fn close(&mut self, refs: &mut GainedRefs) {
+        self.active.close(&mut |gained| refs.active.count(gained));
+        self.clean.close(&mut |gained| refs.clean.count(gained));
+    }
+
+    /// Adds the extents of `next`, which is closed, and whose references are in `refs`.
+    pub fn append(&mut self, next: Self, refs: &mut GainedRefs) {
+        let Self { active, clean, rest, marks: _, last, loaded } = next;
+        self.gave_out(last);
+        self.loaded = self.loaded.saturating_add(loaded);
+        let refused = &mut self.rest;
+        self.active.append(active, &mut |gained| refs.active.count(gained), |extent| refused.push(extent));
+        self.clean.append(clean, &mut |gained| refs.clean.count(gained), |extent| refused.push(extent));
+        self.rest.extend(rest);
     }
 }
 
@@ -140,24 +180,27 @@ impl Volume {
         Slice { extents, next, last, is_doubted }
     }
 
-    /// Makes everything in `loading` the content of the volume, which is empty. Returns the number of extents.
-    pub(in crate::cache) fn load(&self, table: &SegmentTable, ranks: &Ranks, loading: &mut Loading) -> u64 {
-        let Loading { active, clean, active_refs, clean_refs, rest, last, loaded, .. } = loading;
-        let active = std::mem::take(active).finish(&mut |refs| active_refs.count(refs));
-        let clean = std::mem::take(clean).finish(&mut |refs| clean_refs.count(refs));
-        active_refs.take(|refs| table.count_refs(refs));
-        clean_refs.take(|refs| {
-            table.count_refs(refs);
-            table.count_clean(refs);
-        });
+    /// Makes everything in `loading` the content of the volume, which is empty, and counts `refs` in `table`: the references of the
+    /// extents, at least. Returns the number of extents.
+    pub(in crate::cache) fn load(
+        &self,
+        table: &SegmentTable,
+        ranks: &Ranks,
+        loading: Loading,
+        refs: &mut GainedRefs,
+    ) -> u64 {
+        let Loading { active, clean, rest, marks: _, last, loaded } = loading;
+        let active = active.finish(&mut |gained| refs.active.count(gained));
+        let clean = clean.finish(&mut |gained| refs.clean.count(gained));
+        refs.count_in(table);
         let mut inner = self.lock();
         inner.layers.load(active, clean);
         inner.last_seq = inner.last_seq.max(last.0);
-        for extent in rest.drain(..) {
+        for extent in rest {
             inner.layers.put_back(table, ranks, extent);
         }
         self.note_index(&inner);
-        std::mem::take(loaded)
+        loaded
     }
 }
 

@@ -12,7 +12,7 @@ use super::budget::{Budget, Budgets};
 use super::extent::{Backing, Extent};
 use super::hold::EXTENTS_MAX;
 use super::layers::SeqMarks;
-use super::loading::Loading;
+use super::loading::{GainedRefs, Loading};
 use super::ranks::Ranks;
 use super::zeroes::{Carving, Zeroing};
 use crate::cache::log::table::{Place, SegmentTable};
@@ -113,16 +113,16 @@ impl<N: Fn() -> Duration> Works<N> {
     /// Puts a volume with the same content in the place of the volume, as a start from a checkpoint makes one; the store has
     /// everything up to `stored`.
     fn load(&mut self, stored: Seq) {
-        let (new, mut loading) = (volume(stored), Loading::default());
-        loading.begin(&new);
+        let new = volume(stored);
+        let (mut loading, mut refs) = (Loading::of(&new), GainedRefs::default());
         let mut from = Some(0);
         while let Some(sector) = from {
             let slice = self.volume.slice(sector, EXTENTS_MAX, |_| true);
-            slice.extents.iter().for_each(|extent| loading.add(extent));
+            slice.extents.iter().for_each(|extent| loading.add(extent, &mut refs));
             loading.gave_out(slice.last);
             from = slice.next;
         }
-        new.load(&self.table, &Ranks::default(), &mut loading);
+        new.load(&self.table, &Ranks::default(), loading, &mut refs);
         self.volume = new;
     }
 

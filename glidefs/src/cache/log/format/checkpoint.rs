@@ -103,6 +103,18 @@ impl PageChain {
         if (BODY_AT + CRC_BYTES..=CHECKPOINT_PAGE_BYTES).contains(&len) { Ok(len) } else { Err(TOO_LONG) }
     }
 
+    /// The subject of the page that begins with `header`, which is not checked.
+    pub fn page_kind(header: &[u8; CHECKPOINT_HEADER_BYTES]) -> Option<PageKind> {
+        PageKind::of(u16::from_le_bytes(field(header, KIND_AT)))
+    }
+
+    /// The place of the page behind `page`, which is not checked.
+    pub fn behind(&self, page: &[u8]) -> Result<Self, FormatError> {
+        let chain = page.last_chunk::<CRC_BYTES>().map_or(0, |crc| u32::from_le_bytes(*crc));
+        let number = self.number.checked_add(1).ok_or(TOO_LONG)?;
+        Ok(Self { cache_id: self.cache_id, number, chain })
+    }
+
     /// The body of a page that was checked.
     pub fn body(page: &[u8]) -> &[u8] {
         page.get(BODY_AT..page.len().saturating_sub(CRC_BYTES)).unwrap_or_default()
@@ -136,10 +148,8 @@ impl PageChain {
         if u32::from_le_bytes(field(header, CHAIN_AT)) != self.chain {
             return Err(FormatError::Malformed("the page belongs to another checkpoint"));
         }
-        let kind = PageKind::of(u16::from_le_bytes(field(header, KIND_AT)));
-        let kind = kind.ok_or(FormatError::Malformed("a page of an unknown kind"))?;
-        self.number = self.number.checked_add(1).ok_or(TOO_LONG)?;
-        self.chain = crc;
+        let kind = Self::page_kind(header).ok_or(FormatError::Malformed("a page of an unknown kind"))?;
+        *self = self.behind(page)?;
         Ok((kind, Self::body(page)))
     }
 }

@@ -2,12 +2,14 @@
 
 mod layers;
 mod lives;
+mod spread;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use proptest::prelude::*;
 
+use self::spread::spread;
 use super::*;
 use crate::cache::log::format::{Kept, KeptExtent};
 use crate::cache::volume::layers::SeqMarks;
@@ -105,13 +107,19 @@ impl History {
         Known { exports: self.exports.clone(), ..Known::local(&[]) }
     }
 
-    /// Opens copies of the directory, with the checkpoint and without, and compares the indexes. Returns the findings of the start
-    /// with the checkpoint.
+    /// Opens copies of the directory, with the checkpoint and without, on one thread and on several, and compares the indexes. Returns
+    /// the findings of the start with the checkpoint.
     fn compare(&self) -> Recovered {
-        let open = |with_checkpoint| {
+        let open = |with_checkpoint, hands| {
             let other = tempfile::tempdir().unwrap();
             copy(self.directory.path(), other.path(), with_checkpoint);
-            let (cache, found) = self.open(other.path());
+            // Several threads have pages enough to share.
+            if hands > 1 {
+                spread(&other.path().join("index.ckpt"));
+            }
+            let mut disk = Faulty::new(other.path());
+            disk.hands = hands;
+            let (cache, found) = disk.open_with(self.segments, self.known()).unwrap();
             let content: Vec<Content> =
                 self.exports.iter().map(|(export, _)| content(&cache, *export)).collect();
             let last: Vec<Seq> =
@@ -123,13 +131,16 @@ impl History {
             let needs: Vec<_> = needs.map(|info| (info.dirty_extents() > 0, info.dirty_sectors())).collect();
             (content, last, needs, found)
         };
-        let (expected, expected_last, expected_needs, without) = open(false);
-        let (content, last, needs, found) = open(true);
-        assert_eq!(needs, expected_needs, "{found:?}: other segments are needed than by {without:?}");
+        let (expected, expected_last, expected_needs, without) = open(false, 1);
         assert_eq!((without.covered, without.checkpoint_extents), (0, 0));
-        assert!(content == expected, "{found:?}: another content than by {without:?}");
-        assert!(last >= expected_last, "{last:?}, but {expected_last:?} were given out");
-        assert_eq!(found.checkpoints_refused, 0);
+        let [found, _] = [1, 3].map(|hands| {
+            let (content, last, needs, found) = open(true, hands);
+            assert_eq!(needs, expected_needs, "{found:?}: other segments are needed than by {without:?}");
+            assert!(content == expected, "{found:?}: another content than by {without:?}");
+            assert!(last >= expected_last, "{last:?}, but {expected_last:?} were given out");
+            assert_eq!(found.checkpoints_refused, 0);
+            found
+        });
         found
     }
 }

@@ -10,9 +10,13 @@ use crate::cache::volume::index::leaf::{Item, LEAF_ITEMS_MAX, Leaf, LeafBytes};
 /// A map while extents are added at the end.
 #[derive(Debug, Default)]
 pub(in crate::cache::volume::index) struct Bulk {
+    /// Leaves by the first start in each.
     owners: Vec<(u64, Owner)>,
-    /// The extents of the next leaf. The next extent may continue the last one. Empty before the first extent only.
+    /// The extents of the next leaf. The next extent may continue the last one.
     items: Vec<Item>,
+    /// End of the last extent.
+    end: u64,
+    /// The sums over all leaves.
     len: usize,
     data_sectors: u64,
     frames: u64,
@@ -21,13 +25,14 @@ pub(in crate::cache::volume::index) struct Bulk {
 
 impl Bulk {
     /// Adds `item`; `false`, and nothing is added, when `item` starts before the end of the last extent. `refs` is told of the
-    /// extents of a leaf when the leaf is full, or by [`Self::finish`].
+    /// extents of a leaf when the leaf is full, or by [`Self::close`].
     #[inline]
     pub fn push(&mut self, item: Item, refs: &mut impl FnMut(Refs)) -> bool {
+        if item.start < self.end {
+            return false;
+        }
+        self.end = item.end();
         if let Some(last) = self.items.last_mut() {
-            if item.start < last.end() {
-                return false;
-            }
             if (last.end(), last.seq) == (item.start, item.seq)
                 && last.backing.skip(last.count) == item.backing
                 && let Some(count) = last.count.checked_add(item.count)
@@ -36,34 +41,74 @@ impl Bulk {
                 return true;
             }
             if self.items.len() >= LEAF_ITEMS_MAX {
-                self.close(item.start, refs);
+                self.close(refs);
             }
         }
         self.items.push(item);
         true
     }
 
-    /// Ends a leaf; the next one begins at `next`.
-    fn close(&mut self, next: u64, refs: &mut impl FnMut(Refs)) {
+    /// Ends the last leaf, so that `refs` has been told of all extents. The next extent begins a leaf.
+    pub fn close(&mut self, refs: &mut impl FnMut(Refs)) {
+        let Some(first) = self.items.first() else { return };
+        let key = first.start;
         for item in &self.items {
             refs(item.gained());
             self.data_sectors = self.data_sectors.saturating_add(item.data_sectors());
             self.frames = self.frames.saturating_add(item.frames());
         }
-        let key = self.owners.last().map_or(0, |(_, owner)| owner.next);
         let leaf = Leaf::of_items(&self.items);
         self.len += leaf.len();
         self.leaf_bytes += leaf.bytes();
-        self.owners.push((key, Owner { leaf, next }));
+        self.end_last_leaf_at(key);
+        self.owners.push((key, Owner { leaf, next: u64::MAX }));
         self.items.clear();
+    }
+
+    fn end_last_leaf_at(&mut self, key: u64) {
+        if let Some((_, last)) = self.owners.last_mut() {
+            last.next = key;
+        }
+    }
+
+    /// Adds the extents of `next`, of which `refs` has been told: whole leaves, as they are, behind the end of the last extent. The
+    /// extents of other leaves are pushed one by one, and those that cannot be pushed go to `refused`: `refs` is told that `next`
+    /// loses all of these.
+    pub fn append(&mut self, mut next: Self, refs: &mut impl FnMut(Refs), mut refused: impl FnMut(Item)) {
+        debug_assert!(next.items.is_empty(), "all of the next map is in leaves");
+        let before = next.owners.iter().take_while(|(key, _)| *key < self.end).count();
+        let mut owners = next.owners.into_iter();
+        for (_, owner) in owners.by_ref().take(before) {
+            next.len -= owner.leaf.len();
+            next.leaf_bytes -= owner.leaf.bytes();
+            for item in owner.leaf.iter_from(0) {
+                next.data_sectors = next.data_sectors.saturating_sub(item.data_sectors());
+                next.frames = next.frames.saturating_sub(item.frames());
+                refs(item.lost(item.start, item.end()));
+                if !self.push(item, refs) {
+                    refused(item);
+                }
+            }
+        }
+        self.close(refs);
+        if let Some((key, _)) = owners.as_slice().first() {
+            self.end_last_leaf_at(*key);
+            self.end = next.end;
+        }
+        self.owners.extend(owners);
+        self.len += next.len;
+        self.data_sectors = self.data_sectors.saturating_add(next.data_sectors);
+        self.frames = self.frames.saturating_add(next.frames);
+        self.leaf_bytes += next.leaf_bytes;
     }
 
     /// The map of all extents added.
     pub fn finish(mut self, refs: &mut impl FnMut(Refs)) -> ExtentMap {
-        if !self.items.is_empty() {
-            self.close(u64::MAX, refs);
+        self.close(refs);
+        let Self { mut owners, len, data_sectors, frames, leaf_bytes, .. } = self;
+        if let Some((key, _)) = owners.first_mut() {
+            *key = 0;
         }
-        let Self { owners, len, data_sectors, frames, leaf_bytes, .. } = self;
         ExtentMap { owners: owners.into_iter().collect(), len, data_sectors, frames, leaf_bytes }
     }
 }
