@@ -2,7 +2,8 @@
 //!
 //! Does not own which segments a checkpoint covers (`keeper/checkpoint`), or which a start may use (`recovery/checkpoint`). Invariants:
 //! the extents of a slice are all content of a range of sectors at one moment, in whatever layers; a loaded extent is in the layer,
-//! and counts as the references, that an insert of the extent would have led to.
+//! and counts as the references, that an insert of the extent would have led to, but for pieces of one write at the junction of two
+//! parts, which stay two extents.
 
 use super::Volume;
 use crate::cache::log::format::{Kept, KeptExtent};

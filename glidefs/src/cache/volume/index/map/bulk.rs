@@ -115,6 +115,8 @@ impl Bulk {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -136,7 +138,64 @@ mod tests {
         map.iter().map(|item| (item.start, item.seq.0, item.count, item.backing)).collect()
     }
 
+    fn sectors(map: &ExtentMap) -> Vec<Fields> {
+        let each = |(start, seq, count, backing): Fields| {
+            (0..count).map(move |skipped| (start + u64::from(skipped), seq, 1, backing.skip(skipped)))
+        };
+        fields(map).into_iter().flat_map(each).collect()
+    }
+
+    fn check_sums(map: &ExtentMap) -> Result<(), TestCaseError> {
+        prop_assert_eq!(map.leaf_bytes, map.sum_of_leaf_bytes());
+        prop_assert_eq!(map.len(), map.iter().count());
+        prop_assert_eq!(map.frames(), map.iter().map(|item| item.frames()).sum::<u64>());
+        prop_assert_eq!(map.data_sectors(), map.iter().map(|item| item.data_sectors()).sum::<u64>());
+        Ok(())
+    }
+
     proptest! {
+        /// The parts have none, some or many leaves, and begin behind the part before, or somewhere inside.
+        #[test]
+        fn a_map_of_parts_is_the_map_of_the_same_writes(
+            parts in prop::collection::vec(
+                (prop_oneof![3 => Just(0), 1 => 1..40_u64, 1 => 40..4_000_u64], prop::collection::vec(item(), 0..300)),
+                0..8
+            )
+        ) {
+            let (mut whole, mut written) = (Bulk::default(), ExtentMap::default());
+            let (mut gained, mut at, mut refused) = (0, 0_u64, Vec::new());
+            for (back, items) in parts {
+                let mut part = Bulk::default();
+                at = at.saturating_sub(back);
+                for (gap, count, seq, backing) in items {
+                    let item = Item { start: at + gap, seq, count, backing };
+                    at = item.end();
+                    prop_assert!(part.push(item, &mut |refs| gained += refs.extents));
+                    written.write(item, &mut |_| {});
+                }
+                part.close(&mut |refs| gained += refs.extents);
+                whole.append(part, &mut |refs| gained += refs.extents, |item| refused.push(item));
+            }
+            let mut built = whole.finish(&mut |refs| gained += refs.extents);
+            prop_assert_eq!(gained, i32::try_from(built.len()).unwrap());
+            check_sums(&built)?;
+            for item in refused {
+                built.write(item, &mut |_| {});
+                written.write(item, &mut |_| {});
+            }
+            check_sums(&built)?;
+            prop_assert_eq!(sectors(&built), sectors(&written));
+            // The keys lead to every extent.
+            for item in written.iter() {
+                let mut found = Vec::new();
+                let _: ControlFlow<()> = built.overlapping(item.start, item.end(), |item| {
+                    found.push(item.start);
+                    ControlFlow::Continue(())
+                });
+                prop_assert!(found.first().is_some_and(|first| *first <= item.start), "{item:?} {found:?}");
+            }
+        }
+
         #[test]
         fn a_map_built_in_order_is_the_map_of_the_same_writes(
             items in prop::collection::vec(item(), 0..600),
@@ -156,9 +215,7 @@ mod tests {
             }
             let mut built = bulk.finish(&mut |refs| gained += refs.extents);
             prop_assert_eq!(gained, i32::try_from(built.len()).unwrap());
-            prop_assert_eq!(built.leaf_bytes, built.sum_of_leaf_bytes());
-            prop_assert_eq!(built.len(), built.iter().count());
-            prop_assert_eq!(built.frames(), built.iter().map(|item| item.frames()).sum::<u64>());
+            check_sums(&built)?;
             // Every sector has the same content, and goes on having the same content after more writes.
             for item in &pieces {
                 written.write(*item, &mut |_| {});
@@ -173,18 +230,10 @@ mod tests {
                     let refs = &mut |refs: Refs| change += refs.extents as isize;
                     if is_write { map.write(item, refs) } else { map.carve(item.start, item.end(), refs) }
                     prop_assert_eq!(len.checked_add_signed(change), Some(map.len()));
-                    prop_assert_eq!(map.len(), map.iter().count());
-                    prop_assert_eq!(map.frames(), map.iter().map(|item| item.frames()).sum::<u64>());
-                    prop_assert_eq!(map.leaf_bytes, map.sum_of_leaf_bytes());
+                    check_sums(map)?;
                 }
                 prop_assert_eq!(built.data_sectors(), written.data_sectors());
             }
-            let sectors = |map: &ExtentMap| -> Vec<Fields> {
-                let each = |(start, seq, count, backing): Fields| {
-                    (0..count).map(move |skipped| (start + u64::from(skipped), seq, 1, backing.skip(skipped)))
-                };
-                fields(map).into_iter().flat_map(each).collect()
-            };
             prop_assert_eq!(sectors(&built), sectors(&written));
             prop_assert_eq!(built.leaf_bytes, built.sum_of_leaf_bytes());
         }
