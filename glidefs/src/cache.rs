@@ -71,7 +71,7 @@ pub use self::log::error::CacheError;
 pub use self::log::format;
 pub use self::log::table::Refs;
 pub use self::options::{Known, OnFull, Options, Recovered};
-pub use self::shard::{Admission, Reservation, Shard, Token, Want};
+pub use self::shard::{Admission, Reservation, Shard, Token, Want, WriteSums};
 pub use self::stats::{CacheStats, ShardStats};
 pub use self::volume::Volume;
 pub use self::volume::budget::{Budgets, Coming, Resource};

@@ -154,11 +154,11 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
         self.serve(key, &[]).map(|(_, item)| item)
     }
 
-    /// Takes the next item out if `fits` is true for the item. A newcomer may be the next one then.
-    pub fn pop_if(&mut self, fits: impl Fn(&T) -> bool) -> Option<T> {
+    /// Takes the next item out if `fits` is true for the key and the item. A newcomer may be the next one then.
+    pub fn pop_if(&mut self, fits: impl Fn(&K, &T) -> bool) -> Option<T> {
         let key = self.next_of(|_, _| true)?;
-        let first = self.keys[key].first?;
-        fits(&self.items[first].value).then(|| self.pop()).flatten()
+        let of_key = &self.keys[key];
+        fits(&of_key.name, &self.items[of_key.first?].value).then(|| self.pop()).flatten()
     }
 
     /// Takes the next item of the keys out for which `may` is true, asked with the first item of the key. Other keys wait on, and

@@ -12,6 +12,8 @@ pub const FRAME_BYTES: usize = 4096;
 pub const FRAME_SECTORS: u64 = FRAME_BYTES as u64 / SECTOR_BYTES;
 /// Largest READ or WRITE a device may send, and the largest slot of a buffer pool, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 128 * 1024;
+/// Bytes of a piece, whole frames, where a large request is carried out in pieces: a request of another export waits for a piece.
+pub const PIECE_BYTES: usize = 32 * 1024;
 
 /// Identity of an export, unique for the life of a cache directory and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

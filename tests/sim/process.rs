@@ -52,7 +52,7 @@ pub struct Process {
 
 impl Process {
     /// Starts workers for the `shards` shards of `cache`, each with at most `appends` appends under way; 0: appends
-    /// at once.
+    /// at once, where every second worker writes large records in pieces.
     pub fn new(cache: Cache, clock: Arc<FakeClock>, shards: usize, appends: usize) -> Self {
         let lanes = (0..shards).map(|index| {
             let progress = Arc::new(AtomicBool::new(false));
@@ -62,6 +62,7 @@ impl Process {
             if appends > 0 {
                 rig.defer_appends(appends);
             }
+            rig.shard.write_in_pieces(index.is_multiple_of(2));
             Lane {
                 rig,
                 queue: VecDeque::new(),

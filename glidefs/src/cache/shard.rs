@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use self::read::Reads;
 use self::request::Done;
-pub use self::request::{Admission, Reservation, Token, Want};
+pub use self::request::{Admission, Reservation, Token, Want, WriteSums};
 use self::state::Log;
 use self::sync::Syncs;
 use super::stats::ShardStats;
@@ -114,6 +114,17 @@ impl<T: Token> Shard<T> {
         self.append_turn();
         sync::turn(self);
         read::turn(self);
+    }
+
+    /// Whether the shard begins to write a large record in pieces: a turn writes one piece, and the next turns the rest. Only where the
+    /// shard itself writes the records.
+    pub fn write_in_pieces(&mut self, in_pieces: bool) {
+        self.log.flights.in_pieces = in_pieces;
+    }
+
+    /// Whether a record is written in pieces, and the next turn goes on with the record.
+    pub fn has_rest(&self) -> bool {
+        self.log.flights.has_rest()
     }
 
     /// The finished requests, each exactly once.

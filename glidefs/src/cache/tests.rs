@@ -58,7 +58,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Worker `index`. Every second one defers its appends.
+    /// Worker `index`. Every second one defers its appends, and the others write large records in pieces.
     fn new(cache: &Cache, index: usize) -> Self {
         let mut rig = Rig::new(cache.shard(index, Arc::default()));
         let parity = index as u64;
@@ -66,6 +66,7 @@ impl Worker {
             rig.defer_appends(APPENDS_MAX);
             rig.shuffle(parity);
         }
+        rig.shard.write_in_pieces(true);
         let volume = cache.volume(VOLUME);
         let versions = vec![0; BLOCKS as usize];
         Self { rig, volume, versions, parity, state: 0x9e37_79b9 + parity, requests: 0 }

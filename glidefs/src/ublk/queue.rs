@@ -204,8 +204,9 @@ impl QueueDriver for UblkQueue {
         })
     }
 
-    fn copy_in(&self, tag: u16, buffer: &mut [u8]) -> io::Result<()> {
-        match self.char_device.read_at(buffer, abi::copy_position(self.queue_id, tag))? {
+    fn copy_in(&self, tag: u16, start: usize, buffer: &mut [u8]) -> io::Result<()> {
+        let position = abi::copy_position(self.queue_id, tag) + start as u64;
+        match self.char_device.read_at(buffer, position)? {
             bytes if bytes == buffer.len() => Ok(()),
             bytes => Err(short(bytes, buffer.len())),
         }

@@ -105,8 +105,8 @@ pub trait QueueDriver {
     /// The request which `tag` holds.
     fn request(&self, tag: u16) -> Result<Request, Failure>;
 
-    /// Copies a WRITE's bytes from the client, all of them or an error.
-    fn copy_in(&self, tag: u16, buffer: &mut [u8]) -> io::Result<()>;
+    /// Copies a WRITE's bytes from the client, those from byte `start` of the request on: as many as `buffer` has, or an error.
+    fn copy_in(&self, tag: u16, start: usize, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Copies a READ's bytes to the client, all of them or an error.
     fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()>;

@@ -20,6 +20,8 @@
 //!                           before; `Ring::seen`       anew (`Batch::fetch`)
 //!  a part of a turn         `Loop::ready`              nobody: the next turn       in turns; all that  goes on   goes on
 //!                                                      begins at once              fits as it came
+//!  the next piece of a      `Ready::divided`           nobody: the next turn       before others of    goes on   goes on
+//!  large WRITE                                         begins at once              the export
 //!  a limit of the export    `Loop::limited`            `LimitedRequests::due`: a  first in, first     goes on   goes on
 //!  (R, W)                                              reservation, or 250 ms     out in an export;
 //!                                                                                 READs and writes
@@ -40,7 +42,10 @@
 //!                                                      headers are under way, an   out, as one record
 //!                                                      append that ends
 //!  a segment (W)            `Shard`: `Log::backlog`    the inbox (`Port::offer`)   first in, first out fails     goes on
-//!  an append (W)            `Shard`: `Flights::steps`  `Shard::append_done`        places in a segment goes on   goes on
+//!  an append (W)            `Shard`: `Flights::steps`  `Shard::append_done`; of a  places in a segment goes on   goes on
+//!                                                      record in pieces nobody:
+//!                                                      the next turn begins at
+//!                                                      once
 //!  a sync (FLUSH, FUA)      `Shard`: `Syncs::waiters`  `Shard::sync_done`; the     as segments become  goes on   goes on
 //!                                                      inbox (another's sync)      stable
 //!  the store's commit       `Shard`: `Syncs::stored`   the inbox (`Port::tell`:    none: all of the    fails     fails
@@ -81,6 +86,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::company::Company;
 use super::engine::Appends;
 use super::executor::Executor;
 use super::inbox::Inbox;
@@ -101,6 +107,8 @@ use operations::Purpose;
 struct Loop {
     ring: Ring<Purpose>,
     queues: Queues,
+    /// Decides whether large requests are carried out in pieces.
+    company: Company,
     limited: LimitedRequests,
     held: HeldWrites,
     log_line: LogLine,
@@ -150,7 +158,7 @@ impl Loop {
                 self.answer_first()?;
             }
             self.serve_ready()?;
-            self.shard.turn();
+            self.append()?;
             self.submit_wants();
             self.finish_completed()?;
         }
@@ -160,7 +168,11 @@ impl Loop {
     fn patience(&mut self) -> Option<Duration> {
         // The last turn may have freed slots for which requests wait.
         self.executor.run_ready();
-        if self.ready.has_next() || self.slots.has_next() || self.store_reads.has_next() {
+        if self.ready.has_next()
+            || self.shard.has_rest()
+            || self.slots.has_next()
+            || self.store_reads.has_next()
+        {
             return Some(Duration::ZERO);
         }
         let due = self.log_line.due().into_iter().chain(self.held.due()).chain(self.limited.due()).min();

@@ -21,6 +21,7 @@ use crate::export::{Export, Operation, Request};
 use crate::units::{ExportId, SectorRange};
 
 mod batch;
+mod divided;
 mod ending;
 mod failures;
 mod fairness;
@@ -103,9 +104,9 @@ impl QueueDriver for PipeQueue {
         self.shared.tags.lock().unwrap()[usize::from(tag)].request.ok_or(Failure::Unsupported { code: 0 })
     }
 
-    fn copy_in(&self, tag: u16, buffer: &mut [u8]) -> io::Result<()> {
+    fn copy_in(&self, tag: u16, start: usize, buffer: &mut [u8]) -> io::Result<()> {
         let tags = self.shared.tags.lock().unwrap();
-        (&tags[usize::from(tag)].data[..]).read_exact(buffer)
+        (&tags[usize::from(tag)].data[start..]).read_exact(buffer)
     }
 
     fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()> {

@@ -2,6 +2,7 @@
 //!
 //! Each container gives out the next request only when asked: the worker's loop (`run`) decides when, and carries the request on.
 
+pub mod divided;
 pub mod held;
 pub mod limits;
 pub mod log_line;

@@ -66,6 +66,11 @@ impl Batch {
         1 + usize::from(!self.announced.is_empty())
     }
 
+    /// Length of the record, headers included.
+    pub fn record_bytes(&self) -> usize {
+        (self.data_frames() as usize + self.header_count()) * FRAME_BYTES
+    }
+
     /// Announces the exports that are not in `known`, and adds those exports to `known`.
     pub(super) fn announce(&mut self, known: &mut HashSet<ExportId>) {
         self.announcement.reset();

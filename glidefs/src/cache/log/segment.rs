@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::batch::{Batch, HEADERS_MAX};
@@ -182,7 +183,7 @@ impl SegmentWriter {
         data: impl Iterator<Item = &'a [u8]>,
     ) -> io::Result<u32> {
         let mark = self.place_record(table, batch);
-        match self.write_record(mark, batch, data) {
+        match Self::write_record(&*self.file, mark, batch, data, 0..batch.record_bytes()) {
             Ok(()) => {
                 table.get(self.number).set_appended(self.position);
                 Ok(mark.record)
@@ -216,15 +217,15 @@ impl SegmentWriter {
         mark
     }
 
-    /// Writes the record of `batch`, which was placed at `mark`, with one call.
+    /// Writes the bytes `window` of the record of `batch`, which was placed at `mark`, to `file` with one call.
     pub fn write_record<'a>(
-        &self,
+        file: &dyn SegmentFile,
         mark: Mark,
         batch: &Batch,
         data: impl Iterator<Item = &'a [u8]>,
+        window: Range<usize>,
     ) -> io::Result<()> {
-        let bytes = (batch.data_frames() as usize + batch.header_count()) * FRAME_BYTES;
-        let place = Gather { file: &*self.file, offset: mark.offset(), bytes };
+        let place = Gather { file, offset: mark.offset(), bytes: batch.record_bytes(), window };
         // Most records are short: to clear a list long enough for every record takes longer than to fill a short list.
         if batch.entries.len() + HEADERS_MAX <= GATHER_FEW {
             place.write::<GATHER_FEW>(batch, data)
@@ -247,12 +248,14 @@ impl SegmentWriter {
     }
 }
 
-/// One gather write of a record.
+/// One gather write of a record, or of a part of one.
 struct Gather<'a> {
     file: &'a dyn SegmentFile,
     offset: u64,
     /// Length of all pieces together.
     bytes: usize,
+    /// The bytes to write.
+    window: Range<usize>,
 }
 
 impl Gather<'_> {
@@ -266,17 +269,25 @@ impl Gather<'_> {
         let (mut count, mut bytes) = (0, 0);
         let headers = batch.headers().map(|header| -> &'h [u8] { header });
         let data = data.map(|piece| -> &'h [u8] { piece });
-        for (part, piece) in parts.iter_mut().zip(headers.chain(data)) {
-            *part = IoSlice::new(piece);
-            count += 1;
+        for piece in headers.chain(data) {
+            let start = self.window.start.max(bytes) - bytes;
+            let end = self.window.end.saturating_sub(bytes).min(piece.len());
             bytes += piece.len();
+            if start < end {
+                *parts.get_mut(count).ok_or_else(mismatch)? = IoSlice::new(&piece[start..end]);
+                count += 1;
+            }
         }
         if bytes != self.bytes {
-            let mismatch = "the length of the data does not match the entries of the batch";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, mismatch));
+            return Err(mismatch());
         }
-        self.file.write_at(&parts[..count], self.offset)
+        self.file.write_at(&parts[..count], self.offset + self.window.start as u64)
     }
+}
+
+fn mismatch() -> io::Error {
+    let message = "the length of the data does not match the entries of the batch";
+    io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
 #[cfg(test)]

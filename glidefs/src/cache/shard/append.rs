@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::request::{Admission, Reservation, Token};
+use super::request::{Admission, Reservation, Token, WriteSums};
 use super::state::{Flight, Load, Pending, WRITE_FRAMES_MAX};
 use super::zero::{self, ZERO_ENTRIES_MAX};
 use super::{Shard, flight, sync};
@@ -45,8 +45,20 @@ impl<T: Token> Shard<T> {
         reservation: Reservation,
         token: T,
     ) {
+        self.write_summed(volume, range, fua, reservation, (token, None));
+    }
+
+    /// As [`Self::write`]. Where `sums` are given, these are of the bytes in the buffer, and the bytes after the range are zeroes.
+    pub fn write_summed(
+        &mut self,
+        volume: &Arc<Volume>,
+        range: SectorRange,
+        fua: bool,
+        reservation: Reservation,
+        (token, sums): (T, Option<WriteSums>),
+    ) {
         let Some(token) = self.enter(volume, token) else { return self.cancel(reservation) };
-        write(self, volume, range, fua, reservation.into_room(), token);
+        write(self, volume, range, fua, reservation.into_room(), (token, sums));
     }
 
     /// Takes a DISCARD or `WRITE_ZEROES` of `range`, at most 32 TiB. With `fua` the token comes back when the zeroes survive a
@@ -144,7 +156,7 @@ fn write<T: Token>(
     range: SectorRange,
     fua: bool,
     room: Room,
-    mut token: T,
+    (mut token, sums): (T, Option<WriteSums>),
 ) {
     let bytes = range.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
     let frames = bytes.div_ceil(FRAME_BYTES);
@@ -154,10 +166,13 @@ fn write<T: Token>(
         shard.finish(token, Err(IoError::TooLarge));
         return;
     }
-    // The checksum covers the padding, and must not depend on the former content of the buffer.
-    token.buffer()[bytes..frames * FRAME_BYTES].fill(0);
+    let crcs = sums.and_then(|sums| sums.of(frames));
+    if crcs.is_none() {
+        // The checksum covers the padding, and must not depend on the former content of the buffer.
+        token.buffer()[bytes..frames * FRAME_BYTES].fill(0);
+    }
     let volume = Arc::clone(volume);
-    take(shard, Pending { token, volume, range, frames, entries: 1, crcs: None, fua, room });
+    take(shard, Pending { token, volume, range, frames, entries: 1, crcs, fua, room });
 }
 
 pub(super) fn take<T: Token>(shard: &mut Shard<T>, pending: Pending<T>) {
@@ -216,6 +231,7 @@ fn end_waits<T: Token>(shard: &mut Shard<T>) {
 }
 
 fn turn<T: Token>(shard: &mut Shard<T>) {
+    flight::go_on(shard);
     while !shard.log.backlog.is_empty()
         && has_segment(shard)
         && let Some(pending) = shard.log.backlog.pop_front()

@@ -5,14 +5,18 @@
 //! well; a segment is closed when no write to the segment is under way.
 
 use std::io;
+use std::ops::Range;
 
 use super::Shard;
 use super::append::{fail, publish};
 use super::request::{Token, Want};
-use super::state::{Flight, Flights, Load, LogStep};
-use crate::units::FRAME_BYTES;
+use super::state::{Flight, Flights, Load, LogStep, Rest};
+use crate::cache::log::disk::SegmentFile;
+use crate::cache::log::segment::{Mark, SegmentWriter};
+use crate::units::{FRAME_BYTES, PIECE_BYTES};
 
-/// Writes the record of `load`, or hands the record out to be written. The active segment has room for the record.
+/// Writes the record of `load`, or a first piece of the record, or hands the record out to be written. The active segment has room for
+/// the record.
 pub(super) fn start<T: Token>(shard: &mut Shard<T>, mut load: Load<T>) {
     let Shard { shared, log, wanted, .. } = shard;
     let Some(active) = &mut log.active else {
@@ -24,6 +28,7 @@ pub(super) fn start<T: Token>(shard: &mut Shard<T>, mut load: Load<T>) {
     let place = active.place();
     debug_assert!(place.end < shared.table.segment_frames(), "a record leaves room for footer and trailer");
     let op = flights.next_op;
+    let mut rest = None;
     let outcome = if let Some(headers) = &mut flights.headers {
         flights.next_op = op.wrapping_add(1);
         let mut parts = flights.parts.pop().unwrap_or_default();
@@ -39,18 +44,55 @@ pub(super) fn start<T: Token>(shard: &mut Shard<T>, mut load: Load<T>) {
                 Some(Err(error))
             }
         }
+    } else if flights.in_pieces && load.batch.record_bytes() > PIECE_BYTES {
+        rest = Some(Rest { file: active.file.clone(), written: 0 });
+        None
     } else {
-        let data = load.joined.iter_mut().filter(|pending| pending.frames > 0).map(|pending| {
-            let bytes = pending.frames * FRAME_BYTES;
-            &pending.token.buffer()[..bytes]
-        });
-        Some(active.write_record(mark, &load.batch, data))
+        let all = 0..load.batch.record_bytes();
+        Some(write(&*active.file, mark, &mut load, all))
     };
-    let flight = Flight { op, mark, place, load, outcome: None };
+    let flight = Flight { op, mark, place, load, outcome: None, rest };
     match outcome {
         // No record before this one is under way.
         Some(outcome) if log.flights.steps.is_empty() => land(shard, flight, outcome),
         outcome => log.flights.steps.push_back(LogStep::Land(Flight { outcome, ..flight })),
+    }
+    settle(shard);
+    go_on(shard);
+}
+
+/// Writes the bytes `window` of the record of `load`.
+fn write<T: Token>(
+    file: &dyn SegmentFile,
+    mark: Mark,
+    load: &mut Load<T>,
+    window: Range<usize>,
+) -> io::Result<()> {
+    let data = load.joined.iter_mut().filter(|pending| pending.frames > 0).map(|pending| {
+        let bytes = pending.frames * FRAME_BYTES;
+        &pending.token.buffer()[..bytes]
+    });
+    SegmentWriter::write_record(file, mark, &load.batch, data, window)
+}
+
+/// How far byte `at` of the record at `mark` is into a stretch of the file as long as a piece.
+fn in_page(mark: Mark, at: usize) -> usize {
+    (usize::try_from(mark.offset() % PIECE_BYTES as u64).unwrap_or(0) + at) % PIECE_BYTES
+}
+
+/// Writes the next piece of a record that is written in pieces, if there is one.
+pub(super) fn go_on<T: Token>(shard: &mut Shard<T>) {
+    let Some(LogStep::Land(Flight { mark, load, outcome, rest, .. })) = shard.log.flights.steps.front_mut()
+    else {
+        return;
+    };
+    let Some(Rest { file, written }) = rest else { return };
+    let bytes = load.batch.record_bytes();
+    // A piece ends where large pages of the page cache begin: the kernel takes twice as long for pieces that lie across.
+    let end = bytes.min(*written + PIECE_BYTES - in_page(*mark, *written));
+    match write(&**file, *mark, load, *written..end) {
+        Ok(()) if end < bytes => *written = end,
+        ended => (*outcome, *rest) = (Some(ended), None),
     }
     settle(shard);
 }

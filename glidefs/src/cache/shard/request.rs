@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::state::WRITE_FRAMES_MAX;
 use crate::cache::log::disk::SegmentFile;
+use crate::cache::log::format::frame_crc;
 use crate::cache::log::segment::Room;
 use crate::cache::volume::error::IoError;
+use crate::units::FRAME_BYTES;
 
 /// A request as the cache sees the request. A token owns a buffer and comes back exactly once, with the result of the request.
 pub trait Token {
@@ -30,6 +33,28 @@ pub struct Reservation {
 impl Reservation {
     pub(super) fn into_room(self) -> Room {
         self.room
+    }
+}
+
+/// The checksums of a WRITE's frames, made before the shard takes the WRITE: of all frames, in order.
+#[derive(Debug, Default)]
+pub struct WriteSums {
+    crcs: Box<[u32; WRITE_FRAMES_MAX]>,
+    frames: usize,
+}
+
+impl WriteSums {
+    /// Adds the checksums of `bytes`, the next whole frames.
+    pub fn add(&mut self, bytes: &[u8]) {
+        for (crc, frame) in self.crcs.iter_mut().skip(self.frames).zip(bytes.chunks_exact(FRAME_BYTES)) {
+            *crc = frame_crc(frame);
+            self.frames += 1;
+        }
+    }
+
+    /// The checksums, if there is one for each of `frames` frames.
+    pub(super) fn of(self, frames: usize) -> Option<Box<[u32; WRITE_FRAMES_MAX]>> {
+        (self.frames == frames).then_some(self.crcs)
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::request::Token;
 use crate::cache::handoff::OWNED_MAX;
 use crate::cache::log::batch::{Batch, HEADERS_MAX};
+use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::segment::{Mark, Room, SegmentWriter};
 use crate::cache::log::table::Place;
 use crate::cache::volume::Volume;
@@ -31,7 +32,7 @@ pub(super) struct Pending<T> {
     pub frames: usize,
     /// Number of entries in a record; at most so many before the record is made.
     pub entries: usize,
-    /// The CRCs of the data, where these were made before the write had to wait for a segment.
+    /// The CRCs of the data, where these were made before the write came, or had to wait for a segment.
     pub crcs: Option<Box<[u32; WRITE_FRAMES_MAX]>>,
     pub fua: bool,
     pub room: Room,
@@ -137,6 +138,16 @@ pub(super) struct Flight<T> {
     pub load: Load<T>,
     /// How the write ended; `None` while it is under way.
     pub outcome: Option<io::Result<()>>,
+    /// What is left of a record that the shard itself writes in pieces.
+    pub rest: Option<Rest>,
+}
+
+/// The rest of a record that is written in pieces.
+#[derive(Debug)]
+pub(super) struct Rest {
+    pub file: Arc<dyn SegmentFile>,
+    /// Bytes written.
+    pub written: usize,
 }
 
 /// A step at the end of the log; steps are taken in order.
@@ -154,6 +165,8 @@ pub(super) struct Flights<T: Token> {
     /// written at once.
     pub headers: Option<Vec<T::Part>>,
     pub steps: VecDeque<LogStep<T>>,
+    /// Whether the shard writes large records in pieces, one or more a turn.
+    pub in_pieces: bool,
     pub next_op: u32,
     /// Id of the segment where a record failed, until the segment is closed.
     pub failed: Option<u64>,
@@ -167,6 +180,7 @@ impl<T: Token> Default for Flights<T> {
         Self {
             headers: None,
             steps: VecDeque::with_capacity(OWNED_MAX as usize),
+            in_pieces: false,
             next_op: 0,
             failed: None,
             loads: Vec::with_capacity(1),
@@ -191,7 +205,13 @@ impl<T: Token> Flights<T> {
 
     /// Whether one more record may be written.
     pub fn may_start(&self) -> bool {
-        self.headers.as_ref().is_none_or(|headers| headers.len() >= HEADERS_MAX)
+        // Without headers only a record that is written in pieces is under way.
+        self.headers.as_ref().map_or(!self.has_rest(), |headers| headers.len() >= HEADERS_MAX)
+    }
+
+    /// Whether a record is written in pieces, and pieces are left. Such a record is in front of all others.
+    pub fn has_rest(&self) -> bool {
+        matches!(self.steps.front(), Some(LogStep::Land(Flight { rest: Some(_), .. })))
     }
 
     /// An empty load, with memory from an earlier one where possible.

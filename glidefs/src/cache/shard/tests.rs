@@ -1,5 +1,6 @@
 //! The shard on a real directory: data that is written is read, survives reopening, and is counted.
 
+mod pieces;
 mod sums;
 mod zeroes;
 

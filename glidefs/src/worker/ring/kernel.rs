@@ -226,6 +226,12 @@ impl<C> Ring<C> {
         }
     }
 
+    /// Whether completions have arrived since the last [`drain`](Self::drain), or wait for a submit to be worked on. Costs no system
+    /// call.
+    pub fn has_news(&mut self) -> bool {
+        !self.seen.is_empty() || self.ring.submission().taskrun() || !self.ring.completion().is_empty()
+    }
+
     /// Moves all completions which have arrived to `into`.
     pub fn drain(&mut self, into: &mut Vec<Event<C>>) {
         into.append(&mut self.refused);

@@ -59,7 +59,8 @@ impl Options {
             // SINGLE_ISSUER came with Linux 6.0 and DEFER_TASKRUN with 6.1. Without the two the ring is slower, not different.
             builder.setup_single_issuer();
             if self.submission_thread.is_none() {
-                builder.setup_defer_taskrun();
+                // The flag tells of completions that wait for the thread to ask.
+                builder.setup_defer_taskrun().setup_taskrun_flag();
             }
         }
         if let Some(thread) = self.submission_thread {

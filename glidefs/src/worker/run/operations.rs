@@ -91,6 +91,20 @@ impl Loop {
         Ok(())
     }
 
+    /// Ends the turn of the shard. The record with a divided WRITE is written piece by piece, until completions have come: requests of
+    /// other exports may be among these.
+    pub(super) fn append(&mut self) -> io::Result<()> {
+        if self.shard.has_rest() {
+            self.answer_first()?;
+        }
+        self.shard.turn();
+        self.shard.write_in_pieces(false);
+        while self.shard.has_rest() && !self.ring.has_news() {
+            self.shard.turn();
+        }
+        Ok(())
+    }
+
     /// Starts everything for which the shard asked in this turn.
     pub(super) fn submit_wants(&mut self) {
         for want in self.shard.wants() {

@@ -9,12 +9,13 @@ use std::io;
 use super::Loop;
 use crate::cache::{IoError, Reservation};
 use crate::export::Operation;
+use crate::units::PIECE_BYTES;
 use crate::worker::driver::Failure;
 use crate::worker::engine::Appends;
-use crate::worker::queues::Queues;
 use crate::worker::requests::{Errand, InFlight, RequestBuffer, TagRequest};
 use crate::worker::ring::Outcome;
 use crate::worker::tag::TagId;
+use crate::worker::waits::divided::{Divided, copy_in};
 use crate::worker::waits::held::{Hold, Released};
 use crate::worker::waits::log_line::Left;
 use crate::worker::waits::ready::Stage;
@@ -34,6 +35,9 @@ impl Loop {
     pub(super) fn arrive(&mut self, tag: TagId) -> io::Result<()> {
         match self.queues.take_request(tag, self.now) {
             Ok(request) => {
+                if request.data_bytes() <= PIECE_BYTES {
+                    self.company.note(self.queues.volume(tag).id(), self.now);
+                }
                 self.ready.add(request, Stage::New);
                 Ok(())
             }
@@ -43,7 +47,7 @@ impl Loop {
 
     /// Takes as many requests as fit in a turn one step further.
     pub(super) fn serve_ready(&mut self) -> io::Result<()> {
-        self.ready.begin_turn(&self.queues);
+        self.ready.begin_turn(&self.queues, self.shard.has_rest());
         while let Some((request, stage)) = self.ready.next() {
             match stage {
                 Stage::New => self.serve(request)?,
@@ -52,6 +56,7 @@ impl Loop {
                 Stage::Admitted(reservation) => self.admitted(request, reservation)?,
                 Stage::Fetched(fill) => self.take_buffer(request, Errand::Read(fill))?,
                 Stage::Granted(errand, slot) => self.transfer(request, errand, RequestBuffer::Slot(slot))?,
+                Stage::Divided(divided) => self.take_pieces(request, divided)?,
             }
         }
         Ok(())
@@ -174,20 +179,57 @@ impl Loop {
     }
 
     /// Hands a READ or WRITE with its buffer to the cache.
-    fn transfer(&mut self, request: TagRequest, errand: Errand, buffer: RequestBuffer) -> io::Result<()> {
-        let mut token = InFlight { request, buffer };
+    fn transfer(&mut self, request: TagRequest, errand: Errand, mut buffer: RequestBuffer) -> io::Result<()> {
         let volume = self.queues.volume(request.tag);
         match errand {
-            Errand::Read(fill) => self.shard.read(volume, request.range, fill.as_ref(), token),
+            Errand::Read(fill) => {
+                self.shard.read(volume, request.range, fill.as_ref(), InFlight { request, buffer });
+            }
             Errand::Write(reservation) => {
-                if let Err(error) = copy_in(&self.queues, &mut token) {
-                    self.shard.cancel(reservation);
-                    return self.finish(token, Err(Failure::Copy(error)));
+                let is_large = request.data_bytes() > PIECE_BYTES;
+                if is_large && self.company.is_here(volume.id(), self.now) && self.ready.may_divide() {
+                    return self.take_pieces(request, Divided::new(reservation, buffer));
                 }
+                if let Err(error) = copy_in(&self.queues, &request, &mut buffer, 0, request.data_bytes()) {
+                    return self.copy_failed(request, reservation, error);
+                }
+                let token = InFlight { request, buffer };
                 self.shard.write(volume, request.range, request.fua, reservation, token);
             }
         }
         Ok(())
+    }
+
+    /// Takes the data of a WRITE, and hands the WRITE to the cache. Stops after a piece when completions have come: requests of other
+    /// exports may be among these.
+    fn take_pieces(&mut self, request: TagRequest, mut divided: Divided) -> io::Result<()> {
+        loop {
+            match divided.take_piece(&self.queues, &request) {
+                Err(error) => return self.copy_failed(request, divided.reservation, error),
+                Ok(true) => break,
+                Ok(false) if self.ring.has_news() => {
+                    self.ready.divide(&self.queues, request, divided);
+                    return Ok(());
+                }
+                Ok(false) => {}
+            }
+        }
+        self.shard.write_in_pieces(true);
+        let Divided { reservation, buffer, sums, .. } = divided;
+        let (volume, token) = (self.queues.volume(request.tag), InFlight { request, buffer });
+        self.shard.write_summed(volume, request.range, request.fua, reservation, (token, Some(sums)));
+        Ok(())
+    }
+
+    /// Fails a WRITE whose data could not be had.
+    fn copy_failed(
+        &mut self,
+        request: TagRequest,
+        reservation: Reservation,
+        error: io::Error,
+    ) -> io::Result<()> {
+        self.shard.cancel(reservation);
+        self.finish(request.without_buffer(), Err(Failure::Copy(error)))
     }
 
     /// Gives the results which are there to the kernel before the worker serves a full turn of requests: the clients do not wait for
@@ -244,20 +286,5 @@ impl Loop {
     /// Gives a request's result to the kernel and drops the request's buffer.
     pub(super) fn finish(&mut self, token: InFlight, result: Result<(), Failure>) -> io::Result<()> {
         self.queues.finish(&mut self.ring, self.now, token, result)
-    }
-}
-
-/// Copies the data of a WRITE to the request's slot. A tag's own buffer has the data already.
-fn copy_in(queues: &Queues, token: &mut InFlight) -> io::Result<()> {
-    let bytes = token.request.data_bytes();
-    let RequestBuffer::Slot(slot) = &mut token.buffer else { return Ok(()) };
-    let (tag, slot) = (token.request.tag, &mut slot[..bytes]);
-    let driver = &queues.of(tag).driver;
-    match driver.stable_buffer(tag.tag) {
-        Some(stable) => {
-            slot.copy_from_slice(&RequestBuffer::Stable(stable).bytes()[..bytes]);
-            Ok(())
-        }
-        None => driver.copy_in(tag.tag, slot),
     }
 }

@@ -15,6 +15,7 @@ use crate::cache::{Cache, Shard, ShardStats};
 use crate::observe::io::WorkerStats;
 use crate::units::FRAME_BYTES;
 use crate::worker::affinity::{self, Cpu};
+use crate::worker::company::Company;
 use crate::worker::engine::Appends;
 use crate::worker::executor::Executor;
 use crate::worker::inbox::Inbox;
@@ -92,6 +93,7 @@ impl Loop {
         let mut this = Self {
             ring,
             queues: Queues::new(setup.queues_max, Arc::clone(&setup.stats)),
+            company: Company::default(),
             shard,
             appends,
             executor: Executor::new(wake),

@@ -117,8 +117,8 @@ impl QueueDriver for BatchQueue {
         self.inner.request(tag)
     }
 
-    fn copy_in(&self, tag: u16, buffer: &mut [u8]) -> io::Result<()> {
-        self.inner.copy_in(tag, buffer)
+    fn copy_in(&self, tag: u16, start: usize, buffer: &mut [u8]) -> io::Result<()> {
+        self.inner.copy_in(tag, start, buffer)
     }
 
     fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()> {

@@ -101,12 +101,12 @@ impl QueueDriver for WatchedQueue {
         self.queue.request(tag)
     }
 
-    fn copy_in(&self, tag: u16, buffer: &mut [u8]) -> io::Result<()> {
+    fn copy_in(&self, tag: u16, start: usize, buffer: &mut [u8]) -> io::Result<()> {
         if self.again.is_some() {
             self.note(Event::FloodCopied);
             std::thread::sleep(self.watch.copying);
         }
-        self.queue.copy_in(tag, buffer)
+        self.queue.copy_in(tag, start, buffer)
     }
 
     fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()> {

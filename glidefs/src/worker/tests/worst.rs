@@ -153,8 +153,8 @@ impl QueueDriver for ScriptedQueue {
         Ok(Request { operation, range: SectorRange::new(start, count).unwrap(), fua: false })
     }
 
-    fn copy_in(&self, tag: u16, buffer: &mut [u8]) -> io::Result<()> {
-        buffer.copy_from_slice(&pattern(self.held(tag).seed, buffer.len()));
+    fn copy_in(&self, tag: u16, start: usize, buffer: &mut [u8]) -> io::Result<()> {
+        buffer.copy_from_slice(&pattern(self.held(tag).seed, start + buffer.len())[start..]);
         Ok(())
     }
 

@@ -1,18 +1,22 @@
 //! Requests which only need the worker: requests that have just come, and requests whose wait has ended.
 //!
 //! Owns the length of a turn, and the order in which a turn takes requests: first in, first out for an export; weighted fair
-//! queueing over exports ([`crate::fair`]) where more is ready than one turn takes. Does not own the steps of a request
-//! (`run/serve`). Invariants: a turn takes requests of at most [`TURN_COST`]; a request in here is taken by one of the next turns,
-//! whatever happens elsewhere, and holds at most the log space, the slot or the bytes from the store which the request has already.
+//! queueing over exports ([`crate::fair`]) where more is ready than one turn takes. Where exports share the worker, a turn may end in
+//! the middle of a large WRITE ([`divided`](super::divided)): then turns with small requests of other exports and turns with pieces of
+//! the WRITE alternate until the WRITE has all of its data. Does not own the steps of a request (`run/serve`). Invariants: a turn
+//! takes requests of at most [`TURN_COST`]; a request in here is taken by one of the next turns, whatever happens elsewhere, and
+//! holds at most the log space, the slot or the bytes from the store which the request has already, and the divided WRITE a part of
+//! the data.
 //!
 //! Where everything that is ready fits in the turn, nothing is queued: the order is that of arrival.
 
 use std::collections::VecDeque;
 
+use super::divided::Divided;
 use crate::buffer::Slot;
 use crate::cache::{Fill, Reservation};
 use crate::fair::Fair;
-use crate::units::{ExportId, REQUEST_BYTES_MAX};
+use crate::units::{ExportId, PIECE_BYTES, REQUEST_BYTES_MAX};
 use crate::worker::queues::Queues;
 use crate::worker::requests::{Errand, TagRequest};
 
@@ -23,6 +27,9 @@ const REQUEST_COST: u64 = 8 << 10;
 /// turns at most: the one during which the request comes, and its own. With turns four times as long one export alone was served 8 % more
 /// READs of 128 KiB, and fewer requests of other kinds (fio on an emulated processor, under the instruction clock).
 pub const TURN_COST: u64 = REQUEST_BYTES_MAX as u64 + REQUEST_COST;
+
+/// Most cost of the requests of other exports which a turn takes before the next piece of a divided WRITE.
+const UNDIVIDED_COST: u64 = PIECE_BYTES as u64 + REQUEST_COST;
 
 /// How far a request has come.
 pub enum Stage {
@@ -38,6 +45,8 @@ pub enum Stage {
     Fetched(Option<Fill>),
     /// A READ or WRITE which has a slot.
     Granted(Errand, Slot),
+    /// A WRITE with a part of its data.
+    Divided(Divided),
 }
 
 /// A request, and the step to go on with.
@@ -52,11 +61,26 @@ pub struct Ready {
     line: Fair<ExportId, Work>,
     /// Cost which this turn may still take.
     left: u64,
+    /// The WRITE whose data is taken in pieces, with its export.
+    divided: Option<(ExportId, Work)>,
+    /// Whether the divided WRITE has let other exports go first, in this turn or, before a turn begins, in the last one.
+    gave_way: bool,
+    /// Whether the shard writes a record in pieces: then the turn takes small requests only, as a small WRITE has to wait for the rest
+    /// of the record.
+    has_rest: bool,
 }
 
 impl Ready {
     pub fn new() -> Self {
-        Self { arrived: VecDeque::new(), arrived_cost: 0, line: Fair::new(), left: 0 }
+        Self {
+            arrived: VecDeque::new(),
+            arrived_cost: 0,
+            line: Fair::new(),
+            left: 0,
+            divided: None,
+            gave_way: false,
+            has_rest: false,
+        }
     }
 
     /// Takes a request which is ready.
@@ -69,9 +93,17 @@ impl Ready {
     /// Begins to give out the requests of a turn. Requests which have come since the last turn join the line, unless all of them
     /// fit in this turn.
     #[inline]
-    pub fn begin_turn(&mut self, queues: &Queues) {
-        self.left = TURN_COST;
-        if self.exceeds_turn() {
+    pub fn begin_turn(&mut self, queues: &Queues, has_rest: bool) {
+        self.has_rest = has_rest;
+        let gave_way = std::mem::take(&mut self.gave_way);
+        self.left = match &self.divided {
+            None if !has_rest => TURN_COST,
+            // The divided WRITE goes on.
+            Some(_) if gave_way && !has_rest => 1,
+            // Between two pieces other exports get as much as a piece, with answers at once.
+            _ => UNDIVIDED_COST,
+        };
+        if self.exceeds_turn() || has_rest {
             self.queue(queues);
         }
         self.arrived_cost = 0;
@@ -80,7 +112,7 @@ impl Ready {
     /// Whether requests are left from the last turn, or more came than one turn takes.
     #[inline]
     pub fn exceeds_turn(&self) -> bool {
-        !self.line.is_empty() || self.arrived_cost > TURN_COST
+        !self.line.is_empty() || self.arrived_cost > TURN_COST || self.divided.is_some()
     }
 
     #[cold]
@@ -94,18 +126,46 @@ impl Ready {
     /// The next request of this turn.
     #[inline]
     pub fn next(&mut self) -> Option<Work> {
+        let left = self.left;
+        if left == 0 {
+            return None;
+        }
         if let Some(work) = self.arrived.pop_front() {
             return Some(work);
         }
-        let left = self.left;
-        let work = self.line.pop_if(|(request, _)| cost(request) <= left)?;
-        self.left = left.saturating_sub(cost(&work.0));
-        Some(work)
+        let divided = self.divided.as_ref().map(|(export, _)| *export);
+        let next = self.line.pop_if(|export, (request, _)| cost(request) <= left && divided != Some(*export));
+        match next {
+            Some(work) => {
+                self.left = left.saturating_sub(cost(&work.0));
+                self.gave_way = divided.is_some();
+                Some(work)
+            }
+            None if self.gave_way || self.has_rest => None,
+            None => {
+                let (_, work) = self.divided.take()?;
+                self.left = 0;
+                Some(work)
+            }
+        }
+    }
+
+    /// Whether a WRITE may be divided: one is at a time, and while the waits of an export are ended other requests are begun.
+    pub fn may_divide(&self) -> bool {
+        self.divided.is_none()
+    }
+
+    /// Ends the turn in the middle of a WRITE, which a later turn goes on with: after requests of other exports, and before any other
+    /// of the same export.
+    pub fn divide(&mut self, queues: &Queues, request: TagRequest, divided: Divided) {
+        debug_assert!(self.divided.is_none(), "one WRITE is divided at a time");
+        self.divided = Some((queues.volume(request.tag).id(), (request, Stage::Divided(divided))));
+        self.left = 0;
     }
 
     /// Whether a later turn has requests to take.
     pub fn has_next(&self) -> bool {
-        !self.line.is_empty() || !self.arrived.is_empty()
+        !self.line.is_empty() || !self.arrived.is_empty() || self.divided.is_some()
     }
 }
 
