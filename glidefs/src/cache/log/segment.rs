@@ -254,7 +254,7 @@ struct Gather<'a> {
     offset: u64,
     /// Length of all pieces together.
     bytes: usize,
-    /// The bytes to write.
+    /// The bytes to write, of all pieces.
     window: Range<usize>,
 }
 

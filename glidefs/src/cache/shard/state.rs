@@ -146,7 +146,7 @@ pub(super) struct Flight<T> {
 #[derive(Debug)]
 pub(super) struct Rest {
     pub file: Arc<dyn SegmentFile>,
-    /// Bytes written.
+    /// Number of bytes written so far.
     pub written: usize,
 }
 

@@ -35,7 +35,8 @@ impl Loop {
     pub(super) fn arrive(&mut self, tag: TagId) -> io::Result<()> {
         match self.queues.take_request(tag, self.now) {
             Ok(request) => {
-                if request.data_bytes() <= PIECE_BYTES {
+                // A request without data, such as a FLUSH, seldom feels a write.
+                if (1..=PIECE_BYTES).contains(&request.data_bytes()) {
                     self.company.note(self.queues.volume(tag).id(), self.now);
                 }
                 self.ready.add(request, Stage::New);

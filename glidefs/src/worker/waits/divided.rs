@@ -17,7 +17,7 @@ pub struct Divided {
     pub reservation: Reservation,
     pub buffer: RequestBuffer,
     pub sums: WriteSums,
-    /// Bytes taken.
+    /// Number of bytes taken so far.
     taken: usize,
 }
 
