@@ -1,7 +1,7 @@
 //! A batch: the entries that go into a segment as one record.
 //!
 //! Owns the headers and the CRCs of the record to come. Does not own the place of the record or the write (`segment`). Invariant: an
-//! export that is new to the segment is announced by a record of its own before the batch, in the same write.
+//! export that is new to the segment is announced by a record of its own before the batch, by the same writes.
 
 use std::collections::HashSet;
 

@@ -1,8 +1,8 @@
 //! A segment while an owner appends to the segment.
 //!
-//! Does not own when a segment is prepared, synced or sealed. Invariants: a record is written with one gather write at the
-//! segment's end, and counts only when the whole record was written; an export is announced in the segment before the export's
-//! first entry, in the same write; room for footer, sums and trailer is never given away.
+//! Does not own when a segment is prepared, synced or sealed. Invariants: a record is written at the segment's end, with one
+//! gather write or with several, one behind another, and counts only when the whole record was written; an export is announced in the
+//! segment before the export's first entry, by the same writes; room for footer, sums and trailer is never given away.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,8 +1,9 @@
 //! The way of a request: from the tag through the waiting places to the cache, and back.
 //!
-//! A request which can be served at once passes through [`Loop::serve`] and [`Loop::finish`] without an allocation. Each step
-//! carries the request on, or leaves the request in one waiting place; a `resume_…` function makes the requests ready whose wait
-//! has ended. The turn then takes requests out of [`Ready`](crate::worker::waits::ready::Ready), which bounds the turn.
+//! A request which can be served at once passes through [`Loop::serve`] and [`Loop::finish`] without an allocation, unless its data is
+//! taken in pieces. Each step carries the request on, or leaves the request in one waiting place; a `resume_…` function makes the
+//! requests ready whose wait has ended. The turn then takes requests out of [`Ready`](crate::worker::waits::ready::Ready), which bounds
+//! the turn.
 
 use std::io;
 
@@ -35,7 +36,7 @@ impl Loop {
     pub(super) fn arrive(&mut self, tag: TagId) -> io::Result<()> {
         match self.queues.take_request(tag, self.now) {
             Ok(request) => {
-                // A request without data, such as a FLUSH, seldom feels a write.
+                // Without FLUSHes: two exports with large writes alone would else take these in pieces for nobody.
                 if (1..=PIECE_BYTES).contains(&request.data_bytes()) {
                     self.company.note(self.queues.volume(tag).id(), self.now);
                 }
