@@ -37,6 +37,7 @@ const WIDE_WRITES: [Writes; 3] = [
 /// The cache that this process is to open, and nothing else.
 const OPEN: &str = "GLIDEFS_BENCH_OPEN_DIRECTORY";
 const ROUNDS: usize = 3;
+
 /// Numbers of threads that read the log: one, and as many as the daemon has here.
 fn all_hands() -> Vec<usize> {
     let mut all = vec![1, thread::available_parallelism().map_or(1, NonZero::get).min(HANDS_MAX)];
