@@ -32,6 +32,7 @@ mod queues;
 mod remote;
 mod risk;
 mod share;
+mod watched;
 mod worst;
 
 const DEPTH: u16 = 8;

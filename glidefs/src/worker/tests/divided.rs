@@ -1,5 +1,6 @@
 //! Large WRITEs whose data is taken in pieces because another export has requests.
 
+use super::watched::{Watched, Watcher};
 use super::*;
 use crate::units::PIECE_BYTES;
 use crate::worker::engine::Appends;
@@ -51,59 +52,24 @@ struct Next {
     pipe: File,
 }
 
-struct WatchedQueue {
-    queue: PipeQueue,
-    watch: Arc<Watch>,
-}
-
-impl QueueDriver for WatchedQueue {
-    fn export(&self) -> &Arc<Export> {
-        self.queue.export()
+impl Watcher for Arc<Watch> {
+    fn answer(
+        &mut self,
+        queue: &mut PipeQueue,
+        tag: u16,
+        fixed: u32,
+        result: Result<u32, &Failure>,
+    ) -> squeue::Entry {
+        self.note(Event::Answered(queue.export().id()));
+        queue.answer(tag, fixed, result)
     }
 
-    fn ids(&self) -> (u32, u16) {
-        self.queue.ids()
-    }
-
-    fn depth(&self) -> u16 {
-        self.queue.depth()
-    }
-
-    fn char_device(&self) -> RawFd {
-        self.queue.char_device()
-    }
-
-    fn arm(&mut self, tag: u16, fixed: u32) -> squeue::Entry {
-        self.queue.arm(tag, fixed)
-    }
-
-    fn answer(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> squeue::Entry {
-        self.watch.note(Event::Answered(self.export().id()));
-        self.queue.answer(tag, fixed, result)
-    }
-
-    fn event(&self, tag: u16, result: i32) -> TagEvent {
-        self.queue.event(tag, result)
-    }
-
-    fn request(&self, tag: u16) -> Result<Request, Failure> {
-        self.queue.request(tag)
-    }
-
-    fn copy_in(&self, tag: u16, start: usize, buffer: &mut [u8]) -> io::Result<()> {
-        self.queue.copy_in(tag, start, buffer)?;
-        if self.export().id() == WRITER {
-            self.watch.copied(buffer.len());
+    fn copy_in(&self, queue: &PipeQueue, tag: u16, start: usize, buffer: &mut [u8]) -> io::Result<()> {
+        queue.copy_in(tag, start, buffer)?;
+        if queue.export().id() == WRITER {
+            self.copied(buffer.len());
         }
         Ok(())
-    }
-
-    fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()> {
-        self.queue.copy_out(tag, buffer)
-    }
-
-    fn stable_buffer(&self, tag: u16) -> Option<NonNull<[u8]>> {
-        self.queue.stable_buffer(tag)
     }
 }
 
@@ -123,7 +89,7 @@ impl Pair {
         for id in [NEIGHBOUR, WRITER] {
             let (watch, export) = (Arc::clone(&watch), bench.export(id.0));
             let client = Client::attach_with(&bench.worker, &export, |queue, _| {
-                Box::new(WatchedQueue { queue, watch })
+                Box::new(Watched { queue, watcher: watch })
             });
             clients.push(client.await.unwrap());
         }

@@ -1,6 +1,7 @@
 //! A neighbour of an export that floods the worker: how much of the flood is served between the arrival of the neighbour's
 //! request and the answer. Counted in bytes, not in time.
 
+use super::watched::{Watched, Watcher};
 use super::*;
 use crate::worker::engine::Appends;
 use crate::worker::waits::ready::TURN_COST;
@@ -32,55 +33,40 @@ struct Watch {
     copying: Duration,
 }
 
-/// A queue which notes events. A queue of the flood sends each request again once the request is answered.
-struct WatchedQueue {
-    queue: PipeQueue,
+/// Notes events of a queue. Requests of the flood are sent again once answered.
+struct Notes {
     watch: Arc<Watch>,
     /// For the flood: the client's ends of the pipes, each until the flood is over.
     again: Option<Vec<Option<File>>>,
 }
 
-impl WatchedQueue {
+impl Notes {
     fn note(&self, event: Event) {
         self.watch.events.lock().unwrap().push(event);
     }
 }
 
-impl QueueDriver for WatchedQueue {
-    fn export(&self) -> &Arc<Export> {
-        self.queue.export()
-    }
-
-    fn ids(&self) -> (u32, u16) {
-        self.queue.ids()
-    }
-
-    fn depth(&self) -> u16 {
-        self.queue.depth()
-    }
-
-    fn char_device(&self) -> RawFd {
-        self.queue.char_device()
-    }
-
-    fn arm(&mut self, tag: u16, fixed: u32) -> squeue::Entry {
-        self.queue.arm(tag, fixed)
-    }
-
-    fn answer(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> squeue::Entry {
+impl Watcher for Notes {
+    fn answer(
+        &mut self,
+        queue: &mut PipeQueue,
+        tag: u16,
+        fixed: u32,
+        result: Result<u32, &Failure>,
+    ) -> squeue::Entry {
         let Some(pipes) = &mut self.again else {
             self.note(Event::NeighbourServed);
-            return self.queue.answer(tag, fixed, result);
+            return queue.answer(tag, fixed, result);
         };
-        let request = self.queue.request(tag).unwrap();
-        let entry = self.queue.answer(tag, fixed, result);
+        let request = queue.request(tag).unwrap();
+        let entry = queue.answer(tag, fixed, result);
         let pipe = &mut pipes[usize::from(tag)];
         if self.watch.is_over.load(Ordering::Acquire) {
             // The tag is gone when no end of the pipe is open.
             *pipe = None;
         }
         if let Some(pipe) = pipe {
-            let mut tags = self.queue.shared.tags.lock().unwrap();
+            let mut tags = queue.shared.tags.lock().unwrap();
             let shared = &mut tags[usize::from(tag)];
             assert!(matches!(shared.result, Some(Ok(_))), "{:?}", shared.result);
             (shared.request, shared.result) = (Some(request), None);
@@ -90,31 +76,23 @@ impl QueueDriver for WatchedQueue {
         entry
     }
 
-    fn event(&self, tag: u16, result: i32) -> TagEvent {
-        self.queue.event(tag, result)
-    }
-
-    fn request(&self, tag: u16) -> Result<Request, Failure> {
+    fn request(&self, queue: &PipeQueue, tag: u16) -> Result<Request, Failure> {
         if self.again.is_none() {
             self.note(Event::NeighbourSeen);
         }
-        self.queue.request(tag)
+        queue.request(tag)
     }
 
-    fn copy_in(&self, tag: u16, start: usize, buffer: &mut [u8]) -> io::Result<()> {
+    fn copy_in(&self, queue: &PipeQueue, tag: u16, start: usize, buffer: &mut [u8]) -> io::Result<()> {
         if self.again.is_some() {
             self.note(Event::FloodCopied);
             std::thread::sleep(self.watch.copying);
         }
-        self.queue.copy_in(tag, start, buffer)
+        queue.copy_in(tag, start, buffer)
     }
 
-    fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()> {
-        if self.again.is_some() { Ok(()) } else { self.queue.copy_out(tag, buffer) }
-    }
-
-    fn stable_buffer(&self, tag: u16) -> Option<NonNull<[u8]>> {
-        self.queue.stable_buffer(tag)
+    fn copy_out(&self, queue: &PipeQueue, tag: u16, buffer: &[u8]) -> io::Result<()> {
+        if self.again.is_some() { Ok(()) } else { queue.copy_out(tag, buffer) }
     }
 }
 
@@ -134,12 +112,12 @@ async fn events_of(
     for _ in 0..QUEUES {
         let client = Client::attach_with(&bench.worker, &flooding, |queue, pipes| {
             let again = pipes.iter().flatten().map(|pipe| pipe.try_clone().ok()).collect();
-            Box::new(WatchedQueue { queue, watch: Arc::clone(&watch), again: Some(again) })
+            Box::new(Watched { queue, watcher: Notes { watch: Arc::clone(&watch), again: Some(again) } })
         });
         flood.push(client.await.unwrap());
     }
     let client = Client::attach_with(&bench.worker, &neighbour, |queue, _| {
-        Box::new(WatchedQueue { queue, watch: Arc::clone(&watch), again: None })
+        Box::new(Watched { queue, watcher: Notes { watch: Arc::clone(&watch), again: None } })
     });
     let mut client = client.await.unwrap();
     for (number, queue) in (0..).zip(&mut flood) {
