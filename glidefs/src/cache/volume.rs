@@ -31,6 +31,7 @@ pub mod queue;
 pub(in crate::cache) mod ranks;
 mod sample;
 pub mod store_link;
+mod unnoted;
 mod unsynced;
 pub(super) mod waiters;
 mod waits;
@@ -79,6 +80,8 @@ struct Inner {
     layers: Layers,
     /// Last sequence number given out.
     last_seq: u64,
+    /// Numbers to leave out before the next one given out: an earlier life of the daemon may have given these out.
+    skipped_seqs: u64,
     /// Nothing up to here is taken from the log by recovery.
     evicted: Seq,
     /// Sequence numbers given out and not landed: the write has neither been appended nor failed.

@@ -21,3 +21,4 @@ mod stable;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod unnoted;

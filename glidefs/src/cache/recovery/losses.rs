@@ -23,19 +23,15 @@ use crate::cache::log::sums::Crcs;
 use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
 use crate::cache::log::walk::{Hole, Walk};
 use crate::cache::volume::Volume;
+use crate::cache::volume::appends::{SEQS_IN_A_PIECE, SEQS_IN_A_SEGMENT};
 use crate::cache::volume::extent::Extent;
 use crate::cache::volume::extent::extent;
 use crate::units::{ExportId, SectorRange, Seq};
 
-/// More sequence numbers of an export than the records of one segment hold.
-const SEQS_IN_A_SEGMENT: u64 = 1 << 32;
 /// Most free files in which entries of doubt are tried: a disk failing for a moment must not take all free files out of use.
 const PLACES_MAX: usize = 3;
 /// As many entries of doubt as the smallest segment has room for.
 const ENTRIES_MANY: usize = 1000;
-/// Sequence numbers in a piece of an export's history. A doubt makes an export skip [`SEQS_IN_A_SEGMENT`] numbers, so an empty
-/// piece lies between the numbers given out before a doubt and the numbers given out after.
-const SEQS_IN_A_PIECE: u64 = SEQS_IN_A_SEGMENT / 2;
 
 /// The highest sequence number in the log of each piece of each export's history.
 type Pieces = HashMap<(ExportId, u64), Seq>;

@@ -12,6 +12,15 @@ use crate::cache::volume::ranks::Ranks;
 use crate::cache::volume::store_link::StoreLink;
 use crate::units::Seq;
 
+/// More sequence numbers of an export than the records of one segment hold.
+pub(in crate::cache) const SEQS_IN_A_SEGMENT: u64 = 1 << 32;
+/// Sequence numbers in a piece of an export's history. A doubt makes an export skip [`SEQS_IN_A_SEGMENT`] numbers, so an empty
+/// piece lies between the numbers given out before a doubt and the numbers given out after.
+pub(in crate::cache) const SEQS_IN_A_PIECE: u64 = SEQS_IN_A_SEGMENT / 2;
+/// More sequence numbers than a life of the daemon gives out, behind the last one in the log, to writes that fail; and so few that no
+/// start takes the gap for that of a doubt.
+pub(super) const SEQS_SKIPPED: u64 = SEQS_IN_A_PIECE / 2;
+
 /// Whether a write has data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) enum WriteKind {
@@ -124,6 +133,7 @@ impl Volume {
 
 impl Inner {
     pub(super) fn next_seqs(&mut self, count: u64) -> Seq {
+        self.last_seq += std::mem::take(&mut self.skipped_seqs);
         let first = self.last_seq + 1;
         self.last_seq += count;
         self.under_way += count;

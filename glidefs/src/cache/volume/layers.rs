@@ -11,6 +11,7 @@
 //! `clean` forgets. A volume without a store has everything in `active`. Once the store knows which content is lost, the doubt ends,
 //! and no doubted content is read from here.
 
+mod leaving;
 mod look_up;
 
 use std::collections::VecDeque;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Volume;
+use super::appends::SEQS_SKIPPED;
 use crate::cache::volume::durability::{Durability, Pace, Triggers};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::Extent;
@@ -35,6 +36,9 @@ impl Volume {
 
     /// Links the volume to `remote`, the counterpart in the store, which knows `stored_sectors` of the volume's `size_sectors`.
     /// Data here already is written back like new data. Call once: before the first request, or when all data was written here.
+    ///
+    /// If the store may have a cut without a note in the catalog, the cut may have numbers of failed writes that the log does not
+    /// have: numbers go on behind all of these.
     pub fn link_to_store(
         &self,
         remote: crate::store::volume::VolumeWriter,
@@ -42,12 +46,19 @@ impl Volume {
         size_sectors: u64,
         stored_sectors: u64,
     ) {
+        let found = {
+            let mut inner = self.lock();
+            if remote.may_be_behind() {
+                inner.skipped_seqs = SEQS_SKIPPED;
+            }
+            Seq(inner.last_seq)
+        };
         let linked = self.store_link.set(Box::new(StoreLink::new(
             remote,
             queue,
             Arc::clone(&self.gate),
-            size_sectors,
-            stored_sectors,
+            (size_sectors, stored_sectors),
+            found,
         )));
         debug_assert!(linked.is_ok(), "a volume is linked to the store once");
         self.weigh_link();
@@ -147,14 +158,19 @@ impl Volume {
         })
     }
 
-    /// Asks the store whether the volume still belongs to this host. Returns `false` when the store did not answer in time.
+    /// Asks the store whether the volume still belongs to this host, and waits until content lost here is left to the store, where
+    /// the store has the content. Returns `false` when the store did not answer in time.
     ///
     /// # Errors
     /// When the volume does not belong to this host: then the volume is fenced, and no data of the volume is served any more.
     pub async fn confirm(&self, patience: Duration) -> Result<bool, VolumeError> {
         let Some(link) = self.store_link() else { return Ok(true) };
         match tokio::time::timeout(patience, link.remote().confirm()).await {
-            Ok(Ok(())) => Ok(true),
+            Ok(Ok(())) => {
+                // Without an end in time the volume is served with the damage, and mended later.
+                let _ = tokio::time::timeout(patience, self.mended(link)).await;
+                Ok(true)
+            }
             Ok(Err(error)) if error.is_fatal() => {
                 link.fence();
                 Err(error)

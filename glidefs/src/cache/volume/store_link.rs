@@ -22,6 +22,9 @@ use crate::store;
 use crate::store::volume::Upload;
 use crate::units::{ExportId, SectorRange, Seq};
 
+/// [`StoreLink::unnoted`] before the answer: a sequence number that no write gets.
+const NOT_ASKED: u64 = u64::MAX;
+
 /// A volume's side of the link.
 pub(in crate::cache) struct StoreLink {
     pub(in crate::cache) remote: store::volume::VolumeWriter,
@@ -33,6 +36,10 @@ pub(in crate::cache) struct StoreLink {
     progress: Notify,
     /// The store has all writes up to this number, though the catalog may not say so yet.
     committed: AtomicU64,
+    /// Last sequence number given out before the link.
+    found: Seq,
+    /// See [`Self::unnoted`]; [`NOT_ASKED`] before the answer.
+    unnoted: AtomicU64,
     landing: Notify,
     /// The loss that acknowledged FLUSHes survive; set once, before the first request.
     durability: OnceLock<Durability>,
@@ -65,13 +72,13 @@ impl fmt::Debug for StoreLink {
 }
 
 impl StoreLink {
-    /// Links an export of `size_sectors`, of which the store knows `stored_sectors`.
+    /// Links an export of `size_sectors`, of which the store knows `stored_sectors`. Sequence numbers up to `found` were given out.
     pub fn new(
         remote: store::volume::VolumeWriter,
         queue: Arc<WritebackQueue>,
         gate: Arc<Gate>,
-        size_sectors: u64,
-        stored_sectors: u64,
+        (size_sectors, stored_sectors): (u64, u64),
+        found: Seq,
     ) -> Self {
         let committed = AtomicU64::new(remote.cut().0);
         let crowding = Crowding::default();
@@ -84,6 +91,8 @@ impl StoreLink {
             stored_sectors: AtomicU64::new(stored_sectors),
             progress: Notify::new(),
             committed,
+            found,
+            unnoted: AtomicU64::new(NOT_ASKED),
             landing: Notify::new(),
             durability: OnceLock::new(),
             on_unreachable: OnceLock::new(),
@@ -135,6 +144,25 @@ impl StoreLink {
     /// The store has all writes up to here, as far as known to FLUSHes.
     pub fn committed(&self) -> Seq {
         Seq(self.committed.load(Ordering::Acquire))
+    }
+
+    /// The last cut in the store that an earlier life of the daemon made, while the catalog has no note of the cut; `Seq(0)` without
+    /// such a cut, and `None` before the store was asked.
+    pub(in crate::cache) fn unnoted(&self) -> Option<Seq> {
+        let unnoted = self.unnoted.load(Ordering::Acquire);
+        (unnoted != NOT_ASKED).then_some(Seq(unnoted))
+    }
+
+    pub(in crate::cache) fn set_unnoted(&self, unnoted: Seq) {
+        self.unnoted.store(unnoted.0, Ordering::Release);
+    }
+
+    /// The cut of the newest manifest known, if [`Self::unnoted`] may be that cut, in a volume stored up to `stored`. Meaningful only
+    /// before the first commit of this life: no later one is of an earlier life.
+    ///
+    /// Numbers up to the cut may not have been given out in this life, so the log must have had all of these numbers.
+    pub(in crate::cache) fn cut_before(&self, stored: Seq) -> Option<Seq> {
+        Some(self.remote.cut()).filter(|cut| *cut > stored && *cut <= self.found)
     }
 
     /// Notified when all writes of a cut have landed.

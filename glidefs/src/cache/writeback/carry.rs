@@ -15,6 +15,7 @@ use super::doubts;
 use super::steps::{
     Failure, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, blocking, failure, persist, tell_if_stopped, write_down,
 };
+use super::unnoted;
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
 use crate::cache::volume::cuts::CutState;
@@ -126,6 +127,7 @@ async fn try_carry(
     link: &StoreLink,
     permits: &Permits,
 ) -> Result<bool, Failure> {
+    unnoted::mend(shared, volume, link, &permits.small).await?;
     let seq = loop {
         // Begun before the look, so that no landing after the look is missed.
         let landed = link.landing().notified();
@@ -157,7 +159,17 @@ async fn try_carry(
         if let Some((doubt, _)) = volume.doubt() {
             doubts::keep_state(volume, link, doubt).await?;
         }
-        let (committed, compact) = commit(volume, link, Arc::clone(&cut), permits, permit).await?;
+        let committed = if cut.has_lost_stored() {
+            drop(permit);
+            Err(Failure::Source)
+        } else {
+            commit(volume, link, Arc::clone(&cut), permits, permit).await
+        };
+        if matches!(committed, Err(Failure::Source)) && cut.has_lost_stored() {
+            unnoted::leave(shared, volume, link, link.unnoted().unwrap_or_default()).await?;
+            return Err(Failure::Later);
+        }
+        let (committed, compact) = committed?;
         // A second try commits the cut once more when the step behind the note has failed.
         if link.committed() < seq && (cut.has_losses() || link.upload().has_losses()) {
             link.lose_content();

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::FutureExt;
@@ -23,6 +23,7 @@ use crate::cache::verify::compare;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Extent, Piece};
+use crate::cache::volume::store_link::StoreLink;
 use crate::locks::MutexExt;
 use crate::store::BoxError;
 use crate::store::volume::{CutExtent, CutSource};
@@ -47,6 +48,11 @@ pub(in crate::cache) struct Cut {
     /// The cut stands for all data that is not in the store, and not for the first cut of the volume.
     all: bool,
     on_unread: OnUnread,
+    /// The store has content up to this number, from an earlier life of the daemon. If some of the content is lost here, the cut
+    /// has no use.
+    stored: Seq,
+    /// Some of that content is lost.
+    lost_stored: AtomicBool,
     /// Sectors of lost content: first sector, and number of sectors.
     lost: Mutex<BTreeMap<u64, u64>>,
     /// Segment numbers and frames given up because the disk did not read the frame.
@@ -57,7 +63,17 @@ impl Cut {
     /// The first cut of `volume`, made at `seq`; the cut is complete.
     pub(super) fn new(shared: Arc<Shared>, volume: Arc<Volume>, seq: Seq, on_unread: OnUnread) -> Self {
         let found = volume.cut_extents();
-        Self { on_unread, ..Self::of(shared, volume, seq, &found) }
+        let stored = volume.store_link().and_then(StoreLink::unnoted).unwrap_or_default();
+        // Content given up since the last look. A doubt about later content goes on, whatever the store has.
+        let is_lost =
+            |extent: &Extent| extent.seq <= stored && matches!(extent.backing, Backing::Damaged { .. });
+        let has_lost = volume.doubt().is_none() && found.iter().any(is_lost);
+        Self {
+            on_unread,
+            stored,
+            lost_stored: AtomicBool::new(has_lost),
+            ..Self::of(shared, volume, seq, &found)
+        }
     }
 
     /// A cut at `seq` of `volume` without changes.
@@ -86,6 +102,8 @@ impl Cut {
             extents,
             all: false,
             on_unread,
+            stored: Seq(0),
+            lost_stored: AtomicBool::new(false),
             lost: Mutex::new(lost),
             unread: Mutex::default(),
         }
@@ -98,6 +116,11 @@ impl Cut {
     /// Whether content is known to be lost, as far as the cut was read until now.
     pub fn has_losses(&self) -> bool {
         !self.lost().is_empty()
+    }
+
+    /// Whether the cut has no use because content is lost here, which the store has.
+    pub fn has_lost_stored(&self) -> bool {
+        self.lost_stored.load(Ordering::Acquire)
     }
 
     fn lost(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
@@ -116,6 +139,7 @@ impl Cut {
             Some(Backing::Data { number, sector }) => (number, sector),
             // The frame was given up after the cut was made.
             Some(Backing::Damaged { .. } | Backing::Doubt { .. }) => {
+                self.leave_to_store(piece)?;
                 self.lose(piece.range);
                 return Ok(());
             }
@@ -133,7 +157,11 @@ impl Cut {
         if read.is_err() || self.compare(number, first, &buffer) != Verdict::Right {
             // Each frame by itself: one bad frame must not make its neighbours lost.
             for (frame, bytes) in (first..).zip(buffer.chunks_exact_mut(FRAME_BYTES)) {
-                if let Err(reason) = self.read_frame(number, frame, bytes)? {
+                let read = self.read_frame(number, frame, bytes);
+                if read != Ok(Ok(())) {
+                    self.leave_to_store(piece)?;
+                }
+                if let Err(reason) = read? {
                     self.lose_frame(piece, sector, (number, frame), reason);
                 }
             }
@@ -143,6 +171,15 @@ impl Cut {
         let bytes = buffer.get(skip..skip.saturating_add(out.len())).ok_or(IoError::TooLarge)?;
         out.copy_from_slice(bytes);
         Ok(())
+    }
+
+    /// Fails where the store has the content of `piece`, which is lost here.
+    fn leave_to_store(&self, piece: &Piece) -> Result<(), IoError> {
+        if piece.seq > self.stored {
+            return Ok(());
+        }
+        self.lost_stored.store(true, Ordering::Release);
+        Err(IoError::Unreadable)
     }
 
     fn read_frames(&self, number: u32, first: u32, buffer: &mut [u8]) -> io::Result<()> {

@@ -7,6 +7,7 @@ mod damaged;
 mod durable;
 mod host;
 mod restored;
+mod unnoted;
 mod waiting;
 
 use std::collections::HashMap;

@@ -20,6 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use self::state::{Head, WriterState};
+use super::error::VolumeError;
 use super::host::Host;
 use super::notes::Loss;
 use super::types::{Fence, Resume};
@@ -27,7 +28,7 @@ use crate::locks::MutexExt;
 use crate::observe::memory::heap_bytes;
 use crate::store::format::Manifest;
 use crate::store::ids::VolumeId;
-use crate::units::Seq;
+use crate::units::{SectorRange, Seq};
 
 /// The single writer of one volume in this process. Cheap to clone. An idle writer costs no request and a few hundred bytes:
 /// manifest and indexes are in the cache of all volumes, and are fetched again if dropped there.
@@ -158,6 +159,22 @@ impl VolumeWriter {
     /// Number of damaged sectors in the newest manifest.
     pub fn damaged_sectors(&self) -> u64 {
         self.head().damaged_sectors
+    }
+
+    /// Whether this host noted a manifest above the newest that this writer knows: the store may have that manifest.
+    pub fn may_be_behind(&self) -> bool {
+        self.host.options.notes.highest(self.shared.id).is_some_and(|noted| noted > self.head().number)
+    }
+
+    /// Damaged sectors in the newest manifest, ascending. Fetches the manifest if the manifest is not in memory.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn damaged(&self) -> Result<Vec<SectorRange>, VolumeError> {
+        if self.damaged_sectors() == 0 {
+            return Ok(Vec::new());
+        }
+        Ok(self.manifest().await?.sections.damaged.clone())
     }
 
     /// Sets the share of the volume among others for requests which begin from now on.

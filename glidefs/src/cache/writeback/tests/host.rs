@@ -291,6 +291,12 @@ impl Host {
         self.driver().read(&volume, range)
     }
 
+    /// Asks the store whether the volume is this host's, as a start does before the export gets a device.
+    pub(super) fn confirm(&mut self) -> Result<bool, crate::store::volume::VolumeError> {
+        let volume = self.volume();
+        self.runtime.block_on(volume.confirm(PATIENCE))
+    }
+
     pub(super) fn write_back(&mut self) -> Result<Seq, IoError> {
         let volume = self.volume();
         self.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.written_back()).await.unwrap() })

@@ -51,11 +51,6 @@ impl Host {
     fn writer(&self) -> WriterId {
         self.catalog.entries.lock().unwrap()[&EXPORT].resume.writer
     }
-
-    fn confirm(&mut self) -> Result<bool, crate::store::volume::VolumeError> {
-        let volume = self.volume();
-        self.runtime.block_on(volume.confirm(PATIENCE))
-    }
 }
 
 fn whole() -> impl Iterator<Item = SectorRange> {

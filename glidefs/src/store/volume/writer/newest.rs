@@ -29,7 +29,10 @@ impl VolumeWriter {
     }
 
     /// Makes sure that this writer may write. Makes no request if the store answered lately.
-    pub(in crate::store::volume) async fn refresh(&self) -> Result<(), VolumeError> {
+    ///
+    /// # Errors
+    /// As [`Self::confirm`].
+    pub async fn refresh(&self) -> Result<(), VolumeError> {
         self.writable()?;
         if self.is_stale() {
             self.check_newest().await?;
