@@ -82,6 +82,8 @@ struct Inner {
     last_seq: u64,
     /// Numbers to leave out before the next one given out: an earlier life of the daemon may have given these out.
     skipped_seqs: u64,
+    /// Content may be left to the store (`unnoted`), and a sector may have other content then.
+    may_leave: bool,
     /// Nothing up to here is taken from the log by recovery.
     evicted: Seq,
     /// Sequence numbers given out and not landed: the write has neither been appended nor failed.

@@ -46,13 +46,12 @@ impl Volume {
         size_sectors: u64,
         stored_sectors: u64,
     ) {
-        let found = {
+        let found = remote.may_be_behind().then(|| {
             let mut inner = self.lock();
-            if remote.may_be_behind() {
-                inner.skipped_seqs = SEQS_SKIPPED;
-            }
+            inner.skipped_seqs = SEQS_SKIPPED;
+            inner.may_leave = true;
             Seq(inner.last_seq)
-        };
+        });
         let linked = self.store_link.set(Box::new(StoreLink::new(
             remote,
             queue,
@@ -167,6 +166,7 @@ impl Volume {
         let Some(link) = self.store_link() else { return Ok(true) };
         match tokio::time::timeout(patience, link.remote().confirm()).await {
             Ok(Ok(())) => {
+                self.keep_to_numbers(link);
                 // Without an end in time the volume is served with the damage, and mended later.
                 let _ = tokio::time::timeout(patience, self.mended(link)).await;
                 Ok(true)

@@ -36,8 +36,8 @@ pub(in crate::cache) struct StoreLink {
     progress: Notify,
     /// The store has all writes up to this number, though the catalog may not say so yet.
     committed: AtomicU64,
-    /// Last sequence number given out before the link.
-    found: Seq,
+    /// Last sequence number given out before the link, where the store may have a manifest above the catalog's.
+    found: Option<Seq>,
     /// See [`Self::unnoted`]; [`NOT_ASKED`] before the answer.
     unnoted: AtomicU64,
     landing: Notify,
@@ -72,13 +72,14 @@ impl fmt::Debug for StoreLink {
 }
 
 impl StoreLink {
-    /// Links an export of `size_sectors`, of which the store knows `stored_sectors`. Sequence numbers up to `found` were given out.
+    /// Links an export of `size_sectors`, of which the store knows `stored_sectors`. If the store may have a manifest above
+    /// the catalog's, sequence numbers up to `found` were given out.
     pub fn new(
         remote: store::volume::VolumeWriter,
         queue: Arc<WritebackQueue>,
         gate: Arc<Gate>,
         (size_sectors, stored_sectors): (u64, u64),
-        found: Seq,
+        found: Option<Seq>,
     ) -> Self {
         let committed = AtomicU64::new(remote.cut().0);
         let crowding = Crowding::default();
@@ -162,7 +163,13 @@ impl StoreLink {
     ///
     /// Numbers up to the cut may not have been given out in this life, so the log must have had all of these numbers.
     pub(in crate::cache) fn cut_before(&self, stored: Seq) -> Option<Seq> {
-        Some(self.remote.cut()).filter(|cut| *cut > stored && *cut <= self.found)
+        Some(self.remote.cut()).filter(|cut| *cut > stored && Some(*cut) <= self.found)
+    }
+
+    /// Whether the store turned out to have no cut with a number that the log does not have. Meaningful only before the first
+    /// commit of this life.
+    pub(in crate::cache) fn has_all_numbers(&self) -> bool {
+        !self.remote.may_be_behind() && Some(self.remote.cut()) <= self.found
     }
 
     /// Notified when all writes of a cut have landed.

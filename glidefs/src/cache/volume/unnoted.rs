@@ -57,6 +57,18 @@ impl Volume {
         false
     }
 
+    /// Numbers go on without a gap, unless a cut may have numbers that the log does not have. Call when the store has answered.
+    pub(in crate::cache) fn keep_to_numbers(&self, link: &StoreLink) {
+        if link.has_all_numbers() {
+            self.lock().skipped_seqs = 0;
+        }
+    }
+
+    /// Takes note that no content is left to the store any more in this life of the daemon.
+    pub(in crate::cache) fn never_leaves(&self) {
+        self.lock().may_leave = false;
+    }
+
     /// Begins to leave content to the store: clean content goes first.
     pub(in crate::cache) fn begin_leaving(&self) -> Dead {
         let mut inner = self.lock();

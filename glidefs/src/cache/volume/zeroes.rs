@@ -123,7 +123,8 @@ impl Volume {
             |piece: &Piece| is_zero_or_gap(piece) && (piece.backing.is_some() || !in_store(piece.range));
         let gap = if link.is_some() { QUESTION_EXTENTS } else { 0 };
         let (mut record, mut looks) = (range, Looks { left: limit, gap });
-        if !whole && limit > 0 && inner.data_under_way == 0 && !inner.may_have_failed_records() {
+        let is_settled = !inner.may_leave && !inner.may_have_failed_records();
+        if !whole && limit > 0 && inner.data_under_way == 0 && is_settled {
             let mut pieces = 0;
             // One question about the whole range may make those about each gap needless.
             let has_questions = in_store(range);

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::steps::{tell_if_stopped, write_down};
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
-use crate::store::volume::{Resume, VolumeError};
+use crate::store::volume::VolumeError;
 use crate::units::{ExportId, Seq};
 
 /// Most steps at the same time.
@@ -134,10 +134,10 @@ async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
             link.crowding().set(compacted.crowd);
             // The store may have a cut that this host has not noted in the catalog yet. The task that carries the cut notes the
             // cut's number, together with the failed writes of the cut.
-            let resume =
-                Resume { cut: compacted.resume.cut.min(volume.figures().stored), ..compacted.resume };
-            let written = write_down(shared, volume, resume, Seq(0)).await;
-            match (written.is_err(), compacted.compaction_due) {
+            // Until then the next start must find the cut by asking for manifests above the catalog's.
+            let is_noted = compacted.resume.cut > volume.figures().stored
+                || write_down(shared, volume, compacted.resume, Seq(0)).await.is_ok();
+            match (!is_noted, compacted.compaction_due) {
                 (true, _) => Stepped::Failed,
                 (false, true) => Stepped::More,
                 (false, false) => Stepped::Done,

@@ -36,12 +36,15 @@ pub(super) async fn mend(
             let permit = permits.acquire().await;
             link.remote().refresh().await.map_err(|error| failure(volume, &error))?;
             drop(permit);
+            volume.keep_to_numbers(link);
             let unnoted = link.cut_before(volume.figures().stored).unwrap_or_default();
             link.set_unnoted(unnoted);
             unnoted
         }
     };
-    if unnoted > volume.figures().stored && volume.has_lost_up_to(unnoted).await {
+    if unnoted <= volume.figures().stored {
+        volume.never_leaves();
+    } else if volume.has_lost_up_to(unnoted).await {
         leave(shared, volume, link, unnoted).await?;
     }
     Ok(())

@@ -23,7 +23,7 @@ use self::state::{Head, WriterState};
 use super::error::VolumeError;
 use super::host::Host;
 use super::notes::Loss;
-use super::types::{Fence, Resume};
+use super::types::{Fence, Resume, next_number};
 use crate::locks::MutexExt;
 use crate::observe::memory::heap_bytes;
 use crate::store::format::Manifest;
@@ -161,9 +161,13 @@ impl VolumeWriter {
         self.head().damaged_sectors
     }
 
-    /// Whether this host noted a manifest above the newest that this writer knows: the store may have that manifest.
+    /// Whether the store may have a manifest of this host above the newest that this writer knows: this host noted such a manifest,
+    /// or is an earlier version's host, which took no notes.
     pub fn may_be_behind(&self) -> bool {
-        self.host.options.notes.highest(self.shared.id).is_some_and(|noted| noted > self.head().number)
+        let (id, number, notes) = (self.shared.id, self.head().number, &self.host.options.notes);
+        // No manifest has this hash, so only an allowance for all manifests counts.
+        let is_allowed = notes.intended(id, next_number(number), &[0; 32]) == Some(true);
+        is_allowed || notes.highest(id).is_some_and(|noted| noted > number)
     }
 
     /// Damaged sectors in the newest manifest, ascending. Fetches the manifest if the manifest is not in memory.

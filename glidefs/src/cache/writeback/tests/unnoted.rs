@@ -289,3 +289,40 @@ fn a_cut_with_content_lost_since_the_last_look_has_no_use() {
     let cut = Cut::new(Arc::clone(&shared), Arc::clone(&volume), cut, OnUnread::Fail);
     assert!(cut.has_lost_stored());
 }
+
+/// Recovery finds zeroes of a write of the cut that failed, so the store has older data. A guest that zeroes the sectors again gets
+/// zeroes also when the zeroes of the failed write are gone.
+#[test]
+fn zeroes_in_the_place_of_a_failed_writes_zeroes_outlive_what_is_left_to_the_store() {
+    let mut host = killed(memory(), Durability::Store);
+    host.start();
+    let (number, _) = host.disk().find(|bytes| bytes == data(2, 1)).unwrap();
+    let (volume, shared) = (host.volume(), Arc::clone(&host.driver().cache.shared));
+    let seq = Seq(2 * u64::from(FRAMES));
+    volume.recovered(&shared.table, Extent { range: frame(1), seq, backing: Backing::Zero { number } });
+    drop((volume, shared));
+    host.write(frame(1), None).unwrap();
+    let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
+    host.disk().rot(place);
+    host.confirm().unwrap();
+    host.write_back().unwrap();
+    assert_eq!(host.volume().damaged_bytes(), Some(0));
+    assert_eq!(host.read(frame(LOST)), Ok(data(2, LOST).to_vec()), "the content was left to the store");
+    assert_eq!(host.read(frame(1)), Ok(vec![0; 4096]));
+    host.restart();
+    assert_eq!(host.read(frame(1)), Ok(vec![0; 4096]));
+}
+
+#[test]
+fn numbers_go_on_without_a_gap_once_the_store_has_said_that_the_log_has_all_numbers() {
+    for asks in [false, true] {
+        let mut host = killed(memory(), Durability::Store);
+        host.start();
+        let found = host.volume().figures().last_seq;
+        if asks {
+            host.confirm().unwrap();
+        }
+        host.write(frame(1), Some(&data(4, 1))).unwrap();
+        assert_eq!(host.volume().figures().last_seq == Seq(found.0 + 1), asks);
+    }
+}
