@@ -65,8 +65,7 @@ impl Cut {
         let found = volume.cut_extents();
         let stored = volume.store_link().and_then(StoreLink::unnoted).unwrap_or_default();
         // Content given up since the last look. A doubt about later content goes on, whatever the store has.
-        let is_lost =
-            |extent: &Extent| extent.seq <= stored && matches!(extent.backing, Backing::Damaged { .. });
+        let is_lost = |extent: &Extent| extent.seq <= stored && !is_whole(extent, None);
         let has_lost = volume.doubt().is_none() && found.iter().any(is_lost);
         Self {
             on_unread,

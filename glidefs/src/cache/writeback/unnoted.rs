@@ -3,9 +3,10 @@
 //! lost here the store has the good copy: then everything up to the cut is left to the store.
 //!
 //! Owns finding such a cut, and leaving content to the store. Does not own the content (`volume/unnoted`). Invariants: the cut is
-//! that of a manifest which this host noted in this epoch, so the cut has the writes of this history and of no other; content that
-//! the manifest lists as damaged, and that readers here get, is not left to the store. All of the content is left, not only the
-//! lost part: a write of the cut may have failed with its record in the log, and only the dead daemon knew the write.
+//! that of a manifest which this host noted in this epoch, or made with a version without notes, so the cut has the writes of this
+//! history and of no other; content that the manifest lists as damaged, and that readers here get, is not left to the store. All
+//! of the content is left, not only the lost part: a write of the cut may have failed with its record in the log, and only the
+//! dead daemon knew the write.
 
 use std::sync::Arc;
 
@@ -21,8 +22,8 @@ use crate::units::Seq;
 const LEAVE_EXTENTS: usize = 128;
 
 /// Leaves content to the store if some of the content is lost here, as far as known without reading any. Asks the store for the
-/// newest manifest, with one of `permits`, unless the store has answered in this life. Call before each cut: no commit of this life
-/// came before the first call.
+/// newest manifest, with one of `permits`, unless the store has answered in this life. Call before each cut: no cut of this life may
+/// be committed before the first call.
 pub(super) async fn mend(
     shared: &Arc<Shared>,
     volume: &Arc<Volume>,
