@@ -51,6 +51,8 @@ pub(crate) mod checksum;
 
 pub(crate) mod locks;
 
+pub(crate) mod tasks;
+
 pub(crate) mod units;
 
 pub mod testing;

@@ -15,6 +15,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
 use crate::observe::metrics::ExportHistograms;
+use crate::tasks;
 
 /// Most texts of the same detail being sent at a time: a client that is slow to take a text keeps the text in memory.
 const TEXTS_MAX: usize = 4;
@@ -178,7 +179,7 @@ impl Scrapes {
     ) -> Result<OwnedMutexGuard<Texts>, String> {
         let (encode, stats) = (Arc::clone(&self.encode), Arc::clone(&self.stats));
         let (begun, waiting) = (Arc::clone(&lane.begun), Arc::clone(&lane.waiting));
-        let made = tokio::spawn(async move {
+        let made = tasks::spawn(async move {
             texts.sent.retain(|text| text.strong_count() > 0);
             texts.number = begun.fetch_add(1, Ordering::SeqCst) + 1;
             let newest = texts.sent.iter().rev().find_map(Weak::upgrade);

@@ -23,6 +23,7 @@ use super::state::AppState;
 use super::token::TokenFile;
 use super::{guard, peer};
 use crate::observe::repeat::Repeat;
+use crate::tasks;
 
 /// Most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -310,7 +311,7 @@ impl Door {
     async fn enter<S: AsyncRead + AsyncWrite + Sever + Unpin + Send + 'static>(&self, stream: S) {
         // Without a seat the stream is closed here.
         let Some(seat) = self.seats.take().await else { return };
-        tokio::spawn(connection::serve(stream, seat, self.routes.clone(), self.patience, self.stop.clone()));
+        tasks::spawn(connection::serve(stream, seat, self.routes.clone(), self.patience, self.stop.clone()));
     }
 }
 

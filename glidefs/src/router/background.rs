@@ -11,6 +11,7 @@ use tokio::task::AbortHandle;
 use super::error::RouterError;
 
 use crate::locks::MutexExt;
+use crate::tasks;
 
 /// Runs `work` on export `name` to the end, also when the returned future is dropped. The work begins at once: a future that kept the
 /// work until the first poll would be as large as the work, and so would the future of every caller.
@@ -18,7 +19,7 @@ pub(super) fn finish<T: Send + 'static>(
     name: String,
     work: impl Future<Output = Result<T, RouterError>> + Send + 'static,
 ) -> impl Future<Output = Result<T, RouterError>> {
-    let task = tokio::spawn(work);
+    let task = tasks::spawn(work);
     async move { task.await.map_err(|_| RouterError::Interrupted { name })? }
 }
 
@@ -44,7 +45,7 @@ impl Background {
         if let Some(old) = self.lock().remove(&key) {
             old.abort();
         }
-        let task = tokio::spawn(work);
+        let task = tasks::spawn(work);
         let _caller = OnCallerGone { background: self, key, task: task.abort_handle() };
         task.await.ok()
     }

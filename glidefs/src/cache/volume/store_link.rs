@@ -20,6 +20,7 @@ use crate::locks::MutexExt;
 use crate::observe::repeat::Repeat;
 use crate::store;
 use crate::store::volume::Upload;
+use crate::tasks::boxed;
 use crate::units::{ExportId, SectorRange, Seq};
 
 /// [`StoreLink::unnoted`] before the answer: a sequence number that no write gets.
@@ -352,7 +353,7 @@ impl StoreLink {
         let (remote, gate) = (self.remote.clone(), Arc::clone(&self.gate));
         let repeat = Arc::clone(&self.bad_fetches);
         let fetch = Fetch { remote, export, range, missing, on_unreachable, gate, repeat };
-        self.queue.runtime().spawn(fetch.run(sender));
+        self.queue.runtime().spawn(boxed(fetch.run(sender)));
         receiver
     }
 }

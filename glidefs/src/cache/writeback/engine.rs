@@ -21,6 +21,7 @@ use crate::cache::volume::Volume;
 use crate::cache::volume::cuts::CutState;
 use crate::cache::volume::durability::Triggers;
 use crate::cache::volume::queue::WritebackQueue;
+use crate::tasks::boxed;
 use crate::units::ExportId;
 
 /// How long the engine waits at most, while a volume has data to write back, before the engine asks whether the cache is full.
@@ -101,7 +102,7 @@ impl Writeback {
         if volume.cut_state() != CutState::None || asked {
             watched.busy = true;
             let (shared, permits) = (Arc::clone(&self.shared), Arc::clone(permits));
-            uploads.spawn(async move { (id, carry(&shared, &volume, &permits).await) });
+            uploads.spawn(boxed(async move { (id, carry(&shared, &volume, &permits).await) }));
         } else if volume.needs_writeback() {
             let is_large = due == Due::Later && volume.tell_when_dirty(triggers.size_bytes);
             let next = if is_large { now } else { watched.watch.next(now, &triggers) };

@@ -14,6 +14,7 @@ use super::steps::{tell_if_stopped, write_down};
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
 use crate::store::volume::VolumeError;
+use crate::tasks::boxed;
 use crate::units::{ExportId, Seq};
 
 /// Most steps at the same time.
@@ -90,10 +91,10 @@ impl Merging {
             && let Some(volume) = self.turns.next()
         {
             let shared = Arc::clone(&self.shared);
-            self.steps.spawn(async move {
+            self.steps.spawn(boxed(async move {
                 let stepped = step(&shared, &volume).await;
                 (volume, stepped)
-            });
+            }));
         }
     }
 }
