@@ -12,8 +12,8 @@ use crate::observe::io::WorkerStats;
 use crate::observe::memory::{Resident, release_heap, release_program};
 use crate::worker::Worker;
 
-/// Time from the end of a batch to the release: threads made for the batch end after ten seconds without work, and leave memory too.
-/// Batches that follow one another share a release.
+/// Time from the end of the start, or of a batch, to the release: threads made for the work end after ten seconds without any, and leave
+/// memory too. Batches that follow one another share a release.
 const PAUSE: Duration = Duration::from_secs(15);
 /// Memory beside the arenas of the workers from which on the heap is left alone: four thousand devices created at once take less.
 /// Nearly all memory that a batch leaves is in parts of the heap that threads of the API take memory from, and workers do not.
@@ -29,7 +29,7 @@ impl Releasing {
     }
 
     /// Releases what the start, or a batch, alone needed.
-    pub async fn release(&self) {
+    async fn release(&self) {
         let heap = self.may_release_heap();
         off_thread(move || {
             if heap {
@@ -40,12 +40,12 @@ impl Releasing {
         .await;
     }
 
-    /// As [`Self::release`], whenever a batch has `ended`.
-    pub async fn after_batches(&self, ended: &Notify) {
+    /// Releases memory when the start has ended, which is now, and whenever a batch has `ended`.
+    pub async fn after_start_and_batches(&self, ended: &Notify) {
         loop {
-            ended.notified().await;
             tokio::time::sleep(PAUSE).await;
             self.release().await;
+            ended.notified().await;
         }
     }
 

@@ -67,7 +67,6 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
             seconds = recovery.elapsed.as_secs_f64(),
             "every export has what it should have, or waits for the store"
         );
-        releasing.release().await;
         ready.set();
         notify(&[NotifyState::Ready]);
         let spread = async {
@@ -80,7 +79,7 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
                 reconcile_with_store(Arc::clone(&begin)).await;
             }
         };
-        tokio::join!(spread, reconcile, releasing.after_batches(&batch_ended));
+        tokio::join!(spread, reconcile, releasing.after_start_and_batches(&batch_ended));
     });
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),

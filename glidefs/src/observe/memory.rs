@@ -72,11 +72,14 @@ impl Heap {
     }
 }
 
-/// From this size on a value has pages of its own, which go back to the kernel at once; as much free memory at the end of an arena
-/// goes back too. Without a fixed size glibc learns a size from what is freed, up to 32 MiB, and keeps what is smaller. Buffers of a
-/// worker's reads are smaller than this.
+/// From this size on a value has pages of its own, which go back to the kernel at once. Without a fixed size glibc learns a size from
+/// what is freed, up to 32 MiB, and keeps what is smaller. Buffers of a worker's reads are smaller than this.
 #[cfg(target_env = "gnu")]
-const RETURNED_BYTES: libc::c_int = 1 << 20;
+const MAPPED_BYTES: libc::c_int = 1 << 20;
+/// So much free memory at the end of one of glibc's arenas goes back to the kernel with the next free beside it. As glibc has it unless
+/// a size is set for anything.
+#[cfg(target_env = "gnu")]
+const TRIMMED_BYTES: libc::c_int = 128 << 10;
 
 /// Makes the allocator give memory back early, in small steps. To be called before the first thread.
 ///
@@ -84,11 +87,9 @@ const RETURNED_BYTES: libc::c_int = 1 << 20;
 /// million extents 69 ms, while the lock of a volume was held (`cargo bench --bench holds`). So no blocks are kept apart.
 pub fn tune_allocator() {
     #[cfg(target_env = "gnu")]
-    for (parameter, value) in [
-        (libc::M_MXFAST, 0),
-        (libc::M_MMAP_THRESHOLD, RETURNED_BYTES),
-        (libc::M_TRIM_THRESHOLD, RETURNED_BYTES),
-    ] {
+    for (parameter, value) in
+        [(libc::M_MXFAST, 0), (libc::M_MMAP_THRESHOLD, MAPPED_BYTES), (libc::M_TRIM_THRESHOLD, TRIMMED_BYTES)]
+    {
         // SAFETY: mallopt takes no pointers, and no other thread allocates yet.
         if unsafe { libc::mallopt(parameter, value) } != 1 {
             tracing::debug!(parameter, value, "the allocator refuses a parameter");
