@@ -40,7 +40,7 @@ struct Turns<T> {
 
 /// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stepped {
+pub(super) enum Stepped {
     /// The volume needs one more step.
     More,
     Done,
@@ -124,7 +124,7 @@ impl<T> Turns<T> {
 }
 
 /// Merges some packs of `volume`. Nobody waits for the result: the commit after a failure has the merge tried again.
-async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
+pub(super) async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
     let Some(link) = volume.store_link().filter(|link| !volume.is_removed() && !link.is_lost()) else {
         return Stepped::Done;
     };

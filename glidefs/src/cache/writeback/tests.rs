@@ -6,6 +6,7 @@ mod crowded;
 mod damaged;
 mod durable;
 mod host;
+mod notes;
 mod restored;
 mod unnoted;
 mod waiting;

@@ -11,12 +11,12 @@ const FRAMES: u8 = 8;
 /// The frame with lost content.
 const LOST: u8 = 3;
 
-fn frame(number: u8) -> SectorRange {
+pub(super) fn frame(number: u8) -> SectorRange {
     SectorRange::new(u64::from(number) * 8, 8).unwrap()
 }
 
 /// The content of frame `number` after write `generation`.
-fn data(generation: u8, number: u8) -> [u8; 4096] {
+pub(super) fn data(generation: u8, number: u8) -> [u8; 4096] {
     [16 * generation + number; 4096]
 }
 
@@ -26,7 +26,7 @@ fn write(host: &mut Host, generation: u8) {
 }
 
 /// Brings all content to the store while the catalog takes no note.
-fn bring_without_a_note(host: &mut Host) {
+pub(super) fn bring_without_a_note(host: &mut Host) {
     host.catalog.fails.store(true, Ordering::Release);
     let mut failures = host.catalog.failures.subscribe();
     host.volume().ask_writeback();
@@ -37,7 +37,7 @@ fn bring_without_a_note(host: &mut Host) {
 
 /// A host that died with the first generation noted as written back and the second one in a cut which the store has and the
 /// catalog does not. A write behind that cut is on this host alone.
-fn killed(backend: Backend, durability: Durability) -> Host {
+pub(super) fn killed(backend: Backend, durability: Durability) -> Host {
     let mut host = Host::new(backend, 1, false);
     host.write_back_when_asked();
     host.volume().set_durability(durability);
@@ -58,7 +58,7 @@ fn killed(backend: Backend, durability: Durability) -> Host {
 
 /// Destroys the headers of the records with the second generation of the lost frame and of the frame behind: nothing else
 /// describes the former.
-fn lose_a_record(host: &Host) {
+pub(super) fn lose_a_record(host: &Host) {
     for number in [LOST, LOST + 1] {
         let (segment, at) = host.disk().find(|bytes| bytes == data(2, number)).unwrap();
         assert!(
@@ -73,7 +73,7 @@ fn lose_a_record(host: &Host) {
 }
 
 /// All frames have their newest content.
-fn judge(host: &mut Host) {
+pub(super) fn judge(host: &mut Host) {
     for number in 0..FRAMES {
         let expected = if number == 0 { data(3, 0) } else { data(2, number) };
         assert!(host.read(frame(number)) == Ok(expected.to_vec()), "frame {number}");

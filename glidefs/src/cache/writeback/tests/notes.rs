@@ -1,0 +1,108 @@
+//! Notes on cuts and manifests: a note on a later manifest, and the notes of versions that took none.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::unnoted::{bring_without_a_note, data, frame, judge, killed, lose_a_record};
+use super::*;
+use crate::cache::writeback::merging::{Stepped, step};
+use crate::store::VolumeId;
+use crate::store::volume::{Intents, Loss, ManifestHash, Notes};
+
+/// So many packs of the same sectors are merged.
+const PACKS: u8 = 8;
+
+/// A write of the cut failed, and the record of the write is on the disk. Only the dead daemon knew the write, so the record is no
+/// part of what the store has, whoever else brings a manifest with the cut to the store.
+#[test]
+fn a_merge_between_a_cut_and_the_cuts_note_makes_no_failed_write_count_as_stored() {
+    let backend = memory();
+    let mut host = Host::new(backend.clone(), 1, false);
+    host.write_back_when_asked();
+    for generation in 1..PACKS {
+        host.write(frame(0), Some(&data(generation, 0))).unwrap();
+        host.write_back().unwrap();
+    }
+    host.write(frame(0), Some(&data(PACKS, 0))).unwrap();
+    host.faults.breaks.store(true, Ordering::SeqCst);
+    host.write(frame(0), Some(&data(PACKS + 1, 0))).unwrap_err();
+    bring_without_a_note(&mut host);
+    host.stop();
+    host.faults.mend();
+    host.catalog.fails.store(false, Ordering::Release);
+
+    // The next daemon merges the packs, and dies before writing anything back.
+    host.writes_back = false;
+    host.start();
+    host.confirm().unwrap();
+    let (volume, shared) = (host.volume(), Arc::clone(&host.driver().cache.shared));
+    assert!(volume.remote().unwrap().cut() > volume.figures().stored, "the cut is not noted");
+    assert_eq!(host.runtime.block_on(step(&shared, &volume)), Stepped::Done);
+    assert_eq!(volume.packs(), Some((1, 1)), "the packs were merged");
+    drop((volume, shared));
+    host.stop();
+
+    host.writes_back = true;
+    host.start();
+    assert!(host.read(frame(0)) == Ok(data(PACKS + 1, 0).to_vec()));
+    host.write_back().unwrap();
+    let mut other = Host::new(backend, 2, true);
+    assert!(other.read(frame(0)) == Ok(data(PACKS + 1, 0).to_vec()), "the store never got the write");
+}
+
+/// The notes of a host after an update from a version that took none.
+#[derive(Debug)]
+struct Updated(Mutex<Intents>);
+
+impl Updated {
+    /// The catalog knows the manifest of `resume`.
+    fn from(resume: &Resume) -> Self {
+        let mut intents = Intents::default();
+        intents.allow_above(resume.volume, resume.number);
+        Self(Mutex::new(intents))
+    }
+}
+
+impl Notes for Updated {
+    fn intend(
+        &self,
+        volume: VolumeId,
+        number: u64,
+        hash: ManifestHash,
+    ) -> BoxFuture<'static, io::Result<()>> {
+        self.0.lock().unwrap().add(volume, number, hash);
+        async { Ok(()) }.boxed()
+    }
+
+    fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
+        self.0.lock().unwrap().find(volume, number, hash)
+    }
+
+    fn highest(&self, volume: VolumeId) -> Option<u64> {
+        self.0.lock().unwrap().highest(volume)
+    }
+
+    fn lose(&self, _: VolumeId, _: u64, _: &Loss) -> BoxFuture<'static, io::Result<()>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn loss(&self, _: VolumeId, _: u64) -> Option<Loss> {
+        None
+    }
+}
+
+#[test]
+fn a_record_lost_here_is_read_from_the_store_after_an_update_from_a_version_without_notes() {
+    let mut host = killed(memory(), Durability::Local);
+    lose_a_record(&host);
+    let known = host.catalog.entries.lock().unwrap()[&EXPORT].resume.clone();
+    let notes = Arc::new(Updated::from(&known));
+    let options = VolumeStoreOptions { notes, ..VolumeStoreOptions::new(known.writer) };
+    host.volumes = VolumeStore::new(host.volumes.store().clone(), options);
+    host.start();
+    host.confirm().unwrap();
+    judge(&mut host);
+    host.write_back().unwrap();
+    assert_eq!(host.volume().damaged_bytes(), Some(0));
+    judge(&mut host);
+}
