@@ -13,3 +13,4 @@ mod prefixes;
 mod sim;
 mod starts;
 mod twin;
+mod unnoted;

@@ -17,9 +17,9 @@ use super::catalog::record::Desired;
 use super::entry::{ExportEntry, HeldExport};
 use super::error::RouterError;
 use super::state::State;
-use crate::cache::IoError;
+use crate::cache::{IoError, Volume};
 use crate::observe::chain;
-use crate::store::volume::VolumeError;
+use crate::store::volume::{Resume, VolumeError};
 
 /// How long the writeback and the release of an export may take before the attempt to release is given up.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
@@ -126,7 +126,16 @@ impl Router {
         // From here on another host may open the export, also when the store's answer is lost.
         held.write(&self.catalog, |record| record.may_be_released = true).await?;
         let released = remote.release().await.map_err(store)?;
-        Ok(self.catalog.advance(held.record().export_id(), released).await?)
+        self.note(volume, released).await
+    }
+
+    /// Notes the newest manifest of `volume` in the catalog. A manifest with a cut that is still to be noted is noted together with
+    /// the cut.
+    async fn note(&self, volume: &Volume, newest: Resume) -> Result<(), RouterError> {
+        if volume.has_noted(newest.cut) {
+            self.catalog.advance(volume.id(), newest).await?;
+        }
+        Ok(())
     }
 
     /// Takes a released export back before the export gets a device.
@@ -151,7 +160,7 @@ impl Router {
             }
         };
         let taken = self.unless_stopping(hold).await?;
-        self.catalog.advance(held.record().export_id(), taken).await?;
+        self.note(volume, taken).await?;
         held.write(&self.catalog, |record| record.may_be_released = false).await?;
         held.set_unreleased(None);
         Ok(())

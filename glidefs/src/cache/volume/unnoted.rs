@@ -12,6 +12,14 @@ use crate::cache::volume::store_link::StoreLink;
 use crate::units::{SectorRange, Seq};
 
 impl Volume {
+    /// Whether the catalog has a note on `cut`, a cut of the volume in the store. Until the catalog has the note, no later manifest
+    /// with the cut may be noted. The cut is noted together with the failed writes of the cut, by the task that carries the cut:
+    /// otherwise a start would take the record of a failed write for content in the store. And a start looks for a cut without a
+    /// note only in manifests above the catalog's.
+    pub fn has_noted(&self, cut: Seq) -> bool {
+        cut <= self.figures().stored
+    }
+
     /// Whether content up to `mark` is lost here, and readers would get the content if the store had it. A doubt about later
     /// content goes on, whatever the store has.
     pub(in crate::cache) async fn has_lost_up_to(&self, mark: Seq) -> bool {

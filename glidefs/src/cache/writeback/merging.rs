@@ -133,10 +133,7 @@ pub(super) async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped 
     match compacted {
         Ok(Some(compacted)) => {
             link.crowding().set(compacted.crowd);
-            // The store may have a cut that this host has not noted in the catalog yet. The task that carries the cut notes the
-            // cut's number, together with the failed writes of the cut. Until then the manifest's number is not noted either: the next
-            // start looks for such a cut only in manifests above the catalog's.
-            let is_noted = compacted.resume.cut > volume.figures().stored
+            let is_noted = !volume.has_noted(compacted.resume.cut)
                 || write_down(shared, volume, compacted.resume, Seq(0)).await.is_ok();
             match (!is_noted, compacted.compaction_due) {
                 (true, _) => Stepped::Failed,
