@@ -13,7 +13,7 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use super::cut::{Cut, OnUnread};
 use super::doubts;
 use super::steps::{
-    Failure, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, blocking, failure, persist, tell_if_stopped, write_down,
+    Failure, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, bar, blocking, failure, persist, tell_if_stopped, write_down,
 };
 use super::unnoted;
 use crate::cache::shared::Shared;
@@ -155,7 +155,11 @@ async fn try_carry(
     } else {
         blocking(shared, volume, make).await?
     };
-    let compact = !cut.is_empty() && {
+    let compact = if cut.is_empty() {
+        drop(permit);
+        bar_failed(shared, volume).await?;
+        false
+    } else {
         if let Some((doubt, _)) = volume.doubt() {
             doubts::keep_state(volume, link, doubt).await?;
         }
@@ -233,6 +237,13 @@ async fn note(shared: &Arc<Shared>, volume: &Arc<Volume>, resume: Resume) -> Res
     // the cut.
     let failed = volume.failed_in_cuts().min(resume.cut);
     persist(volume, || write_down(shared, volume, resume.clone(), failed)).await
+}
+
+/// Notes in the catalog the failed writes of a cut without content. No manifest is made of such a cut, and no other note.
+async fn bar_failed(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Result<(), Failure> {
+    let failed = volume.failed_in_cuts();
+    // Failed writes of earlier cuts are noted already.
+    if failed > volume.figures().stored { bar(shared, volume, failed).await } else { Ok(()) }
 }
 
 async fn resize(

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::steps::{Failure, blocking, failure, not_written, persist};
+use super::steps::{Failure, bar, failure};
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
 use crate::cache::volume::store_link::StoreLink;
@@ -42,10 +42,5 @@ pub(super) async fn give_up_local(
     volume: &Arc<Volume>,
     seq: Seq,
 ) -> Result<(), Failure> {
-    let write = || {
-        blocking(shared, volume, move |shared, volume| {
-            shared.catalog.evicted(&[(volume.id(), seq)]).map_err(|error| not_written(&volume, &error))
-        })
-    };
-    persist(volume, write).await
+    bar(shared, volume, seq).await
 }

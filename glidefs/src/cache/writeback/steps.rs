@@ -56,6 +56,16 @@ pub(super) async fn write_down(
     .await
 }
 
+/// Notes in the catalog that no write up to `seq` may be taken from the log any more, with as many tries as needed.
+pub(super) async fn bar(shared: &Arc<Shared>, volume: &Arc<Volume>, seq: Seq) -> Result<(), Failure> {
+    let write = || {
+        blocking(shared, volume, move |shared, volume| {
+            shared.catalog.evicted(&[(volume.id(), seq)]).map_err(|error| not_written(&volume, &error))
+        })
+    };
+    persist(volume, write).await
+}
+
 /// Notes why a cut did not get to the store, for those who wait for the cut.
 pub(super) fn trouble(volume: &Volume, trouble: String) {
     if let Some(link) = volume.store_link() {
@@ -64,7 +74,7 @@ pub(super) fn trouble(volume: &Volume, trouble: String) {
 }
 
 /// Logs that the catalog could not be written, and tells those who wait for the cut.
-pub(super) fn not_written(volume: &Volume, error: &io::Error) -> Failure {
+fn not_written(volume: &Volume, error: &io::Error) -> Failure {
     trouble(volume, format!("the catalog could not note that data was written back: {}", chain(error)));
     if let Some(suppressed) = volume.bad_writebacks().pass() {
         tracing::error!(

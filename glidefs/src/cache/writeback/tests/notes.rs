@@ -50,6 +50,23 @@ fn a_merge_between_a_cut_and_the_cuts_note_makes_no_failed_write_count_as_stored
     assert!(other.read(frame(0)) == Ok(data(PACKS + 1, 0).to_vec()), "the store never got the write");
 }
 
+/// A cut with failed writes and no content was once noted nowhere, and counted as noted. So zeroes over a failed write were
+/// acknowledged without a record, and the record of the failed write came back with the next start.
+#[test]
+fn zeroes_over_a_failed_write_stay_zeroes_after_a_cut_that_has_failed_writes_only() {
+    let mut host = Host::new(memory(), 1, false);
+    host.write_back_when_asked();
+    host.faults.breaks.store(true, Ordering::SeqCst);
+    host.write(frame(1), Some(&data(1, 1))).unwrap_err();
+    host.write_back().unwrap();
+    host.write(frame(1), None).unwrap();
+    host.flush().unwrap();
+    host.stop();
+    host.faults.mend();
+    host.start();
+    assert!(host.read(frame(1)) == Ok(vec![0; 4096]), "the failed write is back");
+}
+
 /// The notes of a host after an update from a version that took none.
 #[derive(Debug)]
 struct Updated(Mutex<Intents>);
