@@ -7,6 +7,9 @@
 /// Most extents touched under one hold: at 100 ns each, 26 µs. A worker that waits for the lock keeps all its exports waiting.
 pub(in crate::cache) const EXTENTS_MAX: usize = 256;
 
+/// As [`EXTENTS_MAX`], where extents go from one layer into another: each costs a change of two indexes.
+pub(in crate::cache) const MOVED_MAX: usize = EXTENTS_MAX / 2;
+
 #[cfg(test)]
 #[derive(Clone, Copy, Default)]
 struct Touched {

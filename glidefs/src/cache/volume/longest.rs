@@ -10,7 +10,7 @@ use super::Volume;
 use super::appends::WriteKind;
 use super::budget::{Budget, Budgets};
 use super::extent::{Backing, Extent};
-use super::hold::EXTENTS_MAX;
+use super::hold::{EXTENTS_MAX, MOVED_MAX};
 use super::layers::SeqMarks;
 use super::loading::{GainedRefs, Loading};
 use super::ranks::Ranks;
@@ -67,7 +67,7 @@ impl<N: Fn() -> Duration> Works<N> {
             from.is_none()
         });
         self.fill("write above a cut");
-        self.repeat("cut: some taken back", |works| works.volume.undo_some(&works.table, EXTENTS_MAX));
+        self.repeat("cut: some taken back", |works| works.volume.undo_some(&works.table, MOVED_MAX));
         self.volume.cut_now();
         self.thaw("cut: some made clean");
         let stored = self.volume.figures().stored;
@@ -194,7 +194,7 @@ impl<N: Fn() -> Duration> Works<N> {
             holds += 1;
             // Extents out of use are forgotten without the lock.
             let (is_last, dead) =
-                self.time(&mut longest, |works| works.volume.thaw_some(&works.table, EXTENTS_MAX));
+                self.time(&mut longest, |works| works.volume.thaw_some(&works.table, MOVED_MAX));
             dead.forget(&self.table);
             if is_last {
                 break;

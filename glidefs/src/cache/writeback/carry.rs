@@ -19,6 +19,7 @@ use super::unnoted;
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
 use crate::cache::volume::cuts::CutState;
+use crate::cache::volume::hold::MOVED_MAX;
 use crate::cache::volume::store_link::StoreLink;
 use crate::store::volume::{Resume, VolumeError};
 
@@ -29,8 +30,6 @@ const SMALL_UPLOADS_MAX: usize = 64;
 /// Most data of a small cut, bytes, and most extents.
 const SMALL_BYTES_MAX: u64 = 1 << 20;
 const SMALL_EXTENTS_MAX: usize = 256;
-/// Extents that change layer while a volume's lock is held once.
-const THAW_EXTENTS: usize = 128;
 /// After so many unreadable cuts in a row, with a pause between two, data that the disk does not read counts as lost. Until then
 /// the disk may come back: with the longest pause the cuts take ten minutes.
 pub(super) const UNREADABLE_CUTS_MAX: u64 = 20;
@@ -98,7 +97,7 @@ async fn carry_on(
                 if matches!(failure, Failure::TooDamaged) {
                     link.was_read();
                 }
-                while !volume.undo_some(&shared.table, THAW_EXTENTS) {
+                while !volume.undo_some(&shared.table, MOVED_MAX) {
                     tokio::task::yield_now().await;
                 }
                 link.upload().clear();
@@ -186,7 +185,7 @@ async fn try_carry(
         compact
     };
     loop {
-        let (is_last, dead) = volume.thaw_some(&shared.table, THAW_EXTENTS);
+        let (is_last, dead) = volume.thaw_some(&shared.table, MOVED_MAX);
         if is_last {
             shared.bury(dead);
             break;
