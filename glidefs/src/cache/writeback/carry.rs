@@ -180,7 +180,8 @@ async fn try_carry(
         link.set_committed(seq);
         note(shared, volume, committed).await?;
         if volume.is_doubted() {
-            doubts::give_up_local(shared, volume, seq).await?;
+            // Some of the writes up to the cut are older than lost ones, and the store has the cut.
+            bar(shared, volume, seq).await?;
         }
         compact
     };

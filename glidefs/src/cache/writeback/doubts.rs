@@ -1,14 +1,13 @@
 //! A cut that ends a doubt. An export in doubt may have lost a record: the cut has the reliable writes, and marks all other
 //! sectors as damaged.
 //!
-//! Owns the notes needed before and after such a cut. Does not own the decision which records may be lost (`recovery`), nor the
+//! Owns the snapshot made before such a cut. Does not own the decision which records may be lost (`recovery`), nor the
 //! content of the cut (`cut`). Invariants: the state that the store had before is kept as a snapshot, because most of the state
-//! is whole; once the store has the damaged sectors, no data that was in doubt is taken from the log.
+//! is whole; once the store has the damaged sectors, no data that was in doubt is taken from the log (`carry` bars this data).
 
 use std::sync::Arc;
 
-use super::steps::{Failure, bar, failure};
-use crate::cache::shared::Shared;
+use super::steps::{Failure, failure};
 use crate::cache::volume::Volume;
 use crate::cache::volume::store_link::StoreLink;
 use crate::store::StoreName;
@@ -33,14 +32,4 @@ pub(super) async fn keep_state(volume: &Arc<Volume>, link: &StoreLink, doubt: Se
         Err(VolumeError::SnapshotExists { .. }) => Ok(()),
         Err(error) => Err(failure(volume, &error)),
     }
-}
-
-/// Notes in the catalog that no write up to the cut `seq` may be taken from the log: some writes are older than the lost ones.
-/// The store has the cut.
-pub(super) async fn give_up_local(
-    shared: &Arc<Shared>,
-    volume: &Arc<Volume>,
-    seq: Seq,
-) -> Result<(), Failure> {
-    bar(shared, volume, seq).await
 }
