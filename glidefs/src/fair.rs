@@ -12,14 +12,21 @@
 //! (weighted fair queueing: Demers, Keshav and Shenker, 1989). Virtual time never lags behind the earliest start of a waiting item (as
 //! in WF²Q+: Bennett and Zhang, 1997).
 //!
+//! With batches ([`Fair::in_batches`]) the first items of a key, up to a given cost, count as one item for the order: so they are
+//! served one after another, except that an item of another key goes between them if it ends before the batch does. The first item of
+//! a key that had none is a batch alone.
+//!
 //! # Guarantees
 //!
 //! - Between the moment at which an item becomes the first of a key and the item's turn, all other keys together are served for at
 //!   most the cost of the item times the sum of the weights ÷ the key's weight, and the largest cost of an item; one item more if a
 //!   caller has seen the item. A key served more than its part by weight pays the surplus back first; the surplus of a key without
-//!   items is at most the last item served times the sum of the weights ÷ the key's weight, and lasts until others are served.
+//!   items is at most the last item served (with batches, the largest batch) times the sum of the weights ÷ the key's weight, and
+//!   lasts until others are served.
 //! - Of keys which always have items, each pair is served in proportion to the weights, within an item of each.
 //! - There is a next item whenever there is an item.
+//!
+//! With batches, "item" means the batch of the item in these.
 //!
 //! The guarantees are those of [`Fair::pop`]. A key passed over by [`Fair::pop_where`] waits for as long as the caller passes over the
 //! key.
@@ -51,7 +58,7 @@ pub(crate) struct Fair<K, T> {
     items: Slab<Item<T>>,
     keys: Slab<Key<K>>,
     places: HashMap<K, usize>,
-    /// The keys with items by the end of the first item; of equal ends, the key which has had items for longer comes first.
+    /// The keys with items by the end of the first batch; of equal ends, the key which has had items for longer comes first.
     turns: BTreeSet<(Time, u64, usize)>,
     /// The same keys by the start of the first item.
     starts: BTreeSet<(Time, usize)>,
@@ -64,6 +71,8 @@ pub(crate) struct Fair<K, T> {
     number: u64,
     /// The key of the next item, once a caller has seen the item.
     seen: Option<usize>,
+    /// Most cost of a batch of more than one item.
+    batch_max: u64,
 }
 
 /// The place of an item, good until the item is taken out.
@@ -88,10 +97,18 @@ struct Key<K> {
     start: Time,
     first: Option<usize>,
     last: Option<usize>,
+    /// Cost of the first items that are a batch; `None` if these are to be chosen.
+    batch: Option<u64>,
 }
 
 impl<K: Copy + Eq + Hash, T> Fair<K, T> {
+    /// A queue without batches.
     pub fn new() -> Self {
+        Self::in_batches(0)
+    }
+
+    /// A queue that serves the items of a key in batches of a cost of at most `batch_max`; one item alone may cost more.
+    pub fn in_batches(batch_max: u64) -> Self {
         Self {
             items: Slab::new(),
             keys: Slab::new(),
@@ -103,6 +120,7 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
             weights: 0,
             number: 0,
             seen: None,
+            batch_max,
         }
     }
 
@@ -117,7 +135,8 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
     /// Adds an item behind all others of `key`. The weight holds for all items of the key from now on.
     pub fn push(&mut self, key: K, weight: u16, cost: u64, value: T) -> Place {
         let place = self.places.get(&key).copied().unwrap_or_else(|| {
-            let new = Key { name: key, weight: 0, number: 0, start: self.now, first: None, last: None };
+            let (first, last, batch) = (None, None, None);
+            let new = Key { name: key, weight: 0, number: 0, start: self.now, first, last, batch };
             let place = self.keys.insert(new);
             self.places.insert(key, place);
             place
@@ -127,6 +146,8 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
         let weight = weight.clamp(1, WEIGHT_MAX);
         self.weights += u128::from(weight);
         self.weights -= u128::from(std::mem::replace(&mut of_key.weight, weight));
+        // A stream of items without a cost would keep all other keys waiting.
+        let cost = cost.max(1);
         let item = self.items.insert(Item { value, cost, key: place, before: of_key.last, behind: None });
         match of_key.last.replace(item) {
             Some(before) => self.items[before].behind = Some(item),
@@ -177,12 +198,17 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
         self.leave(key);
         let of_key = &mut self.keys[key];
         let start = of_key.start;
-        of_key.start = start.saturating_add(time_of(cost, of_key.weight));
+        // From the end back: so what is left of a batch ends when the batch does, whatever is rounded.
+        let (batch, weight) = (of_key.batch.unwrap_or(cost), of_key.weight);
+        let left = batch.saturating_sub(cost);
+        of_key.start = start.saturating_add(time_of(batch, weight)).saturating_sub(time_of(left, weight));
         let value = self.take(first);
+        let most = cost.max(self.batch_max);
         let of_key = &mut self.keys[key];
+        of_key.batch = Some(left).filter(|left| *left > 0);
         if of_key.first.is_none() {
             // A key that has one item again and again must not add up a surplus.
-            of_key.start = of_key.start.min(self.now.saturating_add(time_of(cost, of_key.weight)));
+            of_key.start = of_key.start.min(self.now.saturating_add(time_of(most, of_key.weight)));
         }
         self.enter(key);
         for &key in passed_over {
@@ -244,14 +270,27 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
             Some(behind) => self.items[behind].before = before,
             None => self.keys[key].last = before,
         }
+        self.keys[key].batch = None;
         value
     }
 
-    /// When the first item of a key ends; `None` without items.
+    /// When the first batch of a key ends; `None` without items.
     fn end(&self, place: usize) -> Option<Time> {
         let key = &self.keys[place];
-        let cost = self.items[key.first?].cost;
-        Some(key.start.saturating_add(time_of(cost, key.weight)))
+        Some(key.start.saturating_add(time_of(key.batch?, key.weight)))
+    }
+
+    /// The cost of the items from `first` on that fit in a batch; of `first` alone, if no more do.
+    fn batch_from(&self, first: usize) -> u64 {
+        let (mut cost, mut next) = (self.items[first].cost, self.items[first].behind);
+        while let Some(item) = next {
+            let Some(sum) = cost.checked_add(self.items[item].cost).filter(|sum| *sum <= self.batch_max)
+            else {
+                break;
+            };
+            (cost, next) = (sum, self.items[item].behind);
+        }
+        cost
     }
 
     /// Takes a key out of all orders, to be changed.
@@ -267,7 +306,8 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
 
     /// Puts a key back into the orders, or forgets a key without items that nobody needs to catch up with.
     fn enter(&mut self, place: usize) {
-        let (start, number) = (self.keys[place].start, self.keys[place].number);
+        let Key { start, number, first, batch, .. } = self.keys[place];
+        self.keys[place].batch = first.map(|first| batch.unwrap_or_else(|| self.batch_from(first)));
         if let Some(end) = self.end(place) {
             self.turns.insert((end, number, place));
             self.starts.insert((start, place));
@@ -319,8 +359,7 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
 
 /// Time which a service of this cost adds to the clock of a key of weight one.
 fn work_of(cost: u64) -> Time {
-    // A stream of items without a cost would keep all other keys waiting.
-    Time::from(cost.max(1)).saturating_mul(TIME_SCALE)
+    Time::from(cost).saturating_mul(TIME_SCALE)
 }
 
 /// Time which an item of this cost takes on the clock.

@@ -17,12 +17,21 @@ struct ModelKey {
     number: u32,
     /// Number and cost of each item.
     items: VecDeque<(u32, u64)>,
+    /// How many of the first items are a batch.
+    batch: usize,
 }
 
 impl ModelKey {
-    /// End of the first item, and the key's number.
+    /// End of the first batch, and the key's number.
     fn turn(&self) -> (u128, u32) {
-        (self.start + time_of(self.items[0].1, self.weight), self.number)
+        let cost = self.items.iter().take(self.batch).map(|(_, cost)| *cost).sum();
+        (self.start + time_of(cost, self.weight), self.number)
+    }
+
+    /// Chooses the items of the first batch.
+    fn choose(&mut self, most: u64) {
+        let fits = |count: &usize| self.items.iter().take(*count).map(|(_, cost)| *cost).sum::<u64>() <= most;
+        self.batch = (2..=self.items.len()).take_while(fits).last().unwrap_or(1);
     }
 }
 
@@ -34,20 +43,22 @@ struct Model {
     numbers: u32,
     /// The name of the key whose first item was seen.
     seen: Option<u8>,
+    batch_max: u64,
 }
 
 impl Model {
-    fn push(&mut self, name: u8, weight: u16, item: (u32, u64)) {
+    fn push(&mut self, name: u8, weight: u16, (number, cost): (u32, u64)) {
         if !self.keys.iter().any(|key| key.name == name) {
-            self.keys.push(ModelKey { name, weight, start: 0, number: 0, items: VecDeque::new() });
+            let items = VecDeque::new();
+            self.keys.push(ModelKey { name, weight, start: 0, number: 0, items, batch: 0 });
         }
         let key = self.keys.iter_mut().find(|key| key.name == name).unwrap();
         if key.items.is_empty() {
-            (key.start, key.number) = (key.start.max(self.now), self.numbers);
+            (key.start, key.number, key.batch) = (key.start.max(self.now), self.numbers, 1);
             self.numbers += 1;
         }
         key.weight = weight;
-        key.items.push_back(item);
+        key.items.push_back((number, cost.max(1)));
     }
 
     /// The index of the key with the next item of those for which `may` is true.
@@ -74,12 +85,16 @@ impl Model {
             .filter(|key| !key.items.is_empty() && key.turn() < turn && !may(key.name))
             .map(|key| key.name)
             .collect();
-        let start = std::mem::replace(&mut self.keys[at].start, turn.0);
+        let (start, left) = (self.keys[at].start, self.keys[at].batch - 1);
+        let rest: u64 = self.keys[at].items.iter().take(left + 1).skip(1).map(|(_, cost)| *cost).sum();
+        self.keys[at].start = turn.0 - time_of(rest, self.keys[at].weight);
         self.remove(number);
         let now = self.now;
         let key = &mut self.keys[at];
         if key.items.is_empty() {
-            key.start = key.start.min(now + time_of(cost, key.weight));
+            key.start = key.start.min(now + time_of(cost.max(self.batch_max), key.weight));
+        } else if left > 0 {
+            key.batch = left;
         }
         for key in self.keys.iter_mut().filter(|key| passed.contains(&key.name)) {
             key.start = key.start.max(start);
@@ -116,6 +131,7 @@ impl Model {
             self.seen = None;
         }
         key.items.retain(|(known, _)| *known != number);
+        key.choose(self.batch_max);
         true
     }
 }
@@ -155,11 +171,10 @@ struct Backlogged {
 }
 
 impl Backlogged {
-    fn new(keys: &[(u16, u64)]) -> Self {
-        let mut fair = Fair::new();
+    fn new(keys: &[(u16, u64)], batch_max: u64) -> Self {
+        let mut fair = Fair::in_batches(batch_max);
         for (name, &(weight, cost)) in (0..).zip(keys) {
-            fair.push(name, weight, cost, cost);
-            fair.push(name, weight, cost, cost);
+            (0..8).for_each(|_| _ = fair.push(name, weight, cost, cost));
         }
         Self { fair, served: (0..).zip(keys).map(|(name, _)| (name, 0)).collect() }
     }
@@ -178,8 +193,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 512 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_order_is_that_of_the_model_and_nothing_is_lost(steps in prop::collection::vec(step(), 0..150)) {
-        let (mut fair, mut model) = (Fair::new(), Model::default());
+    fn the_order_is_that_of_the_model_and_nothing_is_lost(
+        steps in prop::collection::vec(step(), 0..150),
+        batch_max in prop_oneof![Just(0), 0..800_u64],
+    ) {
+        let (mut fair, mut model) = (Fair::in_batches(batch_max), Model { batch_max, ..Model::default() });
         let mut places: Vec<(u32, Place)> = Vec::new();
         for (number, step) in (0..).zip(steps) {
             match step {
@@ -247,9 +265,10 @@ proptest! {
     fn an_item_waits_for_no_more_than_the_guarantee_says(
         others in prop::collection::vec((weight(), 1..400_u64), 1..6),
         (own_weight, own_cost) in (weight(), 1..400_u64),
-        (earlier, is_seen, before) in (prop::option::of(1..400_u64), any::<bool>(), 0..50_usize),
+        (earlier, is_seen, before) in (prop::option::of(1..400_u64), any::<bool>(), 0..500_usize),
+        batch_max in prop_oneof![Just(0), 0..1600_u64],
     ) {
-        let mut busy = Backlogged::new(&others);
+        let mut busy = Backlogged::new(&others, batch_max);
         for _ in 0..before {
             busy.serve(&others);
         }
@@ -272,7 +291,7 @@ proptest! {
             busy.serve(&others);
         }
         let sum: u64 = others.iter().map(|(weight, _)| u64::from(*weight)).sum::<u64>() + u64::from(own_weight);
-        let largest = others.iter().map(|(_, cost)| *cost).max().unwrap_or(0).max(own_cost);
+        let largest = others.iter().map(|(_, cost)| *cost).max().unwrap_or(0).max(own_cost).max(batch_max);
         let most = (own_cost * sum).div_ceil(own_weight.into()) + largest * (1 + u64::from(is_seen)) + ahead;
         let served: u64 = busy.served.values().sum();
         prop_assert!(served <= most, "the others were served {served} of {most}");
@@ -282,8 +301,9 @@ proptest! {
     fn keys_that_always_have_items_are_served_by_weight(
         keys in prop::collection::vec((weight(), 1..400_u64), 2..5),
         items in 1..2000_usize,
+        batch_max in prop_oneof![Just(0), 0..1600_u64],
     ) {
-        let mut busy = Backlogged::new(&keys);
+        let mut busy = Backlogged::new(&keys, batch_max);
         for _ in 0..items {
             busy.serve(&keys);
         }
@@ -291,7 +311,7 @@ proptest! {
             for (other, (other_weight, other_cost)) in (0_u8..).zip(&keys) {
                 // Service a weight, in hundredths; rounded so that the bound holds for whole numbers.
                 let per = |served: u64, weight: u16| served * 100_000 / u64::from(weight);
-                let slack = per(*cost, *weight) + per(*other_cost, *other_weight) + 2;
+                let slack = per(batch_max.max(*cost), *weight) + per(batch_max.max(*other_cost), *other_weight) + 2;
                 let (own, others) = (per(busy.served[&name], *weight), per(busy.served[&other], *other_weight));
                 prop_assert!(own.abs_diff(others) <= slack, "{own} and {others}, {slack} apart at most");
             }
@@ -311,6 +331,60 @@ fn a_key_that_asks_for_little_is_served_next_however_many_others_ask_for_much() 
         assert_eq!(fair.pop(), Some(1000));
         fair.push(99, WEIGHT_DEFAULT, 10, 10);
         assert_eq!(fair.pop(), Some(10), "round {round}");
+    }
+}
+
+#[test]
+fn the_items_of_a_key_are_served_in_batches() {
+    let mut fair = Fair::in_batches(30);
+    for name in (0..6).flat_map(|_| 0..2) {
+        fair.push(name, WEIGHT_DEFAULT, 10, name);
+    }
+    // The first item of each came alone.
+    let order: Vec<_> = std::iter::from_fn(|| fair.pop()).collect();
+    assert_eq!(order, [0, 1, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1]);
+}
+
+#[test]
+fn an_item_that_comes_alone_is_served_before_the_batches_of_others() {
+    let mut fair = Fair::in_batches(40);
+    for name in (0..80).flat_map(|_| 0..7) {
+        fair.push(name, WEIGHT_DEFAULT, 10, name);
+    }
+    for round in 0..100 {
+        let busy = fair.pop();
+        assert!(busy.is_some_and(|name| name < 7), "round {round}");
+        fair.push(7, WEIGHT_DEFAULT, 1, 7);
+        assert_eq!(fair.pop(), Some(7), "round {round}");
+    }
+}
+
+/// What a key gets which has `burst` items and, once these are served, `burst` more, beside 7 keys which always have items: in
+/// hundredths of the key's part.
+fn part_beside_busy_keys(burst: usize) -> usize {
+    let mut fair = Fair::in_batches(40);
+    for name in (0..8).flat_map(|_| 0..7) {
+        fair.push(name, WEIGHT_DEFAULT, 10, name);
+    }
+    let (rounds, mut served) = (80_000, 0);
+    for _ in 0..rounds {
+        if !fair.has(&7) {
+            (0..burst).for_each(|_| _ = fair.push(7, WEIGHT_DEFAULT, 10, 7));
+        }
+        let name = fair.pop().unwrap();
+        served += usize::from(name == 7);
+        if name < 7 {
+            fair.push(name, WEIGHT_DEFAULT, 10, name);
+        }
+    }
+    served * 8 * 100 / rounds
+}
+
+#[test]
+fn a_key_that_asks_again_once_it_was_served_gets_its_part_whether_its_items_fill_batches_or_not() {
+    for burst in 1..=9 {
+        let part = part_beside_busy_keys(burst);
+        assert!((95..=105).contains(&part), "{part} hundredths of its part with {burst} items at a time");
     }
 }
 

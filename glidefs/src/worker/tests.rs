@@ -21,6 +21,7 @@ use crate::export::{Export, Operation, Request};
 use crate::units::{ExportId, SectorRange};
 
 mod batch;
+mod batches;
 mod divided;
 mod ending;
 mod failures;

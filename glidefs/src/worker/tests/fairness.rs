@@ -1,7 +1,7 @@
 //! A neighbour of an export that floods the worker: how much of the flood is served between the arrival of the neighbour's
 //! request and the answer. Counted in bytes, not in time.
 
-use super::watched::{Watched, Watcher};
+use super::watched::{Flood, Watched, Watcher};
 use super::*;
 use crate::worker::engine::Appends;
 use crate::worker::waits::ready::TURN_COST;
@@ -36,8 +36,8 @@ struct Watch {
 /// Notes events of a queue. Requests of the flood are sent again once answered.
 struct Notes {
     watch: Arc<Watch>,
-    /// For the flood: the client's ends of the pipes, each until the flood is over.
-    again: Option<Vec<Option<File>>>,
+    /// For the flood.
+    again: Option<Flood>,
 }
 
 impl Notes {
@@ -54,24 +54,12 @@ impl Watcher for Notes {
         fixed: u32,
         result: Result<u32, &Failure>,
     ) -> squeue::Entry {
-        let Some(pipes) = &mut self.again else {
+        let is_over = self.watch.is_over.load(Ordering::Acquire);
+        let Some(flood) = &mut self.again else {
             self.note(Event::NeighbourServed);
             return queue.answer(tag, fixed, result);
         };
-        let request = queue.request(tag).unwrap();
-        let entry = queue.answer(tag, fixed, result);
-        let pipe = &mut pipes[usize::from(tag)];
-        if self.watch.is_over.load(Ordering::Acquire) {
-            // The tag is gone when no end of the pipe is open.
-            *pipe = None;
-        }
-        if let Some(pipe) = pipe {
-            let mut tags = queue.shared.tags.lock().unwrap();
-            let shared = &mut tags[usize::from(tag)];
-            assert!(matches!(shared.result, Some(Ok(_))), "{:?}", shared.result);
-            (shared.request, shared.result) = (Some(request), None);
-            pipe.write_all(&[1]).unwrap();
-        }
+        let entry = flood.answer(queue, (tag, fixed), result, is_over);
         self.note(Event::FloodServed);
         entry
     }
@@ -111,8 +99,8 @@ async fn events_of(
     let mut flood = Vec::new();
     for _ in 0..QUEUES {
         let client = Client::attach_with(&bench.worker, &flooding, |queue, pipes| {
-            let again = pipes.iter().flatten().map(|pipe| pipe.try_clone().ok()).collect();
-            Box::new(Watched { queue, watcher: Notes { watch: Arc::clone(&watch), again: Some(again) } })
+            let notes = Notes { watch: Arc::clone(&watch), again: Some(Flood::new(pipes)) };
+            Box::new(Watched { queue, watcher: notes })
         });
         flood.push(client.await.unwrap());
     }

@@ -27,6 +27,40 @@ pub(super) trait Watcher: Send {
     }
 }
 
+/// The client's ends of a queue's pipes, with which each request is sent again once answered.
+pub(super) struct Flood(Vec<Option<File>>);
+
+impl Flood {
+    pub fn new(pipes: &[Option<File>]) -> Self {
+        Self(pipes.iter().flatten().map(|pipe| pipe.try_clone().ok()).collect())
+    }
+
+    /// Answers a request, and sends the request again unless `is_over`.
+    pub fn answer(
+        &mut self,
+        queue: &mut PipeQueue,
+        (tag, fixed): (u16, u32),
+        result: Result<u32, &Failure>,
+        is_over: bool,
+    ) -> squeue::Entry {
+        let request = queue.request(tag).unwrap();
+        let entry = queue.answer(tag, fixed, result);
+        let pipe = &mut self.0[usize::from(tag)];
+        if is_over {
+            // The tag is gone when no end of the pipe is open.
+            *pipe = None;
+        }
+        if let Some(pipe) = pipe {
+            let mut tags = queue.shared.tags.lock().unwrap();
+            let shared = &mut tags[usize::from(tag)];
+            assert!(matches!(shared.result, Some(Ok(_))), "{:?}", shared.result);
+            (shared.request, shared.result) = (Some(request), None);
+            pipe.write_all(&[1]).unwrap();
+        }
+        entry
+    }
+}
+
 /// A queue, and who watches the queue.
 pub(super) struct Watched<W> {
     pub queue: PipeQueue,
