@@ -97,19 +97,21 @@ start_machine() {
 }
 
 systemd_has_started() { grep -aq 'Welcome to' "$CONSOLE" 2>/dev/null; }
+checks_have_begun() { [ -e "$RUN_DIR/host/log" ]; }
 
-# boot: returns when systemd runs. A kernel that dies earlier has changed nothing, and the boot is begun again: QEMU before 8.1 may
-# run an instruction that the kernel has just replaced, which is fatal while the processors start.
+# boot CONDITION: returns when the condition holds. A kernel that dies before has changed nothing of what the checks are about, and the
+# boot is begun again: QEMU before 8.1 may run an instruction that the kernel has just replaced, which is fatal while the processors
+# and the first services start.
 boot() {
-	local try
+	local try condition=$1
 	start_cache_disk
 	for ((try = 1; try <= BOOT_TRIES; try++)); do
 		start_machine
 		# shellcheck disable=SC2153 # scripts/system-test sets DEADLINE
-		while machine_runs && ! systemd_has_started && [ $SECONDS -lt "$DEADLINE" ]; do
+		while machine_runs && ! "$condition" && [ $SECONDS -lt "$DEADLINE" ]; do
 			sleep 0.2
 		done
-		if machine_runs || systemd_has_started; then return 0; fi
+		if machine_runs || "$condition"; then return 0; fi
 		say "the kernel died while it booted (try $try of $BOOT_TRIES): $(grep -am 1 -E 'Oops|int3:|Kernel panic' "$CONSOLE")"
 	done
 }
