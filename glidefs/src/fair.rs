@@ -102,7 +102,7 @@ struct Key<K> {
 }
 
 impl<K: Copy + Eq + Hash, T> Fair<K, T> {
-    /// A queue without batches.
+    /// A queue in which each item is a batch of its own.
     pub fn new() -> Self {
         Self::in_batches(0)
     }

@@ -4,7 +4,7 @@ use super::watched::{Flood, Watched, Watcher};
 use super::*;
 
 const EXPORTS: u32 = 4;
-/// Enough for many turns.
+/// Enough answers for many turns of the worker.
 const ANSWERS: usize = 4000;
 
 /// Notes the export of each answer of a flood.

@@ -36,7 +36,7 @@ struct Watch {
 /// Notes events of a queue. Requests of the flood are sent again once answered.
 struct Notes {
     watch: Arc<Watch>,
-    /// For the flood.
+    /// Sends requests again, for queues of the flood.
     again: Option<Flood>,
 }
 
