@@ -13,20 +13,23 @@
 //! in WF²Q+: Bennett and Zhang, 1997).
 //!
 //! With batches ([`Fair::in_batches`]) the first items of a key, up to a given cost, count as one item for the order: so they are
-//! served one after another, except that an item of another key goes between them if it ends before the batch does. The first item of
-//! a key that had none is a batch alone.
+//! served one after another, except that an item of another key goes between them if it ends before the batch does. A batch is chosen
+//! when the one before has ended, or when an item is removed; so the first item of a key that had none is a batch alone. Compared to
+//! single items, keys that ask for little wait less on average; a key that asks for all of its part may wait for a batch of each other
+//! key once it was served a batch ahead.
 //!
 //! # Guarantees
 //!
+//! With batches, an item is here a batch, and the turn of an item that of its first one.
+//!
 //! - Between the moment at which an item becomes the first of a key and the item's turn, all other keys together are served for at
 //!   most the cost of the item times the sum of the weights ÷ the key's weight, and the largest cost of an item; one item more if a
-//!   caller has seen the item. A key served more than its part by weight pays the surplus back first; the surplus of a key without
-//!   items is at most the last item served (with batches, the largest batch) times the sum of the weights ÷ the key's weight, and
-//!   lasts until others are served.
+//!   caller has seen the item. A key served more than its part by weight pays the surplus back first.
+//! - The surplus of a key without items is cut to the cost of the last item served, or of the largest batch allowed if that is more,
+//!   times the sum of the weights ÷ the key's weight, and lasts until others are served. What is cut the other keys with items are
+//!   owed still, at most about an item each, and a newcomer may wait for that too.
 //! - Of keys which always have items, each pair is served in proportion to the weights, within an item of each.
 //! - There is a next item whenever there is an item.
-//!
-//! With batches, "item" means the batch of the item in these.
 //!
 //! The guarantees are those of [`Fair::pop`]. A key passed over by [`Fair::pop_where`] waits for as long as the caller passes over the
 //! key.
@@ -97,7 +100,7 @@ struct Key<K> {
     start: Time,
     first: Option<usize>,
     last: Option<usize>,
-    /// Cost of the first items that are a batch; `None` if these are to be chosen.
+    /// Cost of the first items that are a batch, without those served; `None` without items, or if the batch is to be chosen.
     batch: Option<u64>,
 }
 
@@ -203,12 +206,12 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
         let left = batch.saturating_sub(cost);
         of_key.start = start.saturating_add(time_of(batch, weight)).saturating_sub(time_of(left, weight));
         let value = self.take(first);
-        let most = cost.max(self.batch_max);
+        let surplus_max = cost.max(self.batch_max);
         let of_key = &mut self.keys[key];
         of_key.batch = Some(left).filter(|left| *left > 0);
         if of_key.first.is_none() {
             // A key that has one item again and again must not add up a surplus.
-            of_key.start = of_key.start.min(self.now.saturating_add(time_of(most, of_key.weight)));
+            of_key.start = of_key.start.min(self.now.saturating_add(time_of(surplus_max, of_key.weight)));
         }
         self.enter(key);
         for &key in passed_over {

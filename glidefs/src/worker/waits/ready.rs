@@ -32,10 +32,14 @@ pub const TURN_COST: u64 = REQUEST_BYTES_MAX as u64 + REQUEST_COST;
 /// Most cost of the requests of other exports which a turn takes before the next piece of a divided WRITE.
 const UNDIVIDED_COST: u64 = PIECE_BYTES as u64 + REQUEST_COST;
 
-/// Most cost of the requests of an export that count as one for the order, bytes: four of 4 KiB. Their answers come together, so that
-/// the client asks for more with one call: with 32 exports of depth 8, a sixth more requests a second than one by one, and batches of
+/// Most cost of the requests of an export that count as one for the order, bytes: four of 4 KiB. Their answers mostly come together, so
+/// that the client asks for more with one call: with 32 exports of depth 8, a sixth more requests a second than one by one, and batches of
 /// all eight gain nothing more (fio on two emulated processors, under the instruction clock).
 const BATCH_COST: u64 = 4 * (FRAME_BYTES as u64 + REQUEST_COST);
+
+// A WRITE that may be divided is a batch alone. With others in its batch, its export would stay the next one in the line, and no other
+// export would get a turn between the pieces.
+const _: () = assert!(BATCH_COST <= PIECE_BYTES as u64 + 2 * REQUEST_COST);
 
 /// How far a request has come.
 pub enum Stage {
