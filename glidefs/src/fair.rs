@@ -12,20 +12,20 @@
 //! (weighted fair queueing: Demers, Keshav and Shenker, 1989). Virtual time never lags behind the earliest start of a waiting item (as
 //! in WF²Q+: Bennett and Zhang, 1997).
 //!
-//! With batches ([`Fair::in_batches`]) the first items of a key, up to a given cost, count as one item for the order: so they are
-//! served one after another, except that an item of another key goes between them if it ends before the batch does. A batch is chosen
-//! when the one before has ended, or when an item is removed; so the first item of a key that had none is a batch alone. Compared to
-//! single items, keys that ask for little wait less on average; a key that asks for all of its part may wait for a batch of each other
-//! key once it was served a batch ahead.
+//! With bundles ([`Fair::in_bundles`]) the first items of a key, up to a given cost, count as one item for the order: so they are
+//! served one after another, except that an item of another key goes between them if it ends before the bundle does. A bundle is chosen
+//! when the one before has ended, or when an item is removed; so the first item of a key that had none is a bundle alone. Compared to
+//! single items, keys that ask for little wait less on average; a key that asks for all of its part may wait for a bundle of each other
+//! key once it was served a bundle ahead.
 //!
 //! # Guarantees
 //!
-//! With batches, an item is here a batch, and the turn of an item that of its first one.
+//! With bundles, an item is here a bundle, and the turn of an item that of its first one.
 //!
 //! - Between the moment at which an item becomes the first of a key and the item's turn, all other keys together are served for at
 //!   most the cost of the item times the sum of the weights ÷ the key's weight, and the largest cost of an item; one item more if a
 //!   caller has seen the item. A key served more than its part by weight pays the surplus back first.
-//! - The surplus of a key without items is cut to the cost of the last item served, or of the largest batch allowed if that is more,
+//! - The surplus of a key without items is cut to the cost of the last item served, or of the largest bundle allowed if that is more,
 //!   times the sum of the weights ÷ the key's weight, and lasts until others are served. What is cut the other keys with items are
 //!   owed still, at most about an item each, and a newcomer may wait for that too.
 //! - Of keys which always have items, each pair is served in proportion to the weights, within an item of each.
@@ -61,7 +61,7 @@ pub(crate) struct Fair<K, T> {
     items: Slab<Item<T>>,
     keys: Slab<Key<K>>,
     places: HashMap<K, usize>,
-    /// The keys with items by the end of the first batch; of equal ends, the key which has had items for longer comes first.
+    /// The keys with items by the end of the first bundle; of equal ends, the key which has had items for longer comes first.
     turns: BTreeSet<(Time, u64, usize)>,
     /// The same keys by the start of the first item.
     starts: BTreeSet<(Time, usize)>,
@@ -74,8 +74,8 @@ pub(crate) struct Fair<K, T> {
     number: u64,
     /// The key of the next item, once a caller has seen the item.
     seen: Option<usize>,
-    /// Most cost of a batch of more than one item.
-    batch_max: u64,
+    /// Most cost of a bundle of more than one item.
+    bundle_max: u64,
 }
 
 /// The place of an item, good until the item is taken out.
@@ -100,18 +100,18 @@ struct Key<K> {
     start: Time,
     first: Option<usize>,
     last: Option<usize>,
-    /// Cost of the first items that are a batch, without those served; `None` without items, or if the batch is to be chosen.
-    batch: Option<u64>,
+    /// Cost of the first items that are a bundle, without those served; `None` without items, or if the bundle is to be chosen.
+    bundle: Option<u64>,
 }
 
 impl<K: Copy + Eq + Hash, T> Fair<K, T> {
-    /// A queue in which each item is a batch of its own.
+    /// A queue in which each item is a bundle of its own.
     pub fn new() -> Self {
-        Self::in_batches(0)
+        Self::in_bundles(0)
     }
 
-    /// A queue that serves the items of a key in batches of a cost of at most `batch_max`; one item alone may cost more.
-    pub fn in_batches(batch_max: u64) -> Self {
+    /// A queue that serves the items of a key in bundles of a cost of at most `bundle_max`; one item alone may cost more.
+    pub fn in_bundles(bundle_max: u64) -> Self {
         Self {
             items: Slab::new(),
             keys: Slab::new(),
@@ -123,7 +123,7 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
             weights: 0,
             number: 0,
             seen: None,
-            batch_max,
+            bundle_max,
         }
     }
 
@@ -138,8 +138,8 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
     /// Adds an item behind all others of `key`. The weight holds for all items of the key from now on.
     pub fn push(&mut self, key: K, weight: u16, cost: u64, value: T) -> Place {
         let place = self.places.get(&key).copied().unwrap_or_else(|| {
-            let (first, last, batch) = (None, None, None);
-            let new = Key { name: key, weight: 0, number: 0, start: self.now, first, last, batch };
+            let (first, last, bundle) = (None, None, None);
+            let new = Key { name: key, weight: 0, number: 0, start: self.now, first, last, bundle };
             let place = self.keys.insert(new);
             self.places.insert(key, place);
             place
@@ -201,14 +201,14 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
         self.leave(key);
         let of_key = &mut self.keys[key];
         let start = of_key.start;
-        // From the end back: so what is left of a batch ends when the batch does, whatever is rounded.
-        let (batch, weight) = (of_key.batch.unwrap_or(cost), of_key.weight);
-        let left = batch.saturating_sub(cost);
-        of_key.start = start.saturating_add(time_of(batch, weight)).saturating_sub(time_of(left, weight));
+        // From the end back: so what is left of a bundle ends when the bundle does, whatever is rounded.
+        let (bundle, weight) = (of_key.bundle.unwrap_or(cost), of_key.weight);
+        let left = bundle.saturating_sub(cost);
+        of_key.start = start.saturating_add(time_of(bundle, weight)).saturating_sub(time_of(left, weight));
         let value = self.take(first);
-        let surplus_max = cost.max(self.batch_max);
+        let surplus_max = cost.max(self.bundle_max);
         let of_key = &mut self.keys[key];
-        of_key.batch = Some(left).filter(|left| *left > 0);
+        of_key.bundle = Some(left).filter(|left| *left > 0);
         if of_key.first.is_none() {
             // A key that has one item again and again must not add up a surplus.
             of_key.start = of_key.start.min(self.now.saturating_add(time_of(surplus_max, of_key.weight)));
@@ -273,21 +273,21 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
             Some(behind) => self.items[behind].before = before,
             None => self.keys[key].last = before,
         }
-        self.keys[key].batch = None;
+        self.keys[key].bundle = None;
         value
     }
 
-    /// When the first batch of a key ends; `None` without items.
+    /// When the first bundle of a key ends; `None` without items.
     fn end(&self, place: usize) -> Option<Time> {
         let key = &self.keys[place];
-        Some(key.start.saturating_add(time_of(key.batch?, key.weight)))
+        Some(key.start.saturating_add(time_of(key.bundle?, key.weight)))
     }
 
-    /// The cost of the items from `first` on that fit in a batch; of `first` alone, if no more do.
-    fn batch_from(&self, first: usize) -> u64 {
+    /// The cost of the items from `first` on that fit in a bundle; of `first` alone, if no more do.
+    fn bundle_from(&self, first: usize) -> u64 {
         let (mut cost, mut next) = (self.items[first].cost, self.items[first].behind);
         while let Some(item) = next {
-            let Some(sum) = cost.checked_add(self.items[item].cost).filter(|sum| *sum <= self.batch_max)
+            let Some(sum) = cost.checked_add(self.items[item].cost).filter(|sum| *sum <= self.bundle_max)
             else {
                 break;
             };
@@ -309,8 +309,8 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
 
     /// Puts a key back into the orders, or forgets a key without items that nobody needs to catch up with.
     fn enter(&mut self, place: usize) {
-        let Key { start, number, first, batch, .. } = self.keys[place];
-        self.keys[place].batch = first.map(|first| batch.unwrap_or_else(|| self.batch_from(first)));
+        let Key { start, number, first, bundle, .. } = self.keys[place];
+        self.keys[place].bundle = first.map(|first| bundle.unwrap_or_else(|| self.bundle_from(first)));
         if let Some(end) = self.end(place) {
             self.turns.insert((end, number, place));
             self.starts.insert((start, place));

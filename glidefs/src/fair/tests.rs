@@ -1,140 +1,13 @@
-//! The order of service against a model which looks at everything, and the guarantees that open the module.
+//! The order of service against a model, and the guarantees that open the module.
 
-use std::collections::{BTreeMap, VecDeque};
+mod model;
+
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use self::model::Model;
 use super::*;
-
-/// One key of the model, remembered for ever.
-#[derive(Debug)]
-struct ModelKey {
-    name: u8,
-    weight: u16,
-    /// When the first item starts, or the last one ended.
-    start: u128,
-    /// Counts keys in the order of their first items.
-    number: u32,
-    /// Number and cost of each item.
-    items: VecDeque<(u32, u64)>,
-    /// How many of the first items are a batch.
-    batch: usize,
-}
-
-impl ModelKey {
-    /// End of the first batch, and the key's number.
-    fn turn(&self) -> (u128, u32) {
-        let cost = self.items.iter().take(self.batch).map(|(_, cost)| *cost).sum();
-        (self.start + time_of(cost, self.weight), self.number)
-    }
-
-    /// Chooses the items of the first batch.
-    fn choose(&mut self, most: u64) {
-        let fits = |count: &usize| self.items.iter().take(*count).map(|(_, cost)| *cost).sum::<u64>() <= most;
-        self.batch = (2..=self.items.len()).take_while(fits).last().unwrap_or(1);
-    }
-}
-
-/// Weighted fair queueing over a list of all keys.
-#[derive(Debug, Default)]
-struct Model {
-    keys: Vec<ModelKey>,
-    now: u128,
-    numbers: u32,
-    /// The name of the key whose first item was seen.
-    seen: Option<u8>,
-    batch_max: u64,
-}
-
-impl Model {
-    fn push(&mut self, name: u8, weight: u16, (number, cost): (u32, u64)) {
-        if !self.keys.iter().any(|key| key.name == name) {
-            let items = VecDeque::new();
-            self.keys.push(ModelKey { name, weight, start: 0, number: 0, items, batch: 0 });
-        }
-        let key = self.keys.iter_mut().find(|key| key.name == name).unwrap();
-        if key.items.is_empty() {
-            (key.start, key.number, key.batch) = (key.start.max(self.now), self.numbers, 1);
-            self.numbers += 1;
-        }
-        key.weight = weight;
-        key.items.push_back((number, cost.max(1)));
-    }
-
-    /// The index of the key with the next item of those for which `may` is true.
-    fn next(&self, may: impl Fn(u8) -> bool) -> Option<usize> {
-        let allowed =
-            || self.keys.iter().enumerate().filter(|(_, key)| !key.items.is_empty() && may(key.name));
-        let (first, _) = allowed().min_by_key(|(_, key)| key.turn())?;
-        allowed().find(|(_, key)| Some(key.name) == self.seen).map(|(seen, _)| seen).or(Some(first))
-    }
-
-    fn peek(&mut self) -> Option<(u8, u32)> {
-        let at = self.next(|_| true)?;
-        self.seen = Some(self.keys[at].name);
-        Some((self.keys[at].name, self.keys[at].items[0].0))
-    }
-
-    fn pop(&mut self, may: impl Fn(u8) -> bool) -> Option<(u8, u32)> {
-        let at = self.next(&may)?;
-        let turn = self.keys[at].turn();
-        let (name, (number, cost)) = (self.keys[at].name, self.keys[at].items[0]);
-        let passed: Vec<u8> = self
-            .keys
-            .iter()
-            .filter(|key| !key.items.is_empty() && key.turn() < turn && !may(key.name))
-            .map(|key| key.name)
-            .collect();
-        let (start, left) = (self.keys[at].start, self.keys[at].batch - 1);
-        let rest: u64 = self.keys[at].items.iter().take(left + 1).skip(1).map(|(_, cost)| *cost).sum();
-        self.keys[at].start = turn.0 - time_of(rest, self.keys[at].weight);
-        self.remove(number);
-        let now = self.now;
-        let key = &mut self.keys[at];
-        if key.items.is_empty() {
-            key.start = key.start.min(now + time_of(cost.max(self.batch_max), key.weight));
-        } else if left > 0 {
-            key.batch = left;
-        }
-        for key in self.keys.iter_mut().filter(|key| passed.contains(&key.name)) {
-            key.start = key.start.max(start);
-        }
-        self.pass(cost);
-        Some((name, number))
-    }
-
-    /// Serves all keys at the same time, until keys without further items end.
-    fn pass(&mut self, cost: u64) {
-        let mut work = work_of(cost);
-        loop {
-            let active = || self.keys.iter().filter(|key| !key.items.is_empty() || key.start > self.now);
-            let weights: u128 = active().map(|key| u128::from(key.weight)).sum::<u128>().max(1);
-            let next = active().filter(|key| key.items.is_empty()).map(|key| key.start).min();
-            match next.map(|end| (end, (end - self.now) * weights)) {
-                Some((end, needed)) if needed <= work => (self.now, work) = (end, work - needed),
-                _ => {
-                    self.now += work / weights;
-                    break;
-                }
-            }
-        }
-        let starts = self.keys.iter().filter(|key| !key.items.is_empty()).map(|key| key.start);
-        self.now = self.now.max(starts.min().unwrap_or(0));
-    }
-
-    fn remove(&mut self, number: u32) -> bool {
-        let Some(key) = self.keys.iter_mut().find(|key| key.items.iter().any(|(known, _)| *known == number))
-        else {
-            return false;
-        };
-        if key.items[0].0 == number && self.seen == Some(key.name) {
-            self.seen = None;
-        }
-        key.items.retain(|(known, _)| *known != number);
-        key.choose(self.batch_max);
-        true
-    }
-}
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -171,8 +44,8 @@ struct Backlogged {
 }
 
 impl Backlogged {
-    fn new(keys: &[(u16, u64)], batch_max: u64) -> Self {
-        let mut fair = Fair::in_batches(batch_max);
+    fn new(keys: &[(u16, u64)], bundle_max: u64) -> Self {
+        let mut fair = Fair::in_bundles(bundle_max);
         for (name, &(weight, cost)) in (0..).zip(keys) {
             (0..8).for_each(|_| _ = fair.push(name, weight, cost, cost));
         }
@@ -195,9 +68,9 @@ proptest! {
     #[test]
     fn the_order_is_that_of_the_model_and_nothing_is_lost(
         steps in prop::collection::vec(step(), 0..150),
-        batch_max in prop_oneof![Just(0), 0..800_u64],
+        bundle_max in prop_oneof![Just(0), 0..800_u64],
     ) {
-        let (mut fair, mut model) = (Fair::in_batches(batch_max), Model { batch_max, ..Model::default() });
+        let (mut fair, mut model) = (Fair::in_bundles(bundle_max), Model::in_bundles(bundle_max));
         let mut places: Vec<(u32, Place)> = Vec::new();
         for (number, step) in (0..).zip(steps) {
             match step {
@@ -266,9 +139,9 @@ proptest! {
         others in prop::collection::vec((weight(), 1..400_u64), 1..6),
         (own_weight, own_cost) in (weight(), 1..400_u64),
         (earlier, is_seen, before) in (prop::option::of(1..400_u64), any::<bool>(), 0..500_usize),
-        batch_max in prop_oneof![Just(0), 0..1600_u64],
+        bundle_max in prop_oneof![Just(0), 0..1600_u64],
     ) {
-        let mut busy = Backlogged::new(&others, batch_max);
+        let mut busy = Backlogged::new(&others, bundle_max);
         for _ in 0..before {
             busy.serve(&others);
         }
@@ -291,7 +164,7 @@ proptest! {
             busy.serve(&others);
         }
         let sum: u64 = others.iter().map(|(weight, _)| u64::from(*weight)).sum::<u64>() + u64::from(own_weight);
-        let largest = others.iter().map(|(_, cost)| *cost).max().unwrap_or(0).max(own_cost).max(batch_max);
+        let largest = others.iter().map(|(_, cost)| *cost).max().unwrap_or(0).max(own_cost).max(bundle_max);
         let most = (own_cost * sum).div_ceil(own_weight.into()) + largest * (1 + u64::from(is_seen)) + ahead;
         let served: u64 = busy.served.values().sum();
         prop_assert!(served <= most, "the others were served {served} of {most}");
@@ -301,9 +174,9 @@ proptest! {
     fn keys_that_always_have_items_are_served_by_weight(
         keys in prop::collection::vec((weight(), 1..400_u64), 2..5),
         items in 1..2000_usize,
-        batch_max in prop_oneof![Just(0), 0..1600_u64],
+        bundle_max in prop_oneof![Just(0), 0..1600_u64],
     ) {
-        let mut busy = Backlogged::new(&keys, batch_max);
+        let mut busy = Backlogged::new(&keys, bundle_max);
         for _ in 0..items {
             busy.serve(&keys);
         }
@@ -311,7 +184,7 @@ proptest! {
             for (other, (other_weight, other_cost)) in (0_u8..).zip(&keys) {
                 // Service a weight, in hundredths; rounded so that the bound holds for whole numbers.
                 let per = |served: u64, weight: u16| served * 100_000 / u64::from(weight);
-                let slack = per(batch_max.max(*cost), *weight) + per(batch_max.max(*other_cost), *other_weight) + 2;
+                let slack = per(bundle_max.max(*cost), *weight) + per(bundle_max.max(*other_cost), *other_weight) + 2;
                 let (own, others) = (per(busy.served[&name], *weight), per(busy.served[&other], *other_weight));
                 prop_assert!(own.abs_diff(others) <= slack, "{own} and {others}, {slack} apart at most");
             }
@@ -335,8 +208,8 @@ fn a_key_that_asks_for_little_is_served_next_however_many_others_ask_for_much() 
 }
 
 #[test]
-fn the_items_of_a_key_are_served_in_batches() {
-    let mut fair = Fair::in_batches(30);
+fn the_items_of_a_key_are_served_in_bundles() {
+    let mut fair = Fair::in_bundles(30);
     for name in (0..6).flat_map(|_| 0..2) {
         fair.push(name, WEIGHT_DEFAULT, 10, name);
     }
@@ -346,8 +219,8 @@ fn the_items_of_a_key_are_served_in_batches() {
 }
 
 #[test]
-fn an_item_that_comes_alone_is_served_before_the_batches_of_others() {
-    let mut fair = Fair::in_batches(40);
+fn an_item_that_comes_alone_is_served_before_the_bundles_of_others() {
+    let mut fair = Fair::in_bundles(40);
     for name in (0..80).flat_map(|_| 0..7) {
         fair.push(name, WEIGHT_DEFAULT, 10, name);
     }
@@ -362,7 +235,7 @@ fn an_item_that_comes_alone_is_served_before_the_batches_of_others() {
 /// What a key gets which has `burst` items and, once these are served, `burst` more, beside `busy` keys which always have items: in
 /// hundredths of the key's part.
 fn part_beside_busy_keys(busy: usize, burst: usize) -> usize {
-    let mut fair = Fair::in_batches(40);
+    let mut fair = Fair::in_bundles(40);
     for name in (0..8).flat_map(|_| 0..busy) {
         fair.push(name, WEIGHT_DEFAULT, 10, name);
     }
@@ -381,7 +254,7 @@ fn part_beside_busy_keys(busy: usize, burst: usize) -> usize {
 }
 
 #[test]
-fn a_key_that_asks_again_once_it_was_served_gets_its_part_whether_its_items_fill_batches_or_not() {
+fn a_key_that_asks_again_once_it_was_served_gets_its_part_whether_its_items_fill_bundles_or_not() {
     for (busy, burst) in [1, 7, 31].into_iter().flat_map(|busy| (1..=9).map(move |burst| (busy, burst))) {
         let part = part_beside_busy_keys(busy, burst);
         let told = format!("{part} hundredths of its part with {burst} items at a time, beside {busy} keys");

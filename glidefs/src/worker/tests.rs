@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::export::{Export, Operation, Request};
 use crate::units::{ExportId, SectorRange};
 
 mod batch;
-mod batches;
+mod bundles;
 mod divided;
 mod ending;
 mod failures;

@@ -1,7 +1,7 @@
 //! Requests which only need the worker: requests that have just come, and requests whose wait has ended.
 //!
 //! Owns the length of a turn, and the order in which a turn takes requests: first in, first out for an export; weighted fair
-//! queueing over exports, in batches ([`crate::fair`]), where more is ready than one turn takes. Where exports share the worker, a turn
+//! queueing over exports, in bundles ([`crate::fair`]), where more is ready than one turn takes. Where exports share the worker, a turn
 //! may end in the middle of a large WRITE ([`divided`](super::divided)): then turns with small requests of other exports and turns with
 //! pieces of the WRITE alternate until the WRITE has all of its data. Does not own the steps of a request (`run/serve`). Invariants: a
 //! turn takes requests of at most [`TURN_COST`]; a request in here is taken by one of the next turns, whatever happens elsewhere, and
@@ -33,13 +33,13 @@ pub const TURN_COST: u64 = REQUEST_BYTES_MAX as u64 + REQUEST_COST;
 const UNDIVIDED_COST: u64 = PIECE_BYTES as u64 + REQUEST_COST;
 
 /// Most cost of the requests of an export that count as one for the order, bytes: four of 4 KiB. Their answers mostly come together, so
-/// that the client asks for more with one call: with 32 exports of depth 8, a sixth more requests a second than one by one, and batches of
+/// that the client asks for more with one call: with 32 exports of depth 8, a sixth more requests a second than one by one, and bundles of
 /// all eight gain nothing more (fio on two emulated processors, under the instruction clock).
-const BATCH_COST: u64 = 4 * (FRAME_BYTES as u64 + REQUEST_COST);
+const BUNDLE_COST: u64 = 4 * (FRAME_BYTES as u64 + REQUEST_COST);
 
-// A WRITE that may be divided is a batch alone. With others in its batch, its export would stay the next one in the line, and no other
+// A WRITE that may be divided is a bundle alone. With others in its bundle, its export would stay the next one in the line, and no other
 // export would get a turn between the pieces.
-const _: () = assert!(BATCH_COST <= PIECE_BYTES as u64 + 2 * REQUEST_COST);
+const _: () = assert!(BUNDLE_COST <= PIECE_BYTES as u64 + 2 * REQUEST_COST);
 
 /// How far a request has come.
 pub enum Stage {
@@ -85,7 +85,7 @@ impl Ready {
         Self {
             arrived: VecDeque::new(),
             arrived_cost: 0,
-            line: Fair::in_batches(BATCH_COST),
+            line: Fair::in_bundles(BUNDLE_COST),
             left: 0,
             divided: None,
             gave_way: false,

@@ -4,14 +4,35 @@ use super::watched::{Flood, Watched, Watcher};
 use super::*;
 
 const EXPORTS: u32 = 4;
-/// Enough answers for many turns of the worker.
-const ANSWERS: usize = 4000;
+/// Answers to each export at least: enough for many turns of the worker.
+const ANSWERS: usize = 1000;
+/// Requests of all exports that are under way at the same time.
+const UNDER_WAY: usize = EXPORTS as usize * DEPTH as usize;
 
 /// Notes the export of each answer of a flood.
 struct Notes {
     export: u32,
-    answered: Arc<Mutex<Vec<u32>>>,
+    answered: Arc<Answered>,
     flood: Flood,
+}
+
+/// The exports of all answers, in order.
+#[derive(Default)]
+struct Answered {
+    order: Mutex<Vec<u32>>,
+    counts: [AtomicUsize; EXPORTS as usize],
+}
+
+impl Answered {
+    fn note(&self, export: u32) {
+        self.order.lock().unwrap().push(export);
+        self.counts[export as usize - 1].fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether every export has had its answers, however late its client began.
+    fn is_over(&self) -> bool {
+        self.counts.iter().all(|count| count.load(Ordering::Acquire) > ANSWERS)
+    }
 }
 
 impl Watcher for Notes {
@@ -22,18 +43,15 @@ impl Watcher for Notes {
         fixed: u32,
         result: Result<u32, &Failure>,
     ) -> squeue::Entry {
-        let mut answered = self.answered.lock().unwrap();
-        answered.push(self.export);
-        let is_over = answered.len() > ANSWERS;
-        drop(answered);
-        self.flood.answer(queue, (tag, fixed), result, is_over)
+        self.answered.note(self.export);
+        self.flood.answer(queue, (tag, fixed), result, self.answered.is_over())
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn exports_with_many_requests_each_get_several_answers_at_once_and_equal_parts() {
     let bench = Bench::sized(Engine::default(), Known::local(&[]), 160);
-    let answered = Arc::new(Mutex::new(Vec::new()));
+    let answered = Arc::new(Answered::default());
     let mut floods = Vec::new();
     for export in 1..=EXPORTS {
         let of_client = bench.export(export);
@@ -47,7 +65,7 @@ async fn exports_with_many_requests_each_get_several_answers_at_once_and_equal_p
         (0..DEPTH).for_each(|tag| flood.start(tag, Operation::Read, u64::from(tag) * 8, 8, vec![0; 4096]));
     }
     // Only answers that are not sent again may be waited for.
-    while answered.lock().unwrap().len() <= ANSWERS {
+    while !answered.is_over() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     for flood in &floods {
@@ -58,9 +76,10 @@ async fn exports_with_many_requests_each_get_several_answers_at_once_and_equal_p
     for flood in floods {
         flood.detach().await;
     }
-    let answered = std::mem::take(&mut *answered.lock().unwrap());
-    // Without the begin, when some exports have not begun yet, and the end.
-    let steady = &answered[ANSWERS / 4..ANSWERS];
+    let order = std::mem::take(&mut *answered.order.lock().unwrap());
+    // From the moment when all exports have begun to the moment when no request is sent again.
+    let begun = (1..=EXPORTS).filter_map(|export| order.iter().position(|answer| *answer == export)).max();
+    let steady = &order[begun.unwrap() + UNDER_WAY..order.len() - UNDER_WAY];
     let runs = steady.chunk_by(|a, b| a == b).count();
     assert!(runs * 2 < steady.len(), "{runs} runs of {} answers", steady.len());
     for export in 1..=EXPORTS {
