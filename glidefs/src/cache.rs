@@ -77,6 +77,7 @@ pub use self::volume::Volume;
 pub use self::volume::budget::{Budgets, Coming, Resource};
 pub use self::volume::budgeted::Content;
 pub use self::volume::budgeted::UsageFigures;
+pub use self::volume::cells::CellBytes;
 pub use self::volume::durability::{Bound, Durability, Pace, Triggers};
 pub use self::volume::error::IoError;
 pub use self::volume::extent::{Backing, Extent};

@@ -40,11 +40,16 @@ use crate::cache::log::table::{Place, Stability};
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 use crate::cache::verify::restore_asked;
+use crate::cache::volume::cells;
 
 /// Longest time between two steps.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Extents out of use that are forgotten in one step.
 const BURIED_EXTENTS: usize = 1 << 16;
+/// Free chunks of leaves that go back to the kernel each time, and the pause between two times: 4 MiB, so most of what is soon in use
+/// again stays.
+const RELEASED_CHUNKS: usize = 256;
+const RELEASE_PAUSE: Duration = Duration::from_millis(100);
 /// Pause between two tries of a write refused by the disk.
 const DISK_PAUSE: Duration = Duration::from_secs(1);
 
@@ -59,6 +64,8 @@ pub struct Keeper {
     footers_at: Duration,
     /// When to make the rest of damaged segments stable again in place, because there is no room to move the rest to.
     rescue_at: Duration,
+    /// When to give memory of leaves back to the kernel.
+    cells_at: Duration,
     barrier: Option<Barrier>,
     cleaner: Cleaner,
     preparer: Preparer,
@@ -87,6 +94,7 @@ impl Keeper {
             without_footer: Vec::new(),
             footers_at: Duration::ZERO,
             rescue_at: Duration::ZERO,
+            cells_at: Duration::ZERO,
             barrier: None,
             cleaner: Cleaner::default(),
             preparer: Preparer::default(),
@@ -134,6 +142,7 @@ impl Keeper {
         progress |= self.prepare();
         progress |= self.shared.bury_some(BURIED_EXTENTS);
         progress |= self.relief.step(&self.shared, BURIED_EXTENTS);
+        self.keep_cells();
         progress |= self.seal();
         progress |= self.free();
         let free = self.usable();
@@ -149,6 +158,15 @@ impl Keeper {
             return progress;
         }
         progress | self.checkpointer.step(&self.shared)
+    }
+
+    /// Nobody waits for this, so this is no progress.
+    fn keep_cells(&mut self) {
+        let now = self.shared.clock.now();
+        if now >= self.cells_at {
+            self.cells_at = now.saturating_add(RELEASE_PAUSE);
+            cells::keep(RELEASED_CHUNKS);
+        }
     }
 
     /// Gives every shard segments, first those no shard can do without. One segment at a time, shards in turns.
@@ -200,6 +218,7 @@ impl Keeper {
             progress = true;
             // A sync takes long: shards must not run dry during several in a row.
             self.prepare();
+            self.keep_cells();
         }
         self.write_footers();
         progress

@@ -9,6 +9,7 @@
 pub(super) mod appends;
 pub(in crate::cache) mod budget;
 pub(in crate::cache) mod budgeted;
+pub mod cells;
 mod cleaning;
 pub(super) mod crowding;
 pub(super) mod cuts;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::api::{ApiStats, wire};
-use crate::cache::{Cache, CacheStats, ShardStats};
+use crate::cache::{Cache, CacheStats, CellBytes, ShardStats};
 use crate::observe::io::WorkerStats;
 use crate::observe::memory::{Heap, Resident};
 use crate::observe::metrics::{Metric, Samples};
@@ -40,11 +40,13 @@ impl Holders {
         let resident = Resident::now()?;
         let on_heap = self.on_heap(&self.cache.stats(), self.router.memory_bytes());
         let named: u64 = on_heap.iter().map(|(_, bytes)| bytes).sum();
-        let (arenas, heap) = (self.arena_bytes(), Heap::now());
+        let (arenas, heap, cells) = (self.arena_bytes(), Heap::now(), CellBytes::now());
         let allocator = heap.map(|heap| {
+            // Leaves of indexes lie in cells, and all else on the heap.
+            let (used, free) = (heap.used + cells.used, heap.free + cells.free);
             // For the allocator, memory that went back to the kernel is still free.
-            let room = resident.all.saturating_sub(arenas + resident.files + heap.used);
-            [("heap_other", heap.used.saturating_sub(named)), ("heap_free", heap.free.min(room))]
+            let room = resident.all.saturating_sub(arenas + resident.files + used);
+            [("heap_other", used.saturating_sub(named)), ("heap_free", free.min(room))]
         });
         let categories = [("arenas", arenas), ("program", resident.files)].into_iter();
         let categories = categories.chain(on_heap).chain(allocator.into_iter().flatten());
@@ -73,7 +75,7 @@ impl Holders {
         self.workers.iter().map(|worker| worker.pool.arena_bytes.get()).sum()
     }
 
-    /// The categories that the allocator counts as in use.
+    /// The categories that the allocator and the cells of leaves count as in use.
     fn on_heap(&self, cache: &CacheStats, exports_bytes: u64) -> [Category; 8] {
         [
             ("index", cache.index_bytes.saturating_sub(cache.index_saved_bytes)),

@@ -17,7 +17,10 @@ mod look_up;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use allocator_api2::vec::Vec as CellVec;
+
 pub(in crate::cache) use self::look_up::Looks;
+use super::cells::Cells;
 use super::doubts::{Doubt, Doubts};
 use super::extent::{Backing, Extent};
 use super::index::Index;
@@ -288,7 +291,7 @@ impl Layers {
         limit: usize,
     ) -> Option<u64> {
         let (range, next) = beginning(range, [&self.clean], limit);
-        let mut found = Vec::new();
+        let mut found = CellVec::new_in(Cells);
         self.clean.parts(range, seq, number, |part| found.push(part));
         for part in found {
             self.clean.remove(table, part);
@@ -301,7 +304,7 @@ impl Layers {
     pub fn evict_from(&mut self, table: &SegmentTable, mark: Seq, from: u64, limit: usize) -> Option<u64> {
         let range = SectorRange::new(from, u64::MAX.saturating_sub(from))?;
         let (range, next) = beginning(range, [&self.clean], limit);
-        let mut found = Vec::new();
+        let mut found = CellVec::new_in(Cells);
         self.clean.lookup(range, |piece| {
             if piece.backing.is_some() && piece.seq <= mark {
                 found.push(piece.range);
@@ -446,7 +449,7 @@ fn beginning<'a>(
 
 /// Makes `copy` the place of those sectors of `layer` which come from the same write in segment `from`.
 fn relocate(layer: &mut Layer, table: &SegmentTable, copy: Extent, from: u32) {
-    let mut found = Vec::new();
+    let mut found = CellVec::new_in(Cells);
     layer.parts(copy.range, copy.seq, from, |part| found.push(part));
     for extent in found.into_iter().filter_map(|part| copy.part(part)) {
         layer.insert(table, extent);

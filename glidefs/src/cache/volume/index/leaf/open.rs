@@ -3,9 +3,11 @@
 //! Owns the memory layout: starts apart from the rest, so a search reads eight adjacent cache lines at most. Invariant: both arrays
 //! are equally long, and have room for as many.
 
-use super::Item;
+use allocator_api2::vec::Vec;
+
+use super::{Item, LEAF_ITEMS_MAX};
+use crate::cache::volume::cells::{CELL_BYTES_MAX, Cells, cell_bytes};
 use crate::cache::volume::extent::Backing;
-use crate::observe::memory::heap_bytes;
 use crate::units::Seq;
 
 /// Number of starts in a cache line.
@@ -26,10 +28,18 @@ impl Rest {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::cache::volume::index) struct Open {
-    starts: Vec<u64>,
-    rest: Vec<Rest>,
+    starts: Vec<u64, Cells>,
+    rest: Vec<Rest, Cells>,
+}
+
+const _: () = assert!(LEAF_ITEMS_MAX * size_of::<Rest>() <= CELL_BYTES_MAX, "the heap serves no leaf");
+
+impl Default for Open {
+    fn default() -> Self {
+        Self { starts: Vec::new_in(Cells), rest: Vec::new_in(Cells) }
+    }
 }
 
 impl Open {
@@ -50,8 +60,8 @@ impl Open {
 
     /// Memory of a leaf with room for `count` extents.
     pub(super) fn bytes_of(count: usize) -> usize {
-        heap_bytes(count.saturating_mul(size_of::<u64>()))
-            + heap_bytes(count.saturating_mul(size_of::<Rest>()))
+        cell_bytes(count.saturating_mul(size_of::<u64>()))
+            + cell_bytes(count.saturating_mul(size_of::<Rest>()))
     }
 
     pub(super) fn get(&self, at: usize) -> Option<Item> {

@@ -4,7 +4,10 @@
 //! the writes came in any order; an open leaf takes 32. Invariants: a packed leaf is not empty, and never changes; every extent is found
 //! by the place alone, without a look at the others; the block takes no more memory than an open leaf of the same extents.
 
+use allocator_api2::vec::Vec;
+
 use super::{Item, LEAF_ITEMS_MAX};
+use crate::cache::volume::cells::{CELL_BYTES_MAX, Cells, cell_bytes};
 use crate::cache::volume::extent::Backing;
 use crate::units::Seq;
 
@@ -28,6 +31,7 @@ const ITEM_BYTES_MAX: usize = 2 * 8 + 3 * 4 + 1;
 /// From so many extents on the widest numbers take no more memory than in an open leaf.
 pub(super) const ITEMS_MIN: usize = 24;
 const BYTES_MAX: usize = COLUMNS_AT + LEAF_ITEMS_MAX * ITEM_BYTES_MAX + WORD_BYTES;
+const _: () = assert!(BYTES_MAX <= CELL_BYTES_MAX, "the heap serves no leaf");
 
 const START: usize = 0;
 const SEQ: usize = 1;
@@ -74,7 +78,7 @@ fn low_mask(width: usize) -> u64 {
 }
 
 #[derive(Debug)]
-pub(in crate::cache::volume::index) struct Packed(Box<[u8]>);
+pub(in crate::cache::volume::index) struct Packed(Vec<u8, Cells>);
 
 /// A block that is made.
 struct Block<'a> {
@@ -136,16 +140,21 @@ impl Packed {
         block.add(NUMBER, |item| item.backing.number().into());
         block.add(SECTOR, sector_of);
         block.add(KIND, kind_of);
-        Some(Self(block.bytes[..block.end + WORD_BYTES].into()))
+        let used = &block.bytes[..block.end + WORD_BYTES];
+        let mut bytes = Vec::with_capacity_in(used.len(), Cells);
+        // `extend_from_slice` of this crate copies byte by byte.
+        bytes.resize(used.len(), 0);
+        bytes.copy_from_slice(used);
+        Some(Self(bytes))
     }
 
     pub(super) fn len(&self) -> usize {
         self.0.first().copied().unwrap_or(0).into()
     }
 
-    /// Memory of the block on the heap.
+    /// Memory that the block takes.
     pub(super) fn bytes(&self) -> usize {
-        crate::observe::memory::heap_bytes(self.0.len())
+        cell_bytes(self.0.len())
     }
 
     pub(super) fn view(&self) -> View<'_> {
