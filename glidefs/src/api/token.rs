@@ -314,6 +314,16 @@ mod tests {
         Token::load(path)
     }
 
+    /// Opens the gate at its end: a runtime waits for the reading thread, also where a test has failed.
+    struct Opens;
+
+    impl Drop for Opens {
+        fn drop(&mut self) {
+            *ANSWERS.lock().unwrap() = true;
+            CHANGED.notify_all();
+        }
+    }
+
     #[tokio::test]
     async fn a_file_system_that_does_not_answer_has_one_thread_and_lets_nobody_in_until_it_does() {
         let dir = tempfile::tempdir().unwrap();
@@ -322,15 +332,20 @@ mod tests {
         let mut file = TokenFile::open(&path).unwrap();
         (file.load, file.patience) = (hang, Duration::from_millis(20));
         tokio::time::sleep(REREAD_AFTER).await;
+        let gate = Opens;
+        let deadline = std::time::Instant::now() + Duration::from_mins(1);
         let ask = || file.is_carried_by(b"Bearer 0123456789abcdef");
-        for _ in 0..2 {
+        // A busy machine may take longer to start the thread than requests wait.
+        let mut rounds = 0;
+        while rounds < 2 || ASKED.load(SeqCst) == 0 {
+            assert!(std::time::Instant::now() < deadline, "nobody reads the file");
+            rounds += 1;
             let answers = futures_util::future::join_all((0..100).map(|_| ask())).await;
             assert!(answers.iter().all(|is_carried| !is_carried));
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(ASKED.load(SeqCst), 1);
-        *ANSWERS.lock().unwrap() = true;
-        CHANGED.notify_all();
-        let deadline = std::time::Instant::now() + Duration::from_mins(1);
+        drop(gate);
         while !ask().await {
             assert!(std::time::Instant::now() < deadline, "the token is refused for ever");
             tokio::time::sleep(Duration::from_millis(1)).await;
