@@ -30,7 +30,9 @@ cleanup() {
 		kill -TERM "$DAEMON_PID" 2>/dev/null || true
 		wait "$DAEMON_PID" 2>/dev/null || true
 	fi
-	if mountpoint -q "$WORK"; then umount "$WORK" || true; fi
+	# The kernel lets files of an ended io_uring go a while after the process.
+	local tries=60
+	while mountpoint -q "$WORK" && ! umount "$WORK" 2>/dev/null && [ $((tries -= 1)) -gt 0 ]; do sleep 0.5; done
 	rm -rf "$WORK"
 	exit "$status"
 }
