@@ -42,7 +42,7 @@ impl Holders {
         let named: u64 = on_heap.iter().map(|(_, bytes)| bytes).sum();
         let (arenas, heap, cells) = (self.arena_bytes(), Heap::now(), CellBytes::now());
         let allocator = heap.map(|heap| {
-            // Leaves of indexes lie in cells, and all else on the heap.
+            // The index is partly in cells, partly on the heap.
             let (used, free) = (heap.used + cells.used, heap.free + cells.free);
             // For the allocator, memory that went back to the kernel is still free.
             let room = resident.all.saturating_sub(arenas + resident.files + used);

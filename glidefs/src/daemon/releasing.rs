@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
+use crate::cache::CellBytes;
 use crate::observe::io::WorkerStats;
 use crate::observe::memory::{Resident, release_heap, release_program};
 use crate::worker::Worker;
@@ -18,15 +20,18 @@ use crate::worker::Worker;
 const PAUSE: Duration = Duration::from_secs(15);
 /// Time from one look at the load on the devices to the next.
 const LOOK_PAUSE: Duration = Duration::from_secs(5);
-/// Most requests of all devices between two looks that count as no load. A thousand idle guests make fewer.
+/// Most requests of all devices between two looks that count as no load. So 200 a second.
 const QUIET_REQUESTS_MAX: u64 = 1000;
-/// After so many looks in a row without a load, the load has ended. What a load needs comes back in the first milliseconds of the next.
+/// After so many looks in a row without a load, the load has ended.
 const QUIET_LOOKS: u32 = 2;
+/// Shortest time from one release to that after a load: what goes back has to return for the next load.
+const LOAD_PAUSE: Duration = Duration::from_mins(1);
 /// Memory beside the arenas of the workers from which on the heap is left alone: four thousand devices created at once take less.
-/// Nearly all memory that a batch leaves is in parts of the heap that threads of the API take memory from, and workers do not.
+/// Nearly all memory that a batch leaves is in parts of the heap that threads of the API take memory from, and workers do not. Extents
+/// do not lie on the heap, and do not count.
 const REST_BYTES_MAX: u64 = 128 << 20;
 
-/// The memory beside the arenas of the workers.
+/// Releases memory. Reads the figures of the workers.
 #[derive(Debug)]
 pub(super) struct Releasing(Vec<Arc<WorkerStats>>);
 
@@ -35,7 +40,7 @@ impl Releasing {
         Self(workers.iter().map(|worker| Arc::clone(worker.stats())).collect())
     }
 
-    /// Releases what the start, or a batch, alone needed.
+    /// Releases what the start, a batch, or a load alone needed.
     async fn release(&self) {
         let heap = self.may_release_heap();
         off_thread(move || {
@@ -48,10 +53,10 @@ impl Releasing {
     }
 
     /// Releases memory when the start has ended, which is now, whenever a batch has `ended`, and whenever a load has.
-    pub async fn after_start_and_batches(&self, ended: &Notify) {
+    pub async fn run(&self, ended: &Notify) {
         tokio::time::sleep(PAUSE).await;
         self.release().await;
-        let mut load = Load::new(self.requests());
+        let (mut load, mut released) = (Load::new(self.requests()), Instant::now());
         loop {
             let batch_ended = tokio::select! {
                 () = ended.notified() => true,
@@ -59,9 +64,12 @@ impl Releasing {
             };
             if batch_ended {
                 tokio::time::sleep(PAUSE).await;
+            } else {
+                load.look(self.requests());
             }
-            if load.has_ended(self.requests()) | batch_ended {
+            if batch_ended || load.has_ended() && released.elapsed() >= LOAD_PAUSE {
                 self.release().await;
+                (load, released) = (Load::new(self.requests()), Instant::now());
             }
         }
     }
@@ -72,16 +80,17 @@ impl Releasing {
     }
 
     fn may_release_heap(&self) -> bool {
-        let arenas = self.0.iter().map(|worker| worker.pool.arena_bytes.get()).sum();
-        Resident::now().is_some_and(|resident| is_small(resident, arenas))
+        let arenas: u64 = self.0.iter().map(|worker| worker.pool.arena_bytes.get()).sum();
+        let cells = CellBytes::now();
+        Resident::now().is_some_and(|resident| is_small(resident, arenas + cells.used + cells.free))
     }
 }
 
-/// The load on the devices, at the last look.
+/// The load on the devices since the last release, at the last look.
 #[derive(Debug)]
 struct Load {
     requests: u64,
-    /// Looks in a row without a load, since the last one with a load; `None` when the end of that load was told already.
+    /// Looks in a row without a load, after one with a load; `None` without any.
     quiet: Option<u32>,
 }
 
@@ -90,26 +99,25 @@ impl Load {
         Self { requests, quiet: None }
     }
 
-    /// Whether a load has ended by this look, at which devices have made so many `requests`. Tells each end once.
-    fn has_ended(&mut self, requests: u64) -> bool {
+    /// Takes note that the devices have made so many `requests` so far.
+    fn look(&mut self, requests: u64) {
         let more = requests.wrapping_sub(std::mem::replace(&mut self.requests, requests));
         if more > QUIET_REQUESTS_MAX {
             self.quiet = Some(0);
-            return false;
+        } else {
+            self.quiet = self.quiet.map(|quiet| quiet.saturating_add(1));
         }
-        let Some(quiet) = self.quiet.as_mut() else { return false };
-        *quiet += 1;
-        let has_ended = *quiet >= QUIET_LOOKS;
-        if has_ended {
-            self.quiet = None;
-        }
-        has_ended
+    }
+
+    /// Whether there was a load, and is none any more.
+    fn has_ended(&self) -> bool {
+        self.quiet.is_some_and(|quiet| quiet >= QUIET_LOOKS)
     }
 }
 
-/// Whether a walk through the free blocks of the heap is short, where the arenas of the workers have `arenas` bytes.
-fn is_small(resident: Resident, arenas: u64) -> bool {
-    resident.swapped == 0 && resident.all.saturating_sub(arenas) <= REST_BYTES_MAX
+/// Whether a walk through the free blocks of the heap is short, where arenas of workers and extents have `others` bytes.
+fn is_small(resident: Resident, others: u64) -> bool {
+    resident.swapped == 0 && resident.all.saturating_sub(others) <= REST_BYTES_MAX
 }
 
 /// On a thread for work that waits: the work takes the locks of the allocator.
@@ -123,15 +131,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_load_is_told_once_after_some_looks_without_one() {
+    fn a_load_has_ended_after_some_looks_without_one() {
         let (mut load, mut requests) = (Load::new(7), 7);
         let mut look = |more: u64| {
             requests += more;
-            load.has_ended(requests)
+            load.look(requests);
+            load.has_ended()
         };
         assert!(![0, 0, 10, 0].map(&mut look).contains(&true), "there was no load");
-        assert_eq!([5000, 1000, 999, 0, 0].map(&mut look), [false, false, true, false, false]);
-        assert_eq!([1001, 0, 1001, 0, 0, 0].map(&mut look), [false, false, false, false, true, false]);
+        assert_eq!([5000, 1000, 999, 0].map(&mut look), [false, false, true, true]);
+        assert_eq!([1001, 0, 1001, 0, 0, 0].map(&mut look), [false, false, false, false, true, true]);
     }
 
     #[test]

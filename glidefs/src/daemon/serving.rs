@@ -79,7 +79,7 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
                 reconcile_with_store(Arc::clone(&begin)).await;
             }
         };
-        tokio::join!(spread, reconcile, releasing.after_start_and_batches(&batch_ended));
+        tokio::join!(spread, reconcile, releasing.run(&batch_ended));
     });
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),

@@ -7,7 +7,7 @@ mod release;
 
 use std::fs;
 
-pub use self::release::{release_heap, release_program};
+pub use self::release::{page_bytes, release_heap, release_program};
 
 /// Bytes of a block of the heap besides the payload, and the unit of blocks: those of glibc on 64 bits.
 const BLOCK_HEAD_BYTES: usize = 8;

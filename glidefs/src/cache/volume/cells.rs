@@ -1,14 +1,15 @@
 //! The memory of the leaves of all indexes, and of short lists made with a volume's lock held: cells of a few sizes, in chunks.
 //!
 //! The heap of the C library is not for these: a call may join, sort or give back whatever was freed before, of any volume, which
-//! takes milliseconds. Here taking and freeing a cell take the same few steps, and the keeper asks the kernel for more address space
-//! before there is need, unless a start loads an index or the keeper waits for the disk. Owns which chunk gives a cell, and when free
-//! chunks go back to the kernel. Does not own the content of cells. Invariants: a chunk has cells of one size, and belongs to one
-//! shard while a cell of the chunk is in use; the locks here are held for a few steps, and the page faults of these.
+//! takes milliseconds. Here taking and freeing a cell take the same few steps. The keeper maps the next region of address space before
+//! the newest is used up; a thread maps one itself, holding the locks here, only where the keeper is late: while a start loads an
+//! index, or while the keeper waits for the disk. Owns which chunk gives a cell, and when free chunks go back to the kernel. Does not
+//! own the content of cells. Invariants: a chunk has cells of one size, and belongs to one shard while a cell of the chunk is in use;
+//! the locks here are held for a few steps otherwise, and for the page faults of these.
 //!
 //! A chunk with one cell in use stays in memory, and serves its size only. So memory that is not in use any more may stay (`heap_free`
-//! of the memory by category): for each size of cells at most the chunks for the most cells of this size that were ever in use in a
-//! shard. The worst load known is an index loaded from a checkpoint, in packed leaves of many sizes, most of which are opened by writes
+//! of the memory by category): for each size and shard at most the chunks that the largest number of cells of that size ever in use at
+//! once fills. The worst load known is an index loaded from a checkpoint, in packed leaves of many sizes, most of which are opened by writes
 //! in random order: by a model with 10,000,000 extents, 27 % more than what the index counts, and 6 % once all are open (glibc: 13 % and
 //! 14 %; with chunks of 64 KiB 37 %).
 
@@ -31,13 +32,14 @@ const UNIT_BYTES: usize = 64;
 /// Largest cell: more than the largest array of a leaf. What is larger lies on the heap.
 pub(super) const CELL_BYTES_MAX: usize = 4096;
 const SIZES: usize = CELL_BYTES_MAX / UNIT_BYTES;
-/// Threads take cells from shards in turns, so workers seldom wait for one another. A cell goes back to where it is from.
+/// Each thread takes cells from one shard, assigned in turn at the thread's first cell, so that workers seldom wait for one another. A
+/// cell goes back to its own chunk, whichever thread frees the cell.
 const SHARDS: usize = 8;
 /// Free chunks kept for the next use: 256 KiB.
 const KEPT_CHUNKS: usize = 16;
 
 static POOL: Pool = Pool::new(map_region);
-/// The number of threads with a shard.
+/// Threads that ever took a cell.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -65,8 +67,8 @@ impl CellBytes {
     }
 }
 
-/// Gives back to the kernel up to `chunks` free chunks, but for a few, and maps the next region before the newest is used up. Asks the
-/// kernel once for each, while nobody who takes or frees a cell waits.
+/// Gives back to the kernel up to `chunks` free chunks, but for a few, and maps the next region before the newest is used up. No lock of
+/// a shard or of the spare chunks is held during the calls of the kernel.
 pub(in crate::cache) fn keep(chunks: usize) {
     POOL.release_some(chunks);
     POOL.map_ahead();
@@ -103,13 +105,14 @@ fn is_cell(layout: Layout) -> bool {
     (1..=CELL_BYTES_MAX).contains(&layout.size()) && layout.align() <= UNIT_BYTES
 }
 
-/// The chunks of all shards, and those of none.
+/// The chunks of all shards, and those of none. Order of locks: a volume's, a shard's, `spare`; or `mapper`, `spare`. Nobody holds two
+/// shards.
 #[derive(Debug)]
 struct Pool {
     shards: [Mutex<Shard>; SHARDS],
     spare: Mutex<Spare>,
     map: MapRegion,
-    /// Held by the one that maps a region ahead.
+    /// Held while a region is mapped ahead: two callers must not map one each.
     mapper: Mutex<()>,
     /// Bytes of the pages touched in all chunks since these came from the kernel.
     touched_bytes: AtomicU64,
@@ -192,6 +195,7 @@ impl Pool {
                 if first.is_some_and(|first| std::ptr::eq(first, chunk)) {
                     *first = next;
                 }
+                // No cell is in use, and the chunk is in no list.
                 self.spare.lock_whole().give(chunk);
             }
         }
@@ -203,7 +207,8 @@ impl Pool {
             // SAFETY: the chunk was spare, so nobody else has the chunk, and no cell is in use.
             let released_bytes = unsafe { chunk.release() };
             self.touched_bytes.fetch_sub(released_bytes, Ordering::Relaxed);
-            self.spare.lock_whole().give_released(chunk);
+            // SAFETY: the chunk is this thread's, as above, and in no list.
+            unsafe { self.spare.lock_whole().give_released(chunk) };
         }
     }
 
@@ -214,7 +219,8 @@ impl Pool {
         }
         // Without memory for a region, the next cell that needs one asks again.
         if let Some(region) = (self.map)() {
-            self.spare.lock_whole().give_region(region);
+            // SAFETY: the region is new.
+            unsafe { self.spare.lock_whole().give_region(region) };
         }
     }
 

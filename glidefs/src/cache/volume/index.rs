@@ -142,7 +142,7 @@ impl Index {
     }
 
     /// Memory of the extents, kept as a sum, and counted as if no leaf were packed: a write that replaces an extent then takes no
-    /// memory which is not counted, but for cells out of use (`cells`).
+    /// memory which is not counted, besides free cells that stay in memory (head of `cells`).
     pub fn bytes(&self) -> u64 {
         self.extents.bytes() as u64
     }

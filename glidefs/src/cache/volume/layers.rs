@@ -20,14 +20,18 @@ use std::time::Duration;
 use allocator_api2::vec::Vec as CellVec;
 
 pub(in crate::cache) use self::look_up::Looks;
-use super::cells::Cells;
+use super::cells::{CELL_BYTES_MAX, Cells};
 use super::doubts::{Doubt, Doubts};
 use super::extent::{Backing, Extent};
+use super::hold::EXTENTS_MAX;
 use super::index::Index;
 use super::layer::{Dead, Layer};
 use super::ranks::Ranks;
 use crate::cache::log::table::SegmentTable;
 use crate::units::{SectorRange, Seq};
+
+const _: () =
+    assert!(EXTENTS_MAX * size_of::<SectorRange>() <= CELL_BYTES_MAX, "lists made under a lock lie in cells");
 
 /// How far a volume's history had come when the marks were last written down. Recovery starts from the marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

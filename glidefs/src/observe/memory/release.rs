@@ -81,7 +81,8 @@ fn pages(base: u64, header: &libc::Elf64_Phdr, page_bytes: usize) -> Option<(usi
     Some((start, end.checked_sub(start).filter(|len| *len > 0)?))
 }
 
-fn page_bytes() -> usize {
+/// Size of the kernel's pages, bytes.
+pub fn page_bytes() -> usize {
     // SAFETY: the call takes no pointers.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(1 << 16)
 }

@@ -15,6 +15,8 @@ use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::observe::memory::page_bytes;
+
 /// Small, so that a chunk runs empty soon when its cells are freed in random order: see the bound in the head of `cells`.
 pub(super) const CHUNK_BYTES: usize = 16 << 10;
 const REGION_BYTES: usize = 16 << 20;
@@ -32,23 +34,22 @@ const NONE: u32 = u32::MAX;
 
 const _: () = assert!(size_of::<Chunk>() <= DESCRIPTION_BYTES && align_of::<Chunk>() <= DESCRIPTION_BYTES);
 
-/// Maps a region, aligned to its size, whose pages are zero. `None` when the kernel has no memory.
+/// Maps a region of memory that can be written, aligned to its size, which nobody else has and which is never unmapped. `None` when the
+/// kernel has no memory.
 pub(super) type MapRegion = fn() -> Option<NonNull<u8>>;
 
 /// The description of a chunk.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    /// Start of the cells, from the mapping of the region.
+    /// The first cell; a pointer that may be used for the whole region.
     cells: NonNull<u8>,
-    /// The shard's number. Set while no cell is in use.
+    /// The shard's number. Changes only while no cell is in use.
     shard: AtomicUsize,
     state: UnsafeCell<State>,
 }
 
 // SAFETY: the state is touched by unsafe functions only, the callers of which promise to be the only ones.
 unsafe impl Sync for Chunk {}
-// SAFETY: as above; the cells do not depend on a thread.
-unsafe impl Send for Chunk {}
 
 #[derive(Debug)]
 struct State {
@@ -65,8 +66,8 @@ struct State {
     next: Option<&'static Chunk>,
 }
 
-/// To *hold* a chunk is to be the only one that touches the states of the chunk and of all chunks linked with the chunk: as who has the
-/// lock of the shard with the chunk, or has taken the chunk from the spare ones.
+/// A thread *holds* a chunk while the thread alone may touch the states of the chunk and of all chunks linked with the chunk: with the
+/// lock of the chunk's shard or of [`Spare`] held, or after taking the chunk from [`Spare`].
 impl Chunk {
     /// The chunk of a cell.
     ///
@@ -223,7 +224,11 @@ impl Chunk {
         // SAFETY: the caller holds the chunk.
         let state = unsafe { self.state() };
         debug_assert_eq!(state.used, 0, "a spare chunk has no cell in use");
-        // SAFETY: the bytes are a part of a mapping of this module, and nobody uses any of the bytes: the next use begins afresh.
+        // The kernel would release whole pages, with the beginning of the next chunks.
+        if !CHUNK_BYTES.is_multiple_of(page_bytes()) {
+            return 0;
+        }
+        // SAFETY: the bytes are whole pages, and a part of a mapping of this module, and nobody uses any of the bytes: the next use begins afresh.
         let result = unsafe { libc::madvise(self.cells.as_ptr().cast(), CHUNK_BYTES, libc::MADV_DONTNEED) };
         // A refusal, as for locked memory, changes nothing.
         if result == 0 { std::mem::take(&mut state.touched).into() } else { 0 }
@@ -274,14 +279,22 @@ impl Spare {
         Self::pop(&mut self.touched)
     }
 
-    /// Takes a chunk from the caller, who has no cell of the chunk.
-    pub fn give(&mut self, chunk: &'static Chunk) {
+    /// Takes a chunk from the caller.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the chunk, which is in no list and has no cell in use, and does not use the chunk any more.
+    pub unsafe fn give(&mut self, chunk: &'static Chunk) {
         self.touched_count += 1;
         Self::push(&mut self.touched, chunk);
     }
 
     /// As [`Self::give`], of a chunk which was given back to the kernel.
-    pub fn give_released(&mut self, chunk: &'static Chunk) {
+    ///
+    /// # Safety
+    ///
+    /// As of [`Self::give`].
+    pub unsafe fn give_released(&mut self, chunk: &'static Chunk) {
         Self::push(&mut self.released, chunk);
     }
 
@@ -304,7 +317,11 @@ impl Spare {
     }
 
     /// Takes a region that was asked for with [`Self::wants_region`].
-    pub fn give_region(&mut self, region: NonNull<u8>) {
+    ///
+    /// # Safety
+    ///
+    /// The region is from a [`MapRegion`], and given once.
+    pub unsafe fn give_region(&mut self, region: NonNull<u8>) {
         self.ahead = Some(region);
     }
 

@@ -3,8 +3,8 @@
 //! A leaf is *packed* when the extents of a start come in ascending order, and *open* from the first change of the leaf on. Owns which
 //! of the two a leaf is. Does not own the memory layouts (`open`, `packed`), or which extents belong in which leaf. Invariants: starts
 //! ascend strictly; the form of a leaf shows in nothing but time and memory; a packed leaf counts as an open one
-//! with the same extents, which takes no less memory: so a write that replaces an extent takes no memory which is not counted, but for
-//! what the block's cell keeps (`cells`).
+//! with the same extents, which takes no less memory: so a write that replaces an extent takes no memory which is not counted, besides
+//! free cells that stay in memory (head of `cells`).
 
 mod open;
 mod packed;

@@ -3,8 +3,11 @@
 //! Owns the steps in the layers. Does not own whether the store has the content (`writeback/unnoted`). Invariant: no reader finds
 //! older content in the place of content left to the store: clean content goes first, and a sector leaves all dirty layers at once.
 
+use allocator_api2::vec::Vec as CellVec;
+
 use super::{Layers, beginning};
 use crate::cache::log::table::SegmentTable;
+use crate::cache::volume::cells::Cells;
 use crate::units::{SectorRange, Seq};
 
 impl Layers {
@@ -17,7 +20,7 @@ impl Layers {
         let range = SectorRange::new(from, u64::MAX.saturating_sub(from))?;
         let dirty = frozen.iter().map(|cut| &cut.index).chain([&*active]);
         let (range, next) = beginning(range, dirty, share);
-        let mut found = Vec::new();
+        let mut found = CellVec::new_in(Cells);
         for layer in frozen.iter_mut().map(|cut| &mut cut.index).chain([active]) {
             layer.lookup(range, |piece| {
                 if piece.backing.is_some() && piece.seq <= mark {

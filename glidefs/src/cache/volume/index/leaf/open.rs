@@ -34,7 +34,8 @@ pub(in crate::cache::volume::index) struct Open {
     rest: Vec<Rest, Cells>,
 }
 
-const _: () = assert!(LEAF_ITEMS_MAX * size_of::<Rest>() <= CELL_BYTES_MAX, "the heap serves no leaf");
+// A full leaf has room for some more.
+const _: () = assert!(2 * LEAF_ITEMS_MAX * size_of::<Rest>() <= CELL_BYTES_MAX, "the heap serves no leaf");
 
 impl Default for Open {
     fn default() -> Self {
