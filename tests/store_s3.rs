@@ -253,7 +253,7 @@ async fn a_store_that_cannot_be_reached_is_given_up_within_the_budget() {
     // On port 9 nobody listens, or a service which discards.
     set(&mut variables, "AWS_ENDPOINT_URL", "http://127.0.0.1:9");
     let backend = Backend::connect(&place(), &variables, true).unwrap();
-    let retry = RetryPolicy { time_budget: Duration::from_secs(2), ..RetryPolicy::default() };
+    let retry = RetryPolicy { time_budget: Duration::from_secs(10), ..RetryPolicy::default() };
     let options = StoreOptions { retry, ..StoreOptions::default() };
     let error = Store::open(backend, WRITE, options).await.unwrap_err();
     let StoreError::Unreachable { tries, .. } = &error else { panic!("{error:?}") };

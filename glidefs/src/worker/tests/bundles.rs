@@ -61,9 +61,12 @@ async fn exports_with_many_requests_each_get_several_answers_at_once_and_equal_p
         });
         floods.push(client.await.unwrap());
     }
+    // The worker waits at its first answer until all requests are there: so all exports have as many from the beginning.
+    let none_answered = answered.order.lock().unwrap();
     for flood in &mut floods {
         (0..DEPTH).for_each(|tag| flood.start(tag, Operation::Read, u64::from(tag) * 8, 8, vec![0; 4096]));
     }
+    drop(none_answered);
     // Only answers that are not sent again may be waited for.
     while !answered.is_over() {
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -20,11 +20,13 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 pub(super) fn wait_for_lock(file: &File) -> io::Result<bool> {
     let began = Instant::now();
     loop {
+        // Before the try: a lock let go within the patience is taken, however late this thread looks.
+        let waited = began.elapsed();
         match file.try_lock() {
             Ok(()) => return Ok(true),
             Err(TryLockError::WouldBlock) => {
                 let patience = if owner_lives(file) { FORK_PATIENCE } else { LOCK_PATIENCE };
-                if began.elapsed() > patience {
+                if waited > patience {
                     return Ok(false);
                 }
                 std::thread::sleep(LOCK_PAUSE);

@@ -331,6 +331,7 @@ fn a_write_let_go_on_while_data_is_unreadable_takes_no_promise_of_another_write_
 #[test]
 fn while_data_is_unreadable_the_index_may_become_twice_as_large() {
     let mut host = Host::new(memory(), 1, false);
+    host.write_back_when_asked();
     host.write(range(0, 8), Some(&bytes_of(1, 0).repeat(8))).unwrap();
     let volume = host.volume();
     let bytes = volume.claim(Resource::Index).bytes;

@@ -7,6 +7,8 @@ use crate::store::faulty::{Fault, FaultyStore, InMemory};
 fn a_flush_that_is_to_survive_the_host_returns_when_the_store_has_everything() {
     let objects = Arc::new(InMemory::new());
     let mut host = Host::new(Backend::over(objects.clone(), true), 1, false);
+    // So few packs need no merge, which would find the other host before the FLUSH does.
+    host.write_back_when_asked();
     host.volume().set_durability(Durability::Store);
     let mut model = Model::new(3);
     for round in 0..5 {
@@ -76,6 +78,8 @@ fn a_flush_that_waits_for_a_store_without_an_answer_ends_with_the_wait_of_the_ex
         let faults = crate::store::faulty::Faults::new(1);
         let store = FaultyStore::new(Arc::new(InMemory::new()), Arc::clone(&faults));
         let mut host = Host::new(Backend::over(Arc::new(store), true), 1, false);
+        // Nobody but the FLUSH asks for the store.
+        host.write_back_when_asked();
         let volume = host.volume();
         volume.set_durability(Durability::Store);
         faults.set(Fault::Stall, 1000);

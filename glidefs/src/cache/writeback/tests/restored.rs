@@ -65,9 +65,13 @@ fn a_restored_directory_is_refused_and_nothing_is_lost() {
         let mut model = Model::new(5);
         (0..400).for_each(|_| model.write(&mut host));
         host.write_back().unwrap();
+        // The backup has data that is not in the store.
+        let usual = host.triggers;
+        host.write_back_when_asked();
         (0..30).for_each(|_| model.write(&mut host));
         host.stop();
         let backup = Backup::of(&host);
+        host.triggers = usual;
         host.start();
         (0..1500).for_each(|_| model.write(&mut host));
         host.write_back().unwrap();

@@ -71,7 +71,7 @@ fn what_no_waiting_would_mend_is_an_error_at_once() {
 #[test]
 fn an_export_may_say_how_long_its_reads_wait() {
     let (mut host, faults) = cold(3, false);
-    host.volume().set_on_unreachable(OnUnreachable::FailAfter(Duration::from_millis(1500)));
+    host.volume().set_on_unreachable(OnUnreachable::FailAfter(Duration::from_secs(4)));
     faults.set(Fault::Refused, 1000);
     let read = read_of(&mut host, 0);
     assert_eq!(end(&host, read), Err(IoError::Store));
