@@ -303,7 +303,8 @@ impl Host {
             on_unreachable_default: crate::cache::OnUnreachable::Wait,
             parallel_max: 8,
             serve_unconfirmed: world.serves_unconfirmed,
-            confirm_patience: Duration::from_millis(300),
+            // Long enough for a thread that stands still, as tests with a store that answers rely on the answer.
+            confirm_patience: Duration::from_secs(1),
             boot_id: format!("boot {}", self.boots),
         };
         let devices = Arc::clone(&self.kernel) as Arc<dyn Devices>;
