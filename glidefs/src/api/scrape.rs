@@ -241,6 +241,8 @@ mod tests {
         }
         release.send(()).unwrap();
         release.send(()).unwrap();
+        // A third text is an error, and not waited for.
+        drop(release);
         for text in all {
             assert_eq!(text.await.unwrap(), "text");
         }

@@ -65,8 +65,9 @@ start_cache_disk() {
 		--filter=cache file "$RUN_DIR/cache.raw" cache=writeback cache-min-block-size=4096 \
 		>"$RUN_DIR/cache.log" 2>&1
 	NBDKIT_PID=$STARTED
-	for ((waited = 0; waited < 50; waited++)); do
+	for ((waited = 0; waited < 600; waited++)); do
 		[ ! -S "$RUN_DIR/cache.sock" ] || return 0
+		kill -0 "$NBDKIT_PID" 2>/dev/null || break
 		sleep 0.1
 	done
 	die "nbdkit did not start: $(cat "$RUN_DIR/cache.log")"
