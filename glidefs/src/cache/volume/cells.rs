@@ -29,7 +29,7 @@ use crate::locks::MutexExt;
 
 /// Sizes of cells are multiples of this, and cells are aligned to as much.
 const UNIT_BYTES: usize = 64;
-/// Largest cell: more than the largest array of a leaf. What is larger lies on the heap.
+/// Largest cell: room for the largest array of a leaf, and for a list of what is evicted with one hold. What is larger lies on the heap.
 pub(super) const CELL_BYTES_MAX: usize = 4096;
 const SIZES: usize = CELL_BYTES_MAX / UNIT_BYTES;
 /// Each thread takes cells from one shard, assigned in turn at the thread's first cell, so that workers seldom wait for one another. A

@@ -228,7 +228,8 @@ impl Chunk {
         if !CHUNK_BYTES.is_multiple_of(page_bytes()) {
             return 0;
         }
-        // SAFETY: the bytes are whole pages, and a part of a mapping of this module, and nobody uses any of the bytes: the next use begins afresh.
+        // SAFETY: the bytes are whole pages of a mapping of this module, and nobody uses any of the bytes: the next use begins
+        // afresh.
         let result = unsafe { libc::madvise(self.cells.as_ptr().cast(), CHUNK_BYTES, libc::MADV_DONTNEED) };
         // A refusal, as for locked memory, changes nothing.
         if result == 0 { std::mem::take(&mut state.touched).into() } else { 0 }
