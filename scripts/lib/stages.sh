@@ -73,8 +73,8 @@ stage_lints() {
 stage_deny() { check_dependencies; }
 stage_release() { build_release; }
 stage_unit() {
-	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-200} cargo test --locked --workspace
-	cargo test --locked --lib --features plots -- plots picture
+	# Pictures need the feature; that a program without says so is seen in the stage bad-input.
+	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-200} cargo test --locked --workspace --features plots
 }
 stage_fuzz() { scripts/fuzz; }
 
@@ -104,7 +104,8 @@ stage_bad_input() { in_vm --kernel trixie --timeout 600 -- scripts/bad-input; }
 stage_fio_verify_bookworm() { in_vm --kernel bookworm --timeout 600 -- scripts/fio-verify random; }
 stage_numa() {
 	local test
-	test=$(cargo test --locked --test numa --no-run --message-format=json | jq -r 'select(.executable != null and .target.name == "numa").executable')
+	# With the features of the stage unit, so that nothing is compiled anew.
+	test=$(cargo test --locked --workspace --features plots --test numa --no-run --message-format=json | jq -r 'select(.executable != null and .target.name == "numa").executable')
 	GLIDEFS_TEST_NUMA=1 scripts/vm exec --cpus 4 --numa 2 --timeout 300 -- "$test"
 }
 stage_density() { in_vm --timeout 600 -- scripts/density 65 60 --busy 8 --seconds 1; }

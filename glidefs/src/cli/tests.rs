@@ -94,14 +94,6 @@ fn what_is_measured_is_listed_with_commas() {
     }
 }
 
-#[cfg(not(feature = "plots"))]
-#[test]
-fn a_program_without_plots_says_how_to_build_one_that_draws() {
-    let refused = parse("glidefs bench file --plot x.svg").unwrap_err();
-    assert_eq!(refused.exit_code(), 2);
-    assert!(refused.to_string().contains("cargo build --release --features plots"), "{refused}");
-}
-
 #[cfg(feature = "plots")]
 #[test]
 fn a_program_with_plots_draws_one() {
