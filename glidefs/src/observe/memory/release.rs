@@ -1,7 +1,7 @@
 //! Memory that goes back to the kernel: free memory of the heap, and pages of the program.
 //!
-//! Owns which pages of the program can be released: those of segments that nobody can write to, so that each page comes back from the
-//! file as it was. Does not own when (`daemon/releasing`).
+//! Owns which pages of the program can be released: those of segments that nobody writes to, of the program and its libraries, so that
+//! each page comes back from the file as it was. Does not own when (`daemon/releasing`).
 
 use std::ffi::c_void;
 use std::fs;
@@ -18,26 +18,27 @@ pub fn release_heap() {
     };
 }
 
-/// Releases the pages of the program: most were in use for the start, or for a batch of requests, alone. A page comes back at the next
-/// use, together with its neighbours: from the page cache, where the page stays until the kernel needs the memory, and where the kernel
-/// notes that the page was in use. A segment that a debugger or a probe has written into is left alone.
+/// Releases the pages of the program and of its libraries: most were in use for the start, or for a batch of requests, alone. A page comes
+/// back at the next use, together with its neighbours: from the page cache, where the page stays until the kernel needs the memory, and
+/// where the kernel notes that the page was in use. A segment that somebody has written into is left alone: a debugger or a probe, or
+/// the loader in a library with relocations there.
 pub fn release_program() {
     let mut segments: Vec<(usize, usize)> = Vec::new();
     // SAFETY: the callback gets the address of `segments`, which outlives the call, and unwinds never.
-    unsafe { libc::dl_iterate_phdr(Some(of_program), (&raw mut segments).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(of_object), (&raw mut segments).cast()) };
     // The kernel counts pages written into.
     let Ok(mappings) = fs::read_to_string("/proc/self/smaps") else { return };
-    for (start, len) in segments.into_iter().filter(|(start, _)| is_as_in_the_file(&mappings, *start)) {
-        // SAFETY: the pages are a private mapping of the program's file that never was writable, so none differs from the file: the
-        // program is built without relocations in such segments. Reading one gives the same bytes again. A refusal, as for locked
-        // memory, changes nothing.
+    for (start, len) in segments.into_iter().filter(|(start, len)| is_as_in_the_file(&mappings, *start, *len))
+    {
+        // SAFETY: the pages are of one private mapping of a file which has no page that differs from the file, and no code of ours writes
+        // into such segments. Reading one gives the same bytes again. A refusal, as for locked memory, changes nothing.
         unsafe { libc::madvise(ptr::with_exposed_provenance_mut(start), len, libc::MADV_DONTNEED) };
     }
 }
 
-/// The callback for the first object, which is the program. Returns 1: libraries are left alone, as a library may have been changed
-/// where it lies when it was loaded. `data` is the address of the list that gets the segments.
-unsafe extern "C" fn of_program(
+/// The callback for the program and for each library. Returns 0, which asks for the next. `data` is the address of the list that gets the
+/// segments.
+unsafe extern "C" fn of_object(
     object: *mut libc::dl_phdr_info,
     _size: libc::size_t,
     data: *mut c_void,
@@ -45,24 +46,28 @@ unsafe extern "C" fn of_program(
     // SAFETY: the loader gives the callback a valid description of the object.
     let object = unsafe { &*object };
     if object.dlpi_phdr.is_null() {
-        return 1;
+        return 0;
     }
     // SAFETY: so many headers of a loaded object are there, and nobody writes to them.
     let headers = unsafe { slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum)) };
     // SAFETY: the caller of the loader gave the address of such a list, and does not use it meanwhile.
     let segments = unsafe { &mut *data.cast::<Vec<(usize, usize)>>() };
     segments.extend(headers.iter().filter_map(|header| pages(object.dlpi_addr, header, page_bytes())));
-    1
+    0
 }
 
-/// Whether all pages of the mapping with the address `at` are those of a file, by the text of `/proc/self/smaps`.
-fn is_as_in_the_file(mappings: &str, at: usize) -> bool {
-    let holds_address = |line: &str| {
-        let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+/// Whether the `len` bytes at the address `at` lie in one private mapping of a file, and all pages of the mapping are those of the file, by
+/// the text of `/proc/self/smaps`. The kernel's own object in a process is of no file.
+fn is_as_in_the_file(mappings: &str, at: usize, len: usize) -> bool {
+    let holds_all = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
         let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16));
-        Some((start.ok()?..end.ok()?).contains(&at))
+        let (permissions, inode) = (fields.next()?, fields.nth(2)?);
+        let holds = start.ok()? <= at && at.checked_add(len)? <= end.ok()?;
+        Some(holds && permissions.ends_with('p') && inode != "0")
     };
-    let mut lines = mappings.lines().skip_while(|line| holds_address(line) != Some(true));
+    let mut lines = mappings.lines().skip_while(|line| holds_all(line) != Some(true));
     lines
         .find_map(|line| line.strip_prefix("Anonymous:"))
         .is_some_and(|bytes| bytes.split_whitespace().next() == Some("0"))
@@ -120,11 +125,53 @@ mod tests {
     #[test]
     fn a_mapping_with_a_page_that_was_written_into_is_not_as_in_the_file() {
         let mappings = "1000-3000 r-xp 00000000 fe:00 7 /bin/x\nRss: 8 kB\nAnonymous: 0 kB\nVmFlags: rd ex\n\
-            3000-5000 r-xp 00000000 fe:00 7 /bin/x\nRss: 8 kB\nAnonymous: 4 kB\nVmFlags: rd ex\n";
-        let is = |at| is_as_in_the_file(mappings, at);
-        assert!(is(0x1000) && is(0x2fff));
-        assert!(!is(0x3000) && !is(0x4fff), "a page was written into");
-        assert!(!is(0x5000) && !is(0xfff), "no such mapping");
-        assert!(!is_as_in_the_file("1000-3000 r-xp 0 fe:00 7 /bin/x\nRss: 8 kB\n", 0x1000), "no figure");
+            3000-5000 r-xp 00000000 fe:00 7 /bin/x\nRss: 8 kB\nAnonymous: 4 kB\nVmFlags: rd ex\n\
+            7000-8000 r-xp 00000000 00:00 0 [vdso]\nRss: 4 kB\nAnonymous: 0 kB\nVmFlags: rd ex\n\
+            8000-9000 r--s 00000000 fe:00 8 /x\nRss: 4 kB\nAnonymous: 0 kB\nVmFlags: rd sh\n";
+        let is = |at, len| is_as_in_the_file(mappings, at, len);
+        assert!(is(0x1000, 0x2000) && is(0x2000, 0x1000));
+        assert!(!is(0x3000, 0x1000) && !is(0x4000, 0x1000), "a page was written into");
+        assert!(!is(0x2000, 0x2000), "beyond the mapping");
+        assert!(!is(0x5000, 0x1000) && !is(0, 0x1000), "no such mapping");
+        assert!(!is(0x7000, 0x1000), "of no file");
+        assert!(!is(0x8000, 0x1000), "shared");
+        assert!(
+            !is_as_in_the_file("1000-3000 r-xp 0 fe:00 7 /bin/x\nRss: 8 kB\n", 0x1000, 0x1000),
+            "no figure"
+        );
+    }
+
+    /// KiB of the mapping with the address `at` that are in memory.
+    fn resident_kib(at: usize) -> usize {
+        let mappings = fs::read_to_string("/proc/self/smaps").unwrap();
+        let starts_at = format!("{at:x}-");
+        let mut lines = mappings.lines().skip_while(|line| !line.starts_with(&starts_at));
+        lines
+            .find_map(|line| line.strip_prefix("Rss:"))
+            .unwrap()
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .unwrap()
+    }
+
+    #[test]
+    fn what_is_released_of_the_program_and_its_libraries_goes_and_comes_back_as_it_was() {
+        let mut segments: Vec<(usize, usize)> = Vec::new();
+        // SAFETY: as in `release_program`.
+        unsafe { libc::dl_iterate_phdr(Some(of_object), (&raw mut segments).cast()) };
+        let mappings = fs::read_to_string("/proc/self/smaps").unwrap();
+        let of_libc = libc::getpid as *const () as usize;
+        let with_libc = segments.iter().find(|(start, len)| (*start..start + len).contains(&of_libc));
+        let (start, len) = *with_libc.expect("the C library is among the objects");
+        assert!(is_as_in_the_file(&mappings, start, len), "{mappings}");
+        // SAFETY: the segment is mapped, and readable as all code is.
+        let hash =
+            || blake3::hash(unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(start), len) });
+        let before = hash();
+        assert!(resident_kib(start) >= len / 1024, "all pages were read");
+        release_program();
+        assert!(resident_kib(start) < len / 1024, "pages went");
+        assert_eq!(hash(), before);
     }
 }
