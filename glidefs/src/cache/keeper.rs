@@ -5,6 +5,7 @@
 //! anywhere before the segment's last extent was replaced is stable; otherwise a power cut could lose both the old copy and the
 //! new copy of data covered by a FLUSH.
 
+mod barrier;
 mod checkpoint;
 mod cleaner;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use self::barrier::Barrier;
 pub use self::checkpoint::CheckpointPace;
 use self::checkpoint::Checkpointer;
 use self::cleaner::Cleaner;
@@ -36,7 +38,7 @@ use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::scan::{self, Identity};
 use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
-use crate::cache::log::table::{Place, Stability};
+use crate::cache::log::table::Stability;
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 use crate::cache::verify::restore_asked;
@@ -74,13 +76,6 @@ pub struct Keeper {
     /// The index of the shard which is next to get a segment: the one behind the shard asked last.
     turn: usize,
     stuck: bool,
-}
-
-/// Segments nobody needs, and the places to become stable before the segments may be used again.
-#[derive(Debug)]
-struct Barrier {
-    unneeded: Vec<u32>,
-    needs: Vec<Place>,
 }
 
 impl Keeper {
@@ -236,8 +231,9 @@ impl Keeper {
 
     /// Frees the segments nobody needs, as soon as the data that replaced theirs is stable.
     fn free(&mut self) -> bool {
-        let Some(mut barrier) = self.barrier.take().or_else(|| self.raise_barrier()) else { return false };
         let shared = &self.shared;
+        let raised = self.barrier.take().or_else(|| Barrier::raise(&shared.table));
+        let Some(mut barrier) = raised else { return false };
         let mut failed = false;
         barrier.needs.retain(|place| match place.stability(&shared.table) {
             Stability::Stable => false,
@@ -267,38 +263,6 @@ impl Keeper {
             progress |= release(shared, number);
         }
         progress
-    }
-
-    fn raise_barrier(&self) -> Option<Barrier> {
-        let table = &self.shared.table;
-        let done = |info: &SegmentInfo| match info.state() {
-            State::Sealed => true,
-            State::Closed => info.is_poisoned(),
-            State::Free | State::Open | State::Quarantined => false,
-        };
-        // Unneeded segments are listed before the ends of the appends are read, so the data that replaced their last extents lies
-        // before these ends.
-        let unneeded: Vec<u32> = table
-            .iter()
-            .filter(|(_, info)| done(info) && info.is_unneeded())
-            .map(|(number, _)| number)
-            .collect();
-        if unneeded.is_empty() {
-            return None;
-        }
-        let mut needs = Vec::new();
-        for (number, info) in table.iter() {
-            if info.is_poisoned() {
-                if info.extents() > 0 {
-                    return None;
-                }
-                continue;
-            }
-            if matches!(info.state(), State::Open | State::Closed) && info.synced() < info.appended() {
-                needs.push(Place { number, segment_id: info.segment_id(), end: info.appended() });
-            }
-        }
-        Some(Barrier { unneeded, needs })
     }
 
     /// Whether a segment is free and can be had: while the disk gives no new files, only a segment with a file can.
