@@ -53,6 +53,10 @@ impl Token for PathRequest {
         slot.shorten(bytes);
         Some(slot)
     }
+
+    fn give_back(&mut self) {
+        self.buffer = None;
+    }
 }
 
 /// The parts of a worker, without a ring.

@@ -270,4 +270,8 @@ impl<N> Token for MemoryToken<N> {
         part.truncate(bytes);
         Some(part)
     }
+
+    fn give_back(&mut self) {
+        self.buffer = Vec::new();
+    }
 }

@@ -54,7 +54,7 @@ pub enum Errand {
 
 /// Memory of a request's data.
 pub enum RequestBuffer {
-    /// The request has no data, or the data was lent to the ring.
+    /// The request has no data, or the data was lent to the ring or is in the log.
     None,
     /// A slot of the worker's pool.
     Slot(Slot),
@@ -100,5 +100,9 @@ impl Token for InFlight {
                 None
             }
         }
+    }
+
+    fn give_back(&mut self) {
+        self.buffer = RequestBuffer::None;
     }
 }

@@ -26,6 +26,7 @@ mod divided;
 mod ending;
 mod failures;
 mod fairness;
+mod fua;
 mod index;
 mod limits;
 mod pause;
@@ -165,8 +166,12 @@ impl Client {
 
     fn start(&mut self, tag: u16, operation: Operation, start: u64, count: u64, data: Vec<u8>) {
         let range = SectorRange::new(start, count).unwrap();
+        self.start_request(tag, Request { operation, range, fua: false }, data);
+    }
+
+    fn start_request(&mut self, tag: u16, request: Request, data: Vec<u8>) {
         self.shared.tags.lock().unwrap()[usize::from(tag)] =
-            Tag { request: Some(Request { operation, range, fua: false }), data, result: None };
+            Tag { request: Some(request), data, result: None };
         match &mut self.batch {
             Some(batch) => batch.write_all(&tag.to_ne_bytes()).unwrap(),
             None => self.pipes[usize::from(tag)].as_mut().unwrap().write_all(&[1]).unwrap(),

@@ -21,6 +21,10 @@ pub trait Token {
     /// Gives away the first `bytes` bytes of the buffer, whole frames; the rest of the buffer may be given away as well. Called
     /// once for a WRITE where appends are deferred. `None` when the buffer cannot be given away: then the WRITE fails.
     fn lend(&mut self, bytes: usize) -> Option<Self::Part>;
+
+    /// Gives the buffer back to where it came from, as nothing is read from it or written into it any more. Called for a WRITE whose data
+    /// is in the log and whose answer waits for a sync, or for the store: others need the memory meanwhile.
+    fn give_back(&mut self);
 }
 
 /// Room in the log, held for one write. To be given to `Shard::write`, `Shard::zero` or `Shard::cancel`.

@@ -208,7 +208,8 @@ pub(super) fn flush<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, token:
 }
 
 /// Ends `token` when `place` is stable and the store has `store`.
-pub(super) fn wait_for<T: Token>(shard: &mut Shard<T>, place: Place, store: Option<InStore>, token: T) {
+pub(super) fn wait_for<T: Token>(shard: &mut Shard<T>, place: Place, store: Option<InStore>, mut token: T) {
+    token.give_back();
     shard.stats.sync_waiters.add(1);
     let waiter = shard.syncs.waiters.insert(Waiter { token, open: 1, outcome: Ok(()), store });
     shard.syncs.need(place, waiter);

@@ -21,8 +21,8 @@ const UNWRITTEN: u64 = SECTORS - 4 * LARGE;
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Two exports with a store that fails as told.
-struct Shared {
-    bench: Bench,
+pub(super) struct Shared {
+    pub bench: Bench,
     faults: Arc<Faults>,
     exports: Vec<Arc<Export>>,
     /// Until writeback begins.
@@ -31,7 +31,7 @@ struct Shared {
 }
 
 impl Shared {
-    async fn new(budgets: Budgets) -> Self {
+    pub async fn new(budgets: Budgets) -> Self {
         let faults = Faults::new(1);
         let objects = Arc::new(FaultyStore::new(ScriptedStore::new(Arc::default()), Arc::clone(&faults)));
         let access = Access::ReadWrite { now_unix_millis: 0 };
@@ -61,11 +61,11 @@ impl Shared {
         Self { bench, faults, exports, writeback: Some(Box::pin(writeback)), _stop_writeback: stop_writeback }
     }
 
-    fn begin_writeback(&mut self) {
+    pub fn begin_writeback(&mut self) {
         tokio::spawn(self.writeback.take().unwrap());
     }
 
-    async fn client(&self, at: usize) -> (Client, Arc<Export>) {
+    pub async fn client(&self, at: usize) -> (Client, Arc<Export>) {
         let export = Arc::clone(&self.exports[at]);
         (Client::attach(&self.bench.worker, &export).await, export)
     }
