@@ -2,7 +2,7 @@
 //!
 //! The kernel removes a device when the last of the device's requests has ended, so no request may wait for an event which may
 //! never come. Owns the order in which the waiting places are emptied. Does not own the rule (`waits::stop`). Invariant: when
-//! [`Loop::end_waits`] has returned, no list of this worker has a request of such an export; tasks of the executor and the
+//! [`Loop::end_waits`] has returned, no waiting place of this worker has a request of such an export; tasks of the executor and the
 //! shard let go of theirs in the same turn.
 
 use std::io;
@@ -11,13 +11,14 @@ use super::Loop;
 use crate::cache::{Coming, Pace};
 use crate::worker::driver::Failure;
 use crate::worker::requests::TagRequest;
+use crate::worker::waits::ready::Stage;
 use crate::worker::waits::{held, stop};
 
 const STOPPED: Failure = Failure::Cache(stop::STOPPED);
 
 impl Loop {
     /// Fails every waiting request of exports whose waits are ended. Requests over a limit go on instead: the limit ends with
-    /// the device.
+    /// the device. As many turns take them as there is work, in turns with those of other exports.
     pub(super) fn end_waits(&mut self) -> io::Result<()> {
         let held = self.held.stop();
         let in_line = self.log_line.stop(&self.queues);
@@ -29,7 +30,7 @@ impl Loop {
             self.fail_waiting(request)?;
         }
         for request in self.limited.stop() {
-            self.begin(request)?;
+            self.ready.add(request, Stage::Allowed);
         }
         self.shard.end_waits();
         if stopped > 0 {

@@ -43,6 +43,29 @@ async fn waiting_requests_go_on_when_the_limits_are_lifted_and_other_exports_do_
 }
 
 #[tokio::test]
+async fn requests_over_a_limit_are_served_in_turns_of_bounded_length_when_their_device_is_removed() {
+    let bench = Bench::sized(Engine::default(), Known::local(&[]), usize::from(DEPTH));
+    let export = bench.export(1);
+    export.set_settings(&slow());
+    let mut client = Client::attach(&bench.worker, &export).await;
+    for tag in 0..DEPTH {
+        client.start(tag, Operation::Read, u64::from(tag) * 256, 256, Vec::new());
+    }
+    assert_eq!(client.finish(0).0, Ok(128 << 10));
+    // All others have come, and wait.
+    bench.worker.ping().await.unwrap();
+    let before = bench.worker.stats().turns.get();
+    export.volume().end_waits();
+    bench.worker.end_waits().await.unwrap();
+    for tag in 1..DEPTH {
+        assert_eq!(client.finish(tag).0, Ok(128 << 10));
+    }
+    let turns = bench.worker.stats().turns.get() - before;
+    assert!(turns >= u64::from(DEPTH / 2), "{turns} turns: each takes one of the largest requests");
+    client.detach().await;
+}
+
+#[tokio::test]
 async fn requests_over_a_limit_are_served_when_their_device_is_removed() {
     let bench = Bench::new();
     let export = bench.export(1);

@@ -6,14 +6,18 @@
 //! for itself; the order across exports is made behind (`ready`). Does not own the bounds (`cache::Volume::pace`,
 //! `cache::Volume::index_pace`, `cache::Volume::log_pace`). Invariants: a held write of one export keeps no other export waiting; a
 //! held write has neither a buffer nor log space; where the client alone can make room in an index, some tags of each queue have no
-//! held write. A look costs as much as the exports which are due, however many others have held writes; all looks together take a
-//! bounded share of the worker's time, because the more exports have held writes, the more seldom each is asked for.
+//! held write. A look costs as much as the exports which are due, however many writes they and others have; all looks together take a
+//! bounded share of the worker's time, because the more exports have held writes, the more seldom each is asked for, and the fewer of its
+//! writes that may overtake.
+
+mod overtaking;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::overtaking::{Answer, take_some};
 use super::stop;
 use crate::cache::{Coming, Content, Pace, Resource, Volume};
 use crate::export::Operation;
@@ -25,6 +29,10 @@ use crate::worker::requests::TagRequest;
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// The same, for each export with held writes: so the number of questions a second is bounded.
 const ASK_AGAIN_EACH: Duration = Duration::from_micros(10);
+
+/// Most writes behind the first ones that looks ask for within [`ASK_AGAIN`], of all exports together but at least one of each. Zeroes
+/// between many small extents take the longest, some microseconds each.
+const OVERTAKING_MAX: usize = 64;
 
 /// The writes which one worker holds back.
 #[derive(Debug)]
@@ -66,6 +74,8 @@ struct HeldExport {
     volume: Arc<Volume>,
     /// Each with the time before which nobody asks whether the write, once the first, may go on.
     writes: VecDeque<(TagRequest, Instant)>,
+    /// The place in `writes` of the next one to be asked for behind the first.
+    next: usize,
     /// How many of them each queue has, by queue index.
     of_queues: HashMap<u32, usize>,
     /// Why the first write is held back, and up to when the time was counted.
@@ -174,9 +184,11 @@ impl HeldWrites {
         // Data of writes let go on is counted only when the data is in the log.
         let mut leaving_bytes = 0;
         let again = now + pause_of(self.exports.len());
+        let overtaking_max = (OVERTAKING_MAX / self.exports.len().max(1)).max(1);
         for id in &looks {
             let Some(export) = self.exports.get_mut(id) else { continue };
             leaving_bytes += export.take_due((now, again), &mut self.leaving, leaving_bytes);
+            export.overtake(now, overtaking_max, &mut self.leaving);
             match export.writes.front() {
                 Some((_, due)) => drop(self.due.insert((*due, *id))),
                 None => drop(self.exports.remove(id)),
@@ -205,7 +217,7 @@ fn waits_max(depth: u16) -> usize {
 impl HeldExport {
     /// An export without held writes, whose first is about to be held back for `reason`.
     fn new(volume: Arc<Volume>, reason: Reason, now: Instant) -> Self {
-        Self { volume, writes: VecDeque::new(), of_queues: HashMap::new(), reason, counted: now }
+        Self { volume, writes: VecDeque::new(), next: 1, of_queues: HashMap::new(), reason, counted: now }
     }
 
     fn push(&mut self, request: TagRequest, due: Instant) {
@@ -255,27 +267,27 @@ impl HeldExport {
             });
             Self::left(&mut self.of_queues, request);
             self.writes.pop_front();
-        }
-        if matches!(self.reason, Reason::Budget(_)) {
-            self.overtake(now, leaving);
+            self.next = self.next.saturating_sub(1);
         }
         own_bytes
     }
 
-    /// Moves later writes to `leaving` which do not need the resource for which the first write waits.
-    fn overtake(&mut self, now: Instant, leaving: &mut VecDeque<Released>) {
-        let Self { volume, writes, of_queues, reason, .. } = self;
-        let mut is_first = true;
-        writes.retain_mut(|(request, due)| {
-            let stays = std::mem::take(&mut is_first)
-                || *due > now
-                || is_in_line(*reason, request)
-                || ask(volume, request, true, Coming::default()).0 != Pace::Go;
-            if !stays {
-                Self::left(of_queues, request);
-                leaving.push_back(Released::Goes(*request));
+    /// Moves later writes to `leaving` which do not need the resource for which the first write waits. Asks for at most `asks_max`.
+    fn overtake(&mut self, now: Instant, asks_max: usize, leaving: &mut VecDeque<Released>) {
+        let Self { volume, writes, next, of_queues, reason, .. } = self;
+        if *reason == Reason::Risk {
+            return;
+        }
+        take_some(writes, next, asks_max, |(request, due)| {
+            if *due > now || is_in_line(*reason, request) {
+                return Answer::NotAsked;
             }
-            stays
+            if ask(volume, request, true, Coming::default()).0 != Pace::Go {
+                return Answer::Stays;
+            }
+            Self::left(of_queues, request);
+            leaving.push_back(Released::Goes(*request));
+            Answer::Goes
         });
     }
 }
