@@ -154,13 +154,19 @@ impl Export {
         &self.volume
     }
 
-    /// Counters for one more queue, kept for as long as the export lives so that totals never go back.
+    /// Counters for a queue which has requests, made for the first one and kept for as long as the export lives so that totals never go
+    /// back.
     pub fn queue_stats(&self, queue_id: u16) -> Arc<QueueStats> {
         let mut queues = self.queues.lock_whole();
         while queues.stats.len() <= usize::from(queue_id) {
             queues.stats.push(Arc::default());
         }
         Arc::clone(&queues.stats[usize::from(queue_id)])
+    }
+
+    /// The counters of a queue; `None` while no such queue has had a request.
+    pub fn known_queue_stats(&self, queue_id: u16) -> Option<Arc<QueueStats>> {
+        self.queues.lock_whole().stats.get(usize::from(queue_id)).map(Arc::clone)
     }
 
     /// Takes note that the export is about to get a device, which nobody has used yet.

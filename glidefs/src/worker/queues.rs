@@ -9,6 +9,7 @@ mod pause;
 mod results;
 mod transport;
 
+use std::cell::OnceCell;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,12 +39,21 @@ pub struct HostedQueue {
     pub driver: Box<dyn QueueDriver + Send>,
     /// The export behind the queue: the route of a request, resolved once.
     export: Arc<Export>,
-    stats: Arc<QueueStats>,
+    /// Since the first request: most devices of a host may be idle.
+    stats: OnceCell<Arc<QueueStats>>,
     transport: Transport,
     /// While the device is being moved to other workers.
     pause: Option<Box<Pause>>,
     /// Told when the kernel has taken every tag back and the driver is dropped.
     gone: Option<oneshot::Sender<()>>,
+}
+
+impl HostedQueue {
+    /// The counters of a queue which has had a request.
+    #[inline]
+    fn stats(&self) -> &QueueStats {
+        self.stats.get_or_init(|| self.export.queue_stats(self.driver.ids().1))
+    }
 }
 
 /// The table of a worker's queues.
@@ -92,7 +102,6 @@ impl Queues {
     ) -> io::Result<QueueGone> {
         let (device_id, queue_id) = driver.ids();
         let export = Arc::clone(driver.export());
-        let stats = export.queue_stats(queue_id);
         let entry = self.table.vacant_entry();
         // In the ring's file table the lock of the cache is behind the last queue.
         let free = u32::try_from(entry.key()).ok().filter(|index| *index < self.queues_max);
@@ -103,7 +112,7 @@ impl Queues {
         let queue = entry.insert(HostedQueue {
             driver,
             export,
-            stats,
+            stats: OnceCell::new(),
             transport,
             pause: None,
             gone: Some(gone_sender),
@@ -168,7 +177,7 @@ impl Queues {
     pub fn take_request(&mut self, tag: TagId, now: Instant) -> Result<TagRequest, Failure> {
         let queue = &self.table[tag.queue_index as usize];
         self.stats.requests.add(1);
-        queue.stats.in_flight.add(1);
+        queue.stats().in_flight.add(1);
         let request = queue.driver.request(tag.tag)?;
         queue.export.check(&request)?;
         let (operation, range, fua) = (request.operation, request.range, request.fua);

@@ -50,7 +50,12 @@ pub(in crate::cache) struct Crcs {
 impl Crcs {
     /// Room for the CRCs of a new segment of `frames` frames.
     pub fn new(frames: u32) -> Self {
-        Self { cells: (0..frames).map(|_| AtomicU32::new(0)).collect(), known: None }
+        // The kernel gives zeroed memory with the first CRC in each page.
+        let zeroes = Box::into_raw(vec![0_u32; frames as usize].into_boxed_slice());
+        // SAFETY: an `AtomicU32` has the size, the alignment and the values of a `u32`, as its documentation says, and nobody else has the
+        // box.
+        let cells = unsafe { Box::from_raw(zeroes as *mut [AtomicU32]) };
+        Self { cells, known: None }
     }
 
     /// Checksums of a segment, `None` where the checksum of a frame is not known.

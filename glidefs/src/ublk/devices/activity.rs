@@ -23,10 +23,12 @@ pub(super) struct Activity {
 }
 
 impl Activity {
-    /// A queue which is idle so far. The counters of an export go on from one device to the next.
-    pub fn begin(stats: &QueueStats) -> Self {
+    /// A queue which is idle so far. The counters of an export, if there are any, go on from one device to the next.
+    pub fn begin(stats: Option<&QueueStats>) -> Self {
         let mut queue = Self::default();
-        queue.look(stats);
+        if let Some(stats) = stats {
+            queue.look(stats);
+        }
         Self { recent: 0, is_stalled: false, ..queue }
     }
 

@@ -42,7 +42,8 @@ pub(super) enum Stay {
 impl Hosted {
     /// A device of so many queues, none of which has a worker yet.
     pub fn new(export: Arc<Export>, queues: u16, mode: Mode, stay: Stay) -> Self {
-        let activity = (0..queues).map(|queue_id| Activity::begin(&export.queue_stats(queue_id)));
+        let activity =
+            (0..queues).map(|queue_id| Activity::begin(export.known_queue_stats(queue_id).as_deref()));
         Self {
             activity: activity.collect(),
             export,

@@ -69,7 +69,9 @@ impl UblkDevices {
         for device in hosted.values_mut() {
             for (queue_id, (&worker, queue)) in (0_u16..).zip(device.workers.iter().zip(&mut device.activity))
             {
-                queue.look(&device.export.queue_stats(queue_id));
+                if let Some(stats) = device.export.known_queue_stats(queue_id) {
+                    queue.look(&stats);
+                }
                 if let Some(total) = totals.get_mut(worker) {
                     *total = total.saturating_add(queue.recent);
                 }

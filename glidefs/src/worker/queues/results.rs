@@ -38,7 +38,7 @@ impl Queues {
         let nanos = u64::try_from(now.elapsed().saturating_add(now - started).as_nanos()).unwrap_or(u64::MAX);
         match result {
             Ok(()) => {
-                count(&queue.stats, operation, bytes as u64, range.bytes(), nanos);
+                count(queue.stats(), operation, bytes as u64, range.bytes(), nanos);
                 // REQUEST_BYTES_MAX fits in 32 bits.
                 self.answer(ring, tag, Ok(u32::try_from(bytes).unwrap_or(u32::MAX)))
             }
@@ -59,7 +59,7 @@ impl Queues {
     ) -> io::Result<()> {
         if self.is_paused(tag) {
             // Begun anew when the queue goes on, or by the next worker, the request fails again where the reason lasts.
-            self.of(tag).stats.in_flight.sub(1);
+            self.of(tag).stats().in_flight.sub(1);
             return self.set_aside(ring, tag);
         }
         self.report(tag, operation, failure);
@@ -68,7 +68,7 @@ impl Queues {
 
     fn answer<C>(&mut self, ring: &mut Ring<C>, tag: TagId, result: Result<u32, &Failure>) -> io::Result<()> {
         let queue = &mut self.table[tag.queue_index as usize];
-        queue.stats.in_flight.sub(1);
+        queue.stats().in_flight.sub(1);
         if queue.pause.is_some()
             && let Ok(bytes) = result
         {
@@ -84,9 +84,9 @@ impl Queues {
         let queue = &self.table[queue_index as usize];
         let (device_id, queue_id) = queue.driver.ids();
         match operation {
-            Some(Operation::Read) => queue.stats.read_errors.add(1),
-            Some(Operation::Flush) => queue.stats.flush_errors.add(1),
-            _ => queue.stats.write_errors.add(1),
+            Some(Operation::Read) => queue.stats().read_errors.add(1),
+            Some(Operation::Flush) => queue.stats().flush_errors.add(1),
+            _ => queue.stats().write_errors.add(1),
         }
         if matches!(failure, Failure::Cache(stop::STOPPED)) {
             // `Loop::end_waits` logs one line for all waiting writes.
