@@ -3,7 +3,7 @@
 //! A counting allocator sees every allocation of the test's own thread; the cache's keeper and other tests have threads of their
 //! own. Requests go the whole way from the check of their bounds to completion, over a real directory; writes replace a fixed
 //! set of blocks, so that the index has no reason to grow. Locks cannot be counted from outside: the reader of `shard` must see
-//! that the export's lock is the only lock on the way.
+//! that the export's lock is the only lock on the way, where no leaf of the index grows.
 
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
