@@ -1,4 +1,4 @@
-//! Features of the running kernel's ublk driver: asked for, and never guessed from the version.
+//! Features of the running kernel's ublk driver: the driver is asked. The version only tells which drivers are known to be broken.
 
 use libublk::ctrl::UblkCtrl;
 use libublk::sys;

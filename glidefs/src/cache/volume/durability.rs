@@ -1,7 +1,8 @@
 //! How much may be lost with the host, and how writes are slowed before more could be lost.
 //!
-//! Owns the decision only: a function of the data at risk and of the bound. Invariant: a write let through never takes the bytes
-//! at risk above the bound, and no write is let through while the oldest data at risk is older than the bound.
+//! Owns the decision only, a function of the data at risk and of the bound; and [`Pace`], the answer of the budgets and of crowding as
+//! well. Invariant: a write let through never takes the bytes at risk above the bound, and no write is let through while the oldest data
+//! at risk is older than the bound.
 
 use std::time::Duration;
 
