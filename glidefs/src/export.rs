@@ -164,7 +164,7 @@ impl Export {
         Arc::clone(&queues.stats[usize::from(queue_id)])
     }
 
-    /// The counters of a queue; `None` while no such queue has had a request.
+    /// The counters of a queue; `None` while neither this queue nor one with a higher id has had a request.
     pub fn known_queue_stats(&self, queue_id: u16) -> Option<Arc<QueueStats>> {
         self.queues.lock_whole().stats.get(usize::from(queue_id)).map(Arc::clone)
     }

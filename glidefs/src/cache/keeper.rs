@@ -298,7 +298,7 @@ impl Keeper {
                 tracing::warn!(
                     free_segments = free,
                     segments = shared.table.limit(),
-                    "the cache is full of data that is needed: writes wait until the data is in a store, exports are removed or cache.size grows"
+                    "the cache is full of data that is needed: writes wait, or fail, until data is overwritten or discarded, an export is deleted, or cache.size grows"
                 );
             }
             for port in &shared.ports {

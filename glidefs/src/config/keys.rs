@@ -133,7 +133,7 @@ pub const SECTIONS: &[Section] = &[
                 "flush_age",
                 "\"30s\"",
                 "10ms to 24h",
-                "An export is written back at the latest when the oldest data at risk has this age.",
+                "An export is written back when the oldest data at risk has this age: at the next FLUSH, or half a second later.",
             ),
             key(
                 "flush_size",
@@ -258,7 +258,7 @@ pub const SECTIONS: &[Section] = &[
             "slots_per_worker",
             "256",
             "4 to 65536",
-            "Slots of 128KiB per worker. This number times the workers is all the memory for requests.",
+            "Slots of 128KiB per worker. This number times the workers is all the memory for requests, but in bounce mode.",
         )],
     },
     Section {

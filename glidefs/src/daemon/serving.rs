@@ -22,7 +22,7 @@ use crate::worker::load::LOAD_INTERVAL;
 
 /// Pause between attempts to bring exports to the store.
 const BRING_PAUSE: Duration = Duration::from_mins(5);
-/// Most devices moved between workers at once, and the pause after a move: a device is paused for a few milliseconds, and the others
+/// Most devices moved between workers at once, and the pause after a move: a device is paused meanwhile, and the others
 /// should not notice.
 const MOVES_MAX: usize = 8;
 const MOVES_PAUSE: Duration = Duration::from_secs(1);

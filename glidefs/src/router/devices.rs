@@ -44,7 +44,7 @@ pub struct FoundDevice {
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The kernel has no ublk driver.
-    #[error("this kernel has no ublk driver: run `modprobe ublk_drv` (Linux 6.0 or later)")]
+    #[error("this kernel has no ublk driver: run `modprobe ublk_drv` (Linux 6.1 or later)")]
     NoDriver,
     /// The caller may not use the driver.
     #[error("no permission to use /dev/ublk-control: run as root or with CAP_SYS_ADMIN")]

@@ -20,7 +20,7 @@ impl Barrier {
         Self::raise_beside(table, |_| ())
     }
 
-    /// As [`Self::raise`]; calls `looked` after each look at the end of a segment, with the segment's number.
+    /// As [`Self::raise`]; calls `looked` after each look at the end of a segment, with the segment's number: tests append then.
     fn raise_beside(table: &SegmentTable, mut looked: impl FnMut(u32)) -> Option<Self> {
         // In this order, as workers append meanwhile: first what is unneeded, then that poisoned segments have no data, and the ends of
         // the appends last. So what replaced the last extents of either lies before these ends.
@@ -35,7 +35,8 @@ impl Barrier {
         let mut needs = Vec::new();
         for (number, info) in table.iter() {
             if info.is_poisoned() {
-                // One that was poisoned only now may have had what replaced an extent, and lost this to one whose end is known.
+                // One poisoned since the first look may have had the data that replaced an extent, and may have lost this data to a
+                // segment whose end was read before.
                 if info.extents() > 0 || poisoned.binary_search(&number).is_err() {
                     return None;
                 }
@@ -68,11 +69,11 @@ mod tests {
     use crate::cache::log::life::Event;
     use crate::cache::log::table::Refs;
 
-    /// A segment that is appended to, one that is closed and has an extent, and one that is sealed and nobody needs. All is stable.
     const OPEN: u32 = 0;
     const CLOSED: u32 = 1;
     const UNNEEDED: u32 = 2;
 
+    /// A segment that is appended to, one that is closed and has an extent, and one that is sealed and nobody needs. All is stable.
     fn table() -> SegmentTable {
         let table = SegmentTable::new(3, 3, [0; 16], 64);
         let events: [&[Event]; 3] = [
@@ -108,7 +109,7 @@ mod tests {
         assert_eq!(
             barrier.unneeded,
             [UNNEEDED],
-            "what is stable and has no data is no poisoned one, and not sealed"
+            "the closed segment has no data, but is neither sealed nor poisoned"
         );
     }
 
@@ -127,7 +128,7 @@ mod tests {
     /// cut would leave neither, nor what replaced the data in the closed segment.
     #[test]
     fn data_that_leaves_a_segment_that_cannot_become_stable_meanwhile_counts_as_there() {
-        let is_poisoned_before = |is_poisoned_before: bool| {
+        let needs_if = |is_poisoned_before: bool| {
             let table = table();
             if is_poisoned_before {
                 table.get(CLOSED).poison();
@@ -140,7 +141,7 @@ mod tests {
             });
             raised.map(|barrier| barrier.needs)
         };
-        assert_eq!(is_poisoned_before(true), None);
-        assert_eq!(is_poisoned_before(false), None);
+        assert_eq!(needs_if(true), None);
+        assert_eq!(needs_if(false), None);
     }
 }

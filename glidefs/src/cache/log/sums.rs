@@ -50,7 +50,7 @@ pub(in crate::cache) struct Crcs {
 impl Crcs {
     /// Room for the CRCs of a new segment of `frames` frames.
     pub fn new(frames: u32) -> Self {
-        // The kernel gives zeroed memory with the first CRC in each page.
+        // Memory fresh from the kernel is zeroed already: then a page is taken with its first CRC.
         let zeroes = Box::into_raw(vec![0_u32; frames as usize].into_boxed_slice());
         // SAFETY: an `AtomicU32` has the size, the alignment and the values of a `u32`, as its documentation says, and nobody else has the
         // box.

@@ -22,7 +22,7 @@ pub trait Token {
     /// once for a WRITE where appends are deferred. `None` when the buffer cannot be given away: then the WRITE fails.
     fn lend(&mut self, bytes: usize) -> Option<Self::Part>;
 
-    /// Gives the buffer back to where it came from, as nothing is read from it or written into it any more. Called for a WRITE whose data
+    /// Gives the buffer back to where it came from, as nothing is read from it or written into it any more. Called for a write whose record
     /// is in the log and whose answer waits for a sync, or for the store: others need the memory meanwhile.
     fn give_back(&mut self);
 }

@@ -41,7 +41,7 @@ pub enum Pace {
     Go,
     /// After this pause; then the write need not pause again.
     Pause(Duration),
-    /// When less is at risk, packs were merged, or the index is smaller. Ask again.
+    /// When less is at risk, packs were merged, the index is smaller, or the export has less in the log. Ask again.
     Wait,
     /// Not before the client makes room.
     Full,

@@ -175,7 +175,7 @@ metrics! {
     PoolLiveMax: Gauge "glidefs_ublk_buffer_pool_live_bytes_max" in Bytes by [worker]
         = "Most bytes ever in slots that were out at the same time.";
     PoolArena: Gauge "glidefs_ublk_buffer_pool_arena_bytes" in Bytes by [worker]
-        = "Size of the arena: the bound of the worker's bounce memory.";
+        = "Size of the arena: the bound of the worker's memory for requests.";
     PoolWorkersInitialized: Gauge "glidefs_ublk_buffer_pool_workers_initialized" in Number by []
         = "Workers that have made an arena and touched the whole arena.";
 

@@ -2,8 +2,8 @@
 //!
 //! The kernel removes a device when the last of the device's requests has ended, so no request may wait for an event which may
 //! never come. Owns the order in which the waiting places are emptied. Does not own the rule (`waits::stop`). Invariant: when
-//! [`Loop::end_waits`] has returned, no waiting place of this worker has a request of such an export; tasks of the executor and the
-//! shard let go of theirs in the same turn.
+//! [`Loop::end_waits`] has returned, no waiting place of this worker but `ready`, which every turn takes from, has a request of such
+//! an export; tasks of the executor and the shard let go of theirs in the same turn.
 
 use std::io;
 
@@ -18,7 +18,7 @@ const STOPPED: Failure = Failure::Cache(stop::STOPPED);
 
 impl Loop {
     /// Fails every waiting request of exports whose waits are ended. Requests over a limit go on instead: the limit ends with
-    /// the device. As many turns take them as there is work, in turns with those of other exports.
+    /// the device. They become ready: turns of bounded length take them, beside requests of other exports.
     pub(super) fn end_waits(&mut self) -> io::Result<()> {
         let held = self.held.stop();
         let in_line = self.log_line.stop(&self.queues);

@@ -6,7 +6,7 @@
 //! for itself; the order across exports is made behind (`ready`). Does not own the bounds (`cache::Volume::pace`,
 //! `cache::Volume::index_pace`, `cache::Volume::log_pace`). Invariants: a held write of one export keeps no other export waiting; a
 //! held write has neither a buffer nor log space; where the client alone can make room in an index, some tags of each queue have no
-//! held write. A look costs as much as the exports which are due, however many writes they and others have; all looks together take a
+//! held write. A look costs as much as the exports which are due and the writes which leave, however many stay; all looks together take a
 //! bounded share of the worker's time, because the more exports have held writes, the more seldom each is asked for, and the fewer of its
 //! writes that may overtake.
 
@@ -30,7 +30,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// The same, for each export with held writes: so the number of questions a second is bounded.
 const ASK_AGAIN_EACH: Duration = Duration::from_micros(10);
 
-/// Most writes behind the first ones that looks ask for within [`ASK_AGAIN`], of all exports together but at least one of each. Zeroes
+/// Most writes behind the first that all looks within [`ASK_AGAIN`] together ask for; each export may ask for one. Zeroes
 /// between many small extents take the longest, some microseconds each.
 const OVERTAKING_MAX: usize = 64;
 

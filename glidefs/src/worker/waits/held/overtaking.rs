@@ -84,8 +84,12 @@ mod tests {
         });
         assert_eq!((asked, &gone[..], next), (4, &[7, 1][..], 2), "7, 8, 1 and 2 were asked for");
         assert_eq!(writes, [0, 2, 3, 4, 5, 6, 8, 9]);
-        // Nothing was asked for, so all were looked at.
-        take_some(&mut writes, &mut next, 4, |_| Answer::NotAsked);
+        let mut looked_at = 0;
+        take_some(&mut writes, &mut next, 4, |_| {
+            looked_at += 1;
+            Answer::NotAsked
+        });
+        assert_eq!(looked_at, 7, "nobody was asked for, so all but the first were looked at");
         take_some(&mut VecDeque::from([1]), &mut next, 4, |_| unreachable!("only the first is there"));
         take_some(&mut writes, &mut next, 100, |_| Answer::Goes);
         assert_eq!(writes, [0]);
