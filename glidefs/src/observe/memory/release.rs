@@ -5,7 +5,6 @@
 
 use std::ffi::c_void;
 use std::fs;
-use std::ops::Range;
 use std::ptr;
 use std::slice;
 
@@ -45,9 +44,9 @@ unsafe extern "C" fn release_object(
     // SAFETY: so many headers of a loaded object are there, and nobody writes to them.
     let headers = unsafe { slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum)) };
     // SAFETY: the caller of the loader gave the address of such a list, and does not use it meanwhile.
-    let unchanged = unsafe { &*data.cast::<Vec<Range<usize>>>() };
+    let unchanged = unsafe { &*data.cast::<Vec<(usize, usize)>>() };
     for (start, len) in headers.iter().filter_map(|header| pages(object.dlpi_addr, header, page_bytes())) {
-        if unchanged.iter().any(|mapping| mapping.start <= start && start + len <= mapping.end) {
+        if unchanged.iter().any(|(first, end)| *first <= start && start + len <= *end) {
             // SAFETY: the pages are of one private mapping of a file which has no page that differs from the file, and no code of ours
             // writes into such segments. Reading one gives the same bytes again. A refusal, as for locked memory, changes nothing.
             unsafe { libc::madvise(ptr::with_exposed_provenance_mut(start), len, libc::MADV_DONTNEED) };
@@ -56,9 +55,9 @@ unsafe extern "C" fn release_object(
     0
 }
 
-/// The private mappings of files none of whose pages was ever written into, in memory or in swap, by the text of `/proc/self/smaps`. The
-/// kernel's own object in a process is of no file.
-fn unchanged(text: &str) -> Vec<Range<usize>> {
+/// First address, and the one behind the last, of each private mapping of a file none of whose pages was ever written into, in memory or in
+/// swap, by the text of `/proc/self/smaps`. The kernel's own object in a process is of no file.
+fn unchanged(text: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     // The present mapping, and how many of the two figures are zero.
     let (mut mapping, mut zeroes) = (None, 0);
@@ -69,21 +68,20 @@ fn unchanged(text: &str) -> Vec<Range<usize>> {
             if zeroes == 2 {
                 found.extend(mapping.take());
             }
-        } else if let Some(begins) = private_of_file(line) {
-            (mapping, zeroes) = (begins, 0);
+        } else if let Some((addresses, is_private_of_file)) = begins(line) {
+            (mapping, zeroes) = (is_private_of_file.then_some(addresses), 0);
         }
     }
     found
 }
 
-/// For the first line of a mapping: its addresses if private and of a file, and `Some(None)` if not. `None` for any other line.
-fn private_of_file(line: &str) -> Option<Option<Range<usize>>> {
+/// The addresses of the mapping that begins with a line, and whether the mapping is a private one of a file. `None` for the other lines.
+fn begins(line: &str) -> Option<((usize, usize), bool)> {
     let mut fields = line.split_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16).ok());
-    let mapping = start?..end?;
     let (permissions, inode) = (fields.next()?, fields.nth(2)?);
-    Some((permissions.ends_with('p') && inode != "0").then_some(mapping))
+    Some(((start?, end?), permissions.ends_with('p') && inode != "0"))
 }
 
 /// Address and length of the whole pages of a loaded segment which is not writable. `None` for any other segment, and for one without
@@ -108,6 +106,8 @@ pub fn page_bytes() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NONE: [(usize, usize); 0] = [];
 
     fn header(p_type: u32, p_flags: u32, p_vaddr: u64, p_filesz: u64) -> libc::Elf64_Phdr {
         libc::Elf64_Phdr {
@@ -143,9 +143,8 @@ mod tests {
             )
         };
         let of = |first: &str, anonymous, swap| unchanged(&mapping(first, anonymous, swap));
-        const NONE: [Range<usize>; 0] = [];
         let code = "1000-3000 r-xp 00000000 fe:00 7 /bin/x y";
-        assert_eq!(of(code, 0, 0), [0x1000..0x3000]);
+        assert_eq!(of(code, 0, 0), [(0x1000, 0x3000)]);
         assert_eq!(of(code, 4, 0), NONE, "a page was written into");
         assert_eq!(of(code, 0, 4), NONE, "such a page is in swap");
         assert_eq!(of("1000-3000 r-xp 00000000 00:00 0 [vdso]", 0, 0), NONE, "of no file");
@@ -160,39 +159,36 @@ mod tests {
             mapping("3000-4000 r-xp 0 fe:00 7 /a", 0, 0),
             mapping("5000-6000 rw-p 0 0:0 0", 0, 0),
         ];
-        assert_eq!(unchanged(&three.concat()), [0x3000..0x4000]);
+        assert_eq!(unchanged(&three.concat()), [(0x3000, 0x4000)]);
+    }
+
+    fn holds((start, end): (usize, usize), at: usize) -> bool {
+        (start..end).contains(&at)
     }
 
     /// KiB in memory of the mapping that holds the address `at`.
     fn resident_kib(at: usize) -> usize {
         let text = fs::read_to_string("/proc/self/smaps").unwrap();
-        let holds =
-            |line: &&str| private_of_file(line).flatten().is_some_and(|mapping| mapping.contains(&at));
-        let mut lines = text.lines().skip_while(|line| !holds(line));
-        lines
-            .find_map(|line| line.strip_prefix("Rss:"))
-            .unwrap()
-            .trim()
-            .trim_end_matches(" kB")
-            .parse()
-            .unwrap()
+        let mut lines =
+            text.lines().skip_while(|line| !begins(line).is_some_and(|(addresses, _)| holds(addresses, at)));
+        let figure = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        figure.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
     #[test]
     fn code_of_a_library_goes_and_comes_back_as_it_was() {
         let at = libc::getpid as *const () as usize;
         let text = fs::read_to_string("/proc/self/smaps").unwrap();
-        let mapping = unchanged(&text).into_iter().find(|mapping| mapping.contains(&at));
-        let mapping = mapping.expect("nobody writes into the code of the C library");
-        let bytes = |mapping: &Range<usize>| {
+        let mapping = unchanged(&text).into_iter().find(|addresses| holds(*addresses, at));
+        let (start, end) = mapping.expect("nobody writes into the code of the C library");
+        let bytes = || {
             // SAFETY: the mapping stays, and is readable as all code is.
-            unsafe { slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(mapping.start), mapping.len()) }
-                .to_vec()
+            unsafe { slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(start), end - start) }.to_vec()
         };
-        let before = bytes(&mapping);
+        let before = bytes();
         let resident = resident_kib(at);
         release_program();
         assert!(resident_kib(at) < resident, "pages went");
-        assert!(bytes(&mapping) == before, "a page came back different");
+        assert!(bytes() == before, "a page came back different");
     }
 }
