@@ -1,7 +1,8 @@
 //! Garbage collection: removes objects unused by every volume and snapshot for a time.
 //!
 //! Owns which objects are in use, since when others are not, and their removal. Does not own when a run is made. Invariant: a
-//! pack is removed only when two runs, at least the grace period apart, and every run between the two, saw the pack unused.
+//! pack is removed only when two runs, at least the grace period apart, and every run between the two, saw the pack unused, and
+//! no manifest created after the first of these runs could be the first to name the pack.
 //!
 //! A pack is **in use** when the newest manifest of a live volume names the pack, as content or as uploaded, or when a snapshot
 //! of a live volume lists the pack.
@@ -10,19 +11,21 @@
 //! [`super::volume::UPLOAD_TIME_MAX`], or gives up. The manifest may arrive days later, after a host stood still, and must find
 //! the packs. So an unused pack also stays until its volume has a manifest created so long after the pack that any such late
 //! manifest would need the same number or a lower one, or until the host has released the volume. Packs that a failed upload or a
-//! merge left in the last hours before a volume came to rest therefore stay until the next manifest of that volume. A pack stays
-//! as well when a manifest younger than the grace period lists the pack: the pack went out of use after that manifest, and was
-//! seen unused only then.
+//! merge left in the last hours before a volume came to rest therefore stay until the next manifest of that volume.
 //!
-//! The deletion of a volume can be undone until the grace period is over. The packs of the volume count as unused since the
-//! deletion, and stay until garbage collection itself creates the manifest of a final deletion. This manifest is the next one of
-//! the volume: an undoing at the same time comes before the manifest, or finds the manifest.
+//! The grace period of a pack begins with the first run that sees the pack unused when no manifest yet to come may name the pack.
+//! A run that sees the pack before the first manifest with the pack begins nothing: between that run and the next, the pack may
+//! have come into use and gone out of use, and a fork may have read the manifest and rely on a whole grace period.
+//!
+//! The deletion of a volume can be undone until the grace period is over. The packs of the volume stay until garbage collection
+//! itself creates the manifest of a final deletion, and their own grace period begins then. This manifest is the next one of the
+//! volume: an undoing at the same time comes before the manifest, or finds the manifest.
 //!
 //! An unreadable manifest or snapshot keeps every pack that may be listed there, and no other.
 //!
-//! Each run leaves an object below `gc/` with the packs seen unused. The next run reads all of these objects, creates another
-//! one, and removes the objects that were read; two runs at once leave two objects. All times are those of the store's clock,
-//! which dates objects.
+//! Each run leaves an object below `gc/` with the packs seen unused, without those that a manifest may still name. The next run
+//! reads all of these objects, creates another one, and removes the objects that were read; two runs at once leave two objects.
+//! All times are those of the store's clock, which dates objects.
 
 mod deadline;
 mod deletions;
@@ -130,11 +133,11 @@ pub async fn collect(
     let volumes = in_use.scan(store).await?;
     let live = volumes.iter().filter(|volume| volume.is_live()).count();
     let mut report = GcReport { volumes: live as u64, ..GcReport::default() };
-    let unused = unused_packs(&volumes, &in_use, &seen, &mut report);
+    let unused = unused_packs(&volumes, &in_use, &seen, options.alone, &mut report);
     let now_millis = if options.dry_run {
         clock.unix_millis()
     } else {
-        let candidates = unused.iter().map(|(candidate, _)| *candidate).take(CANDIDATES_MAX).collect();
+        let candidates = unused.iter().filter_map(Unused::candidate).take(CANDIDATES_MAX).collect();
         seen.replace(store, &Candidates(candidates)).await?
     };
     let grace_millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
@@ -146,13 +149,13 @@ pub async fn collect(
     }
     let mut keys = Vec::new();
     for unused in unused {
-        let (candidate, pack) = unused;
+        let pack = unused.pack;
         if in_use.uses(&pack) {
             report.count_in_use(&pack);
         } else if due.is_due(&unused) && !in_use.holds(pack.id) {
             report.packs_removed += 1;
             report.bytes_removed += pack.bytes;
-            keys.push(Key::Pack(candidate.volume, candidate.pack));
+            keys.push(Key::Pack(unused.volume, pack.id));
         } else {
             report.packs_waiting += 1;
             report.bytes_waiting += pack.bytes;
@@ -178,26 +181,42 @@ pub async fn collect(
     Ok(report)
 }
 
-/// An unused pack, and since when earlier runs have seen the pack unused: 0 if no run has.
-type Unused = (Candidate, ListedObject<PackId>);
+/// A pack used by nothing that the scan has seen.
+struct Unused {
+    volume: VolumeId,
+    pack: ListedObject<PackId>,
+    /// Since when earlier runs have seen the pack unused: 0 if no run has. `None`: the pack may come into use.
+    since_unix_millis: Option<u64>,
+}
 
-/// The packs of `volumes` that nothing uses. Packs in use are counted in `report`.
+impl Unused {
+    fn candidate(&self) -> Option<Candidate> {
+        let since_unix_millis = self.since_unix_millis?;
+        Some(Candidate { volume: self.volume, pack: self.pack.id, since_unix_millis })
+    }
+}
+
+/// The packs of `volumes` that nothing uses. Packs in use are counted in `report`. `alone`: as in [`GcOptions`].
 fn unused_packs(
     volumes: &[ListedVolume],
     in_use: &InUse,
     seen: &Observations,
+    alone: bool,
     report: &mut GcReport,
 ) -> Vec<Unused> {
     let mut unused = Vec::new();
     for volume in volumes {
+        // A manifest of any age counts: the newest one does not name the pack, and the number of a late one is not higher.
+        let passed_until = volume.passed_until(|_| true);
         for pack in &volume.packs {
             if in_use.uses(pack) {
                 report.count_in_use(pack);
-            } else {
-                let since_unix_millis = seen.unused_since(pack.id).unwrap_or(0);
-                let candidate = Candidate { volume: volume.id, pack: pack.id, since_unix_millis };
-                unused.push((candidate, *pack));
+                continue;
             }
+            let is_passed = alone || pack.created_millis < passed_until;
+            let since =
+                (is_passed && !in_use.holds(pack.id)).then(|| seen.unused_since(pack.id).unwrap_or(0));
+            unused.push(Unused { volume: volume.id, pack: *pack, since_unix_millis: since });
         }
     }
     unused
@@ -214,16 +233,17 @@ struct Due {
 
 impl Due {
     fn new(volumes: &[ListedVolume], deadline: Deadline, alone: bool) -> Self {
+        // Earlier versions recorded packs that a manifest yet to come could name. Such a manifest may be the one that counts, and
+        // the pack may be out of use only now: so a manifest counts when its grace period is over.
         let passed = |volume: &ListedVolume| (volume.id, volume.passed_until(|at| deadline.is_over(at)));
         Self { deadline, passed_until: volumes.iter().map(passed).collect(), alone }
     }
 
-    fn is_due(&self, (candidate, pack): &Unused) -> bool {
-        let until = self.passed_until.get(&candidate.volume);
-        let is_passed = until.is_some_and(|until| pack.created_millis < *until);
-        (self.alone || is_passed)
-            && candidate.since_unix_millis > 0
-            && self.deadline.is_over(candidate.since_unix_millis)
+    fn is_due(&self, unused: &Unused) -> bool {
+        let until = self.passed_until.get(&unused.volume);
+        let is_passed = until.is_some_and(|until| unused.pack.created_millis < *until);
+        let since = unused.since_unix_millis.filter(|since| *since > 0);
+        (self.alone || is_passed) && since.is_some_and(|since| self.deadline.is_over(since))
     }
 }
 

@@ -70,16 +70,16 @@ impl ListedVolume {
         self.manifests.iter().find(|found| found.id == number).map(|found| found.created_millis)
     }
 
-    /// A time by the clock of the store: no manifest yet to come is the first to name a pack created before.
+    /// A time by the clock of the store: no manifest yet to come is the first to name a pack created before. Heeds only manifests
+    /// with dates that `counts` accepts.
     ///
     /// A manifest with a new pack may be under way for any time, after a host stood still. But the number of the manifest was
     /// fixed within [`UPLOAD_TIME_MAX`] of the upload, and any manifest created later has the same number, or a higher one.
-    pub fn passed_until(&self, is_over: impl Fn(u64) -> bool) -> u64 {
+    pub fn passed_until(&self, counts: impl Fn(u64) -> bool) -> u64 {
         let Some(newest) = self.manifests.last() else { return u64::MAX };
-        // Only a manifest whose grace period is over counts: a writer halted right before its creation may need a moment longer.
-        let over =
-            self.manifests.iter().map(|found| found.created_millis).filter(|created| is_over(*created));
-        let passed = over.max().unwrap_or_default().saturating_sub(NAMED_WITHIN_MILLIS);
+        let dates =
+            self.manifests.iter().map(|found| found.created_millis).filter(|created| counts(*created));
+        let passed = dates.max().unwrap_or_default().saturating_sub(NAMED_WITHIN_MILLIS);
         match self.standing {
             Standing::Gone { .. } | Standing::Tombstoned => u64::MAX,
             Standing::Released | Standing::Deleted { .. } => newest.created_millis.max(passed),

@@ -75,7 +75,7 @@ async fn a_deleted_volume_goes_and_its_fork_stays() {
     volume.commit(MemoryCut::new(2, &[(8, 8, 2)]), SIZE).await.unwrap();
     volume.snapshot(&name("s")).await.unwrap();
     volume.delete().await.unwrap();
-    for _ in 0..4 {
+    for _ in 0..5 {
         gc(&world, false).await;
         world.advance_hours(25);
     }
@@ -153,7 +153,7 @@ async fn a_writer_of_a_volume_that_was_deleted_and_collected_notices() {
     let volume = first.volumes.create(&name("vm"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
     second.volumes.take_over(&name("vm")).await.unwrap().delete().await.unwrap();
-    for _ in 0..4 {
+    for _ in 0..5 {
         gc(&world, false).await;
         world.advance_hours(25);
     }

@@ -99,6 +99,60 @@ async fn what_merging_left_of_the_last_hours_of_a_volume_goes_when_its_host_rele
     tags(&volume, range(0, 8), &[3; 8]).await;
 }
 
+/// A volume with eight packs that are merged once `fork` has read the manifest with these packs; then garbage is collected, and
+/// the manifest of the fork arrives.
+async fn merge_while_a_fork_is_on_its_way(world: &World, volume: &VolumeWriter) {
+    let origin = StatePoint { volume: volume.id(), snapshot: None };
+    let forker = world.daemon(2).volumes;
+    world.objects.pause_before("names/");
+    let forking = tokio::spawn(async move { forker.fork(&origin, &name("fork")).await });
+    world.objects.paused().await;
+    volume.compact().await.unwrap().unwrap();
+    let report = gc(world, false).await;
+    world.objects.resume();
+    let fork = forking.await.unwrap().unwrap();
+    let expected = [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8, 8];
+    tags(&fork, range(1, 15), &expected).await;
+    tags(volume, range(1, 15), &expected).await;
+    assert_eq!((report.packs_removed, report.packs_in_use, report.packs_waiting), (0, 1, 8));
+}
+
+#[tokio::test]
+async fn a_pack_that_a_run_saw_before_its_manifest_came_waits_anew_when_it_goes_out_of_use() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    world.objects.pause_before("manifests");
+    let committing = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.commit(MemoryCut::new(1, &[(1, 8, 1)]), SIZE).await }
+    });
+    world.objects.paused().await;
+    assert_eq!(gc(&world, false).await.packs_waiting, 1);
+    world.objects.resume();
+    committing.await.unwrap().unwrap();
+    world.advance_hours(5);
+    for seq in 2..=8 {
+        volume.commit(MemoryCut::new(seq, &[(seq, 8, seq)]), SIZE).await.unwrap();
+    }
+    world.advance_hours(25);
+    merge_while_a_fork_is_on_its_way(&world, &volume).await;
+}
+
+#[tokio::test]
+async fn a_pack_that_a_run_saw_while_its_volume_was_deleted_waits_anew_when_it_goes_out_of_use() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(seq, 8, seq)]), SIZE).await.unwrap();
+    }
+    world.advance_hours(5);
+    volume.delete().await.unwrap();
+    assert_eq!(gc(&world, false).await.packs_waiting, 8);
+    let back = world.daemon(1).volumes.undelete(&name("vm"), &name("vm")).await.unwrap();
+    world.advance_hours(25);
+    merge_while_a_fork_is_on_its_way(&world, &back).await;
+}
+
 #[tokio::test]
 async fn a_merge_names_nothing_that_was_on_its_way_when_the_volume_was_released() {
     let world = World::new();

@@ -408,7 +408,7 @@ impl Run {
             self.delete(0).await;
         }
         let daemon = self.world.daemon(9);
-        for _ in 0..4 {
+        for _ in 0..5 {
             let options = GcOptions { grace: GRACE, ..GcOptions::default() };
             collect(daemon.volumes.store(), &*self.world.clock, &options).await.unwrap();
             self.world.clock.advance(GRACE);
