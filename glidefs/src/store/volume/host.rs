@@ -29,7 +29,7 @@ use crate::store::client::{Created, Store};
 use crate::store::clock::{StoreClock, SystemClock};
 use crate::store::error::unfit;
 use crate::store::format::Manifest;
-use crate::store::ids::{HostName, VolumeId, WriterId};
+use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::key::Key;
 
 /// Memory for making a pack of the usual length, MiB.
@@ -218,19 +218,27 @@ impl Host {
         Ok(())
     }
 
-    /// The manifest meant by `point`.
+    /// The manifest meant by `point`, of a volume that is not deleted: garbage collection may remove a part of a deleted one at
+    /// any time.
     pub async fn state(&self, point: &StatePoint) -> Result<Manifest, VolumeError> {
         let volume = point.volume;
-        if let Some(name) = &point.snapshot {
-            return match self.store.snapshot(volume, name).await {
-                Ok(snapshot) => Ok(snapshot.manifest),
-                Err(error) if error.is_missing() => Err(VolumeError::NoSuchSnapshot { name: name.clone() }),
-                Err(error) => Err(error.into()),
-            };
-        }
+        let kept = match &point.snapshot {
+            Some(name) => Some(self.snapshot(volume, name).await?),
+            None => None,
+        };
         let newest = self.store.latest_manifest(volume, None).await?;
         let newest = newest.ok_or(VolumeError::NoSuchVolume { volume })?;
-        self.check_not_deleted(&newest).await.map(|()| newest)
+        self.check_not_deleted(&newest).await?;
+        Ok(kept.unwrap_or(newest))
+    }
+
+    /// The manifest kept by a snapshot of `volume`, even if the volume is deleted.
+    pub async fn snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<Manifest, VolumeError> {
+        match self.store.snapshot(volume, name).await {
+            Ok(snapshot) => Ok(snapshot.manifest),
+            Err(error) if error.is_missing() => Err(VolumeError::NoSuchSnapshot { name: name.clone() }),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

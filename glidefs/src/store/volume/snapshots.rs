@@ -85,7 +85,7 @@ impl VolumeWriter {
         let _change = self.shared.change.lock().await;
         self.refresh().await?;
         let begun = self.host.options.clock.since_boot();
-        let state = self.host.state(&StatePoint { volume: self.id(), snapshot: Some(name.clone()) }).await?;
+        let state = self.host.snapshot(self.id(), name).await?;
         // The packs are old, but stay in use only while the snapshot exists: so they count as new packs, with the same time limit.
         let listed = NewPacks::since(begun, state.packs.iter().copied());
         let edit = |base: &Manifest| {

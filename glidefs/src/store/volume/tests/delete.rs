@@ -5,7 +5,7 @@ use crate::store::client::Created;
 use crate::store::format::NameRecord;
 use crate::store::gc::{self, GcOptions};
 use crate::store::key::Key;
-use crate::store::volume::VolumeError;
+use crate::store::volume::{StatePoint, VolumeError};
 
 const SIZE: u64 = 1 << 16;
 
@@ -161,6 +161,45 @@ async fn a_deleted_volume_can_be_had_back_with_its_snapshots_until_the_grace_per
     let error = other.volumes.undelete(&name("vm"), &name("vm")).await.unwrap_err();
     assert!(matches!(error, VolumeError::NotDeleted { .. }), "{error}");
     assert_eq!(other.volumes.store().list(crate::store::Folder::All, None).await.unwrap().objects, []);
+}
+
+#[tokio::test]
+async fn a_snapshot_of_a_deleted_volume_is_not_forked() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.snapshot(&name("s")).await.unwrap();
+    volume.delete().await.unwrap();
+    let forker = world.daemon(2).volumes;
+    let point = StatePoint { volume: volume.id(), snapshot: Some(name("s")) };
+    let error = forker.fork(&point, &name("fork")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
+    let error = forker.view(&point).await.unwrap_err();
+    assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
+    forker.undelete(&name("vm"), &name("vm")).await.unwrap();
+    let fork = forker.fork(&point, &name("fork")).await.unwrap();
+    tags(&fork, range(0, 8), &[1; 8]).await;
+}
+
+#[tokio::test]
+async fn a_fork_of_a_snapshot_that_was_begun_before_the_deletion_keeps_what_it_lists() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.snapshot(&name("s")).await.unwrap();
+    let forker = world.daemon(2).volumes;
+    let point = StatePoint { volume: volume.id(), snapshot: Some(name("s")) };
+    world.objects.pause_before("names/");
+    let forking = tokio::spawn(async move { forker.fork(&point, &name("fork")).await });
+    world.objects.paused().await;
+    volume.delete().await.unwrap();
+    collect(&world).await;
+    world.advance_hours(2);
+    collect(&world).await;
+    world.objects.resume();
+    let fork = forking.await.unwrap().unwrap();
+    collect_for_days(&world).await;
+    tags(&fork, range(0, 8), &[1; 8]).await;
 }
 
 #[tokio::test]
