@@ -40,7 +40,8 @@
 //! packs of another volume, creates a manifest with these packs within [`UPLOAD_TIME_MAX`], or gives up. During a long upload of
 //! a cut, manifests of unchanged content keep the packs uploaded so far, by listing them as uploaded, not as content. Such a
 //! manifest may be under way for any time: garbage collection removes no pack that a manifest may be the first to name, before
-//! another manifest has the same number.
+//! another manifest has the same number. The manifest of a rollback is not the first to name its packs: the manifest before has
+//! to keep the packs.
 
 mod blocking;
 mod commit;

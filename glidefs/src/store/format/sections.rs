@@ -62,8 +62,8 @@ pub struct Sections {
     pub damaged: Vec<SectorRange>,
     /// Whether the volume is deleted.
     pub deleted: Option<Deletion>,
-    /// Packs of a cut that is being uploaded. Garbage collection takes these packs for used as long as the manifest is the newest
-    /// one. The packs are no content of the volume. At most [`PACKS_MAX`].
+    /// Packs of a cut that is being uploaded, or of a snapshot to go back to. Garbage collection takes these packs for used as
+    /// long as the manifest is the newest one. The packs are no content of the volume. At most [`PACKS_MAX`].
     pub uploaded: Vec<PackId>,
 }
 

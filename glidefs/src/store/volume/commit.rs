@@ -201,8 +201,8 @@ impl VolumeWriter {
     }
 
     /// Has a manifest of unchanged content list `uploads` as uploaded: garbage collection does not know how long the rest of the
-    /// cut takes. A later manifest that neither lists these packs as content nor as uploaded gives the packs up.
-    async fn keep(&self, uploads: &NewPacks) -> Result<(), VolumeError> {
+    /// cut takes, or a rollback. A later manifest that neither lists these packs as content nor as uploaded gives the packs up.
+    pub(super) async fn keep(&self, uploads: &NewPacks) -> Result<(), VolumeError> {
         let edit = |base: &Manifest| {
             let uploaded = uploads.packs().map(|pack| pack.pack).collect();
             let sections = Sections { uploaded, ..self.host.holding(&base.sections) };

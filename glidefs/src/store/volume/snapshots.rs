@@ -10,7 +10,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::commit::Committed;
 use super::create::Beginning;
 use super::error::VolumeError;
-use super::limits::UPLOAD_TIME_MAX;
+use super::limits::{ROUNDS_MAX, UPLOAD_TIME_MAX};
 use super::types::{SnapshotInfo, StatePoint};
 use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
@@ -80,16 +80,19 @@ impl VolumeWriter {
         VolumeStore::of(self.host.clone()).delete_snapshot(self.id(), name).await
     }
 
-    /// Goes back to a snapshot: two requests. Later writes are given up; sequence numbers go on.
+    /// Goes back to a snapshot: two requests, and one more if the newest manifest does not list all packs of the snapshot. Later
+    /// writes are given up; sequence numbers go on.
+    ///
+    /// The packs of the snapshot stay in use only while the snapshot exists, and the manifest of the rollback may be under way
+    /// for any time. So the manifest before keeps the packs, and was in the store in time.
     pub async fn rollback(&self, name: &StoreName) -> Result<Committed, VolumeError> {
         let _change = self.shared.change.lock().await;
         self.refresh().await?;
         let begun = self.host.options.clock.since_boot();
         let state = self.host.snapshot(self.id(), name).await?;
-        // The packs are old, but stay in use only while the snapshot exists: so they count as new packs, with the same time limit.
         let listed = NewPacks::since(begun, state.packs.iter().copied());
         let edit = |base: &Manifest| {
-            Some(Manifest {
+            listed.are_kept_by(base).then(|| Manifest {
                 size_sectors: state.size_sectors,
                 generation: base.generation.saturating_add(1),
                 packs: state.packs.clone(),
@@ -99,9 +102,18 @@ impl VolumeWriter {
                 ..base.clone()
             })
         };
-        let published = self.publish(&listed, edit).await?;
-        let published = published.unwrap_or_else(|| unreachable!("a state can follow any other"));
-        Ok(self.committed(&published, &NewPacks::default()))
+        for _ in 0..ROUNDS_MAX {
+            let base = self.manifest().await?;
+            if !listed.are_kept_by(&base) {
+                self.keep(&listed).await?;
+                // A manifest that came too late names packs that may be gone. They are no content, so nothing is lost.
+                in_time(begun, self.host.options.clock.since_boot())?;
+            }
+            if let Some(published) = self.publish(&listed, edit).await? {
+                return Ok(self.committed(&published, &NewPacks::default()));
+            }
+        }
+        Err(VolumeError::Contended { volume: self.id() })
     }
 
     /// A new volume with the content of the last commit: see [`VolumeStore::fork`].

@@ -99,6 +99,65 @@ async fn what_merging_left_of_the_last_hours_of_a_volume_goes_when_its_host_rele
     tags(&volume, range(0, 8), &[3; 8]).await;
 }
 
+/// A volume of eight packs merged since, with a snapshot from before the merge.
+async fn merged_after_a_snapshot(world: &World) -> VolumeWriter {
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(seq, 8, seq)]), SIZE).await.unwrap();
+    }
+    volume.snapshot(&name("s")).await.unwrap();
+    world.advance_hours(5);
+    volume.compact().await.unwrap().unwrap();
+    volume.commit(MemoryCut::new(9, &[(0, 16, 9)]), SIZE).await.unwrap();
+    volume
+}
+
+#[tokio::test]
+async fn a_rollback_that_was_on_its_way_for_days_lists_no_pack_that_is_gone() {
+    let world = World::new();
+    let volume = merged_after_a_snapshot(&world).await;
+    world.objects.pause_before("manifests");
+    let rolling_back = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.rollback(&name("s")).await }
+    });
+    world.objects.paused().await;
+    world.daemon(2).volumes.delete_snapshot(volume.id(), &name("s")).await.unwrap();
+    assert_eq!(gc_for_days(&world).await, 8);
+    world.objects.resume();
+    let error = rolling_back.await.unwrap().unwrap_err();
+    assert!(matches!(error, VolumeError::TooSlow { .. }), "{error}");
+    let error = volume.rollback(&name("s")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::NoSuchSnapshot { .. }), "{error}");
+    for volume in [&volume, &world.daemon(2).volumes.take_over(&name("vm")).await.unwrap()] {
+        tags(volume, range(0, 16), &[9; 16]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_rollback_whose_packs_a_manifest_keeps_may_come_days_later() {
+    let world = World::new();
+    let volume = merged_after_a_snapshot(&world).await;
+    world.objects.pause_before("manifests");
+    let rolling_back = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.rollback(&name("s")).await }
+    });
+    world.objects.paused().await;
+    world.objects.pause_before("manifests");
+    world.objects.resume();
+    world.objects.paused().await;
+    world.daemon(2).volumes.delete_snapshot(volume.id(), &name("s")).await.unwrap();
+    assert_eq!(gc_for_days(&world).await, 0);
+    world.objects.resume();
+    rolling_back.await.unwrap().unwrap();
+    let expected = [0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8, 8];
+    tags(&volume, range(0, 16), &expected).await;
+    assert_eq!(volume.view().await.unwrap().manifest().sections.uploaded, []);
+    assert_eq!(gc_for_days(&world).await, 2, "what came after the snapshot");
+    tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 16), &expected).await;
+}
+
 /// A volume with eight packs that are merged once `fork` has read the manifest with these packs; then garbage is collected, and
 /// the manifest of the fork arrives.
 async fn merge_while_a_fork_is_on_its_way(world: &World, volume: &VolumeWriter) {

@@ -125,6 +125,21 @@ async fn a_rollback_is_there_or_not() {
 }
 
 #[tokio::test]
+async fn a_rollback_to_packs_that_were_merged_since_is_there_or_not() {
+    let rollback = async |_: &Daemon, volume: &VolumeWriter| {
+        while volume.compact().await?.is_some() {}
+        volume.rollback(&name("after")).await.map(drop)
+    };
+    at_each_request(false, &AFTER, &rollback).await;
+    let daemon = World::new().daemon(1);
+    let volume = volume(&daemon).await;
+    while volume.compact().await.unwrap().is_some() {}
+    let before = volume.state().number;
+    rollback(&daemon, &volume).await.unwrap();
+    assert_eq!(volume.state().number, before + 2, "a manifest that keeps the packs, and the rollback");
+}
+
+#[tokio::test]
 async fn compaction_changes_no_content_wherever_it_stops() {
     let compact =
         async |volume: &VolumeWriter| volume.compact_within(&MergeLimits::default()).await.map(drop);

@@ -36,6 +36,12 @@ impl NewPacks {
         self.packs.iter().map(|(pack, _)| pack)
     }
 
+    /// Whether garbage collection keeps all of the packs while `manifest` is the newest.
+    pub fn are_kept_by(&self, manifest: &Manifest) -> bool {
+        let kept = kept_by(manifest);
+        self.packs().all(|pack| kept.contains(&pack.pack))
+    }
+
     /// The same packs, for a manifest that gives up unreadable sectors of `cut`.
     pub fn giving_up(self, cut: Arc<dyn CutSource>) -> Self {
         Self { gives_up: Some(cut), ..self }
