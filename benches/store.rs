@@ -99,7 +99,11 @@ impl Host {
             budgets: Budgets::default(),
             hands: 1,
         };
-        let known = Known { exports: vec![(EXPORT, SeqMarks::default())], catalog: Arc::new(Nothing) };
+        let known = Known {
+            exports: vec![(EXPORT, SeqMarks::default())],
+            next_export: None,
+            catalog: Arc::new(Nothing),
+        };
         let disk = Arc::new(Directory::new(&cache_directory));
         let opened = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known);
         let (cache, _) = opened.expect("the cache opens");

@@ -299,7 +299,7 @@ fn open(log: &Path, catalog: &Catalog) -> Cache {
         budgets: Budgets::default(),
         hands: 1,
     };
-    let known = Known { exports: catalog.known(), catalog: Arc::new(catalog.handle()) };
+    let known = Known { exports: catalog.known(), next_export: None, catalog: Arc::new(catalog.handle()) };
     let disk = Arc::new(Directory::new(log));
     Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).expect("the cache opens").0
 }

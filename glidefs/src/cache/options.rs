@@ -45,6 +45,8 @@ pub struct Options {
 pub struct Known {
     /// Each export with the marks of the export's history.
     pub exports: Vec<(ExportId, SeqMarks)>,
+    /// The id for the next export: the log has no entry of this export, or of a later one. `None` where nobody counts ids.
+    pub next_export: Option<ExportId>,
     /// Where the marks are kept.
     pub catalog: Arc<dyn CacheCatalog>,
 }
@@ -53,7 +55,7 @@ impl Known {
     /// Exports with no data in a store.
     pub fn local(ids: &[ExportId]) -> Self {
         let exports = ids.iter().map(|id| (*id, SeqMarks::default())).collect();
-        Self { exports, catalog: Arc::new(NoCatalog) }
+        Self { exports, next_export: None, catalog: Arc::new(NoCatalog) }
     }
 }
 

@@ -8,6 +8,7 @@
 //! the damaged place. Damage keeps the cache from opening in three cases: no segment file can be read; a file with data is
 //! shorter than a segment; a dropped record could come back, because the disk does not take the closing of the record's segment.
 
+mod ages;
 mod checkpoint;
 mod closing;
 mod identify;
@@ -22,10 +23,11 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
+use self::ages::{check_exports, check_start, count_start};
 use self::patience::Patience;
 use self::segments::{Found, Recovery};
 use super::volume::Volume;
-use crate::cache::catalog::{CacheCatalog, Start};
+use crate::cache::catalog::CacheCatalog;
 use crate::cache::hands::in_order;
 use crate::cache::log::disk::{Clock, Disk};
 use crate::cache::log::error::CacheError;
@@ -85,6 +87,8 @@ pub(super) fn open(
             ranks: Ranks::default(),
             tries_checkpoint,
             hands: options.hands,
+            last_export: None,
+            next_export: known.next_export,
             found: Recovered::default(),
         };
         let outcome = recovery.run(&present, &mut superblock, &*known.catalog)?;
@@ -185,6 +189,7 @@ impl Recovery<'_> {
         if used.is_some_and(|used| !self.bears_out(&used, &segments)) {
             return Ok(Outcome::ReadWithoutCheckpoint);
         }
+        check_exports(self.last_export, self.next_export, self.disk.location())?;
         // From here on the start writes: no later start may take the checkpoint for one of the log.
         at(self.disk.remove_checkpoint(), "removing index.ckpt", || self.disk.location())?;
         self.refuse_a_disk_that_reads_nothing(present)?;
@@ -305,34 +310,6 @@ fn read_superblock(
     };
     at(disk.replace_superblock(&superblock.encode()), "writing cache.meta", || directory)?;
     Ok(superblock)
-}
-
-/// Fails unless `catalog` and a log whose last start is `log` are of one age: one of the two may be an older copy that was put
-/// back alone.
-fn check_start(log: u32, catalog: &dyn CacheCatalog, directory: String) -> Result<(), CacheError> {
-    let Some(Start { last, begun }) = catalog.start() else { return Ok(()) };
-    if log == last || Some(log) == begun {
-        return Ok(());
-    }
-    Err(CacheError::OtherAges { directory, log, catalog: begun.unwrap_or(last) })
-}
-
-/// Counts this start, in the catalog and in the log. The catalog notes the start as begun first: after a crash between the steps
-/// [`check_start`] accepts the log with the old count and with the new one. An older copy of one of the two is covered by no such
-/// note, and is refused.
-fn count_start(
-    disk: &dyn Disk,
-    superblock: &mut Superblock,
-    catalog: &dyn CacheCatalog,
-) -> Result<(), CacheError> {
-    let Some(known) = catalog.start() else { return Ok(()) };
-    let (last, directory) = (superblock.start, disk.location());
-    let Some(start) = last.max(known.last).checked_add(1) else { return Ok(()) };
-    let note = |start| at(catalog.set_start(start), "writing the catalog", || directory.clone());
-    note(Start { last, begun: Some(start) })?;
-    superblock.start = start;
-    at(disk.replace_superblock(&superblock.encode()), "writing cache.meta", || directory.clone())?;
-    note(Start { last: start, begun: None })
 }
 
 fn segment_frames(segment_bytes: u64) -> Result<u32, CacheError> {

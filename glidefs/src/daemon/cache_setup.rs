@@ -13,7 +13,7 @@ use crate::cache::{self, Budgets, Cache, CacheError, Directory, HANDS_MAX, Known
 use crate::checksum;
 use crate::config::{CacheSection, Config, OnFull};
 use crate::router::Catalog;
-use crate::units::REQUEST_BYTES_MAX;
+use crate::units::{ExportId, REQUEST_BYTES_MAX};
 use crate::worker::WorkerOptions;
 use crate::worker::affinity::Cpu;
 use crate::worker::engine::probe::{self, Probe};
@@ -74,7 +74,11 @@ pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Ca
         disk,
         Arc::new(MonotonicClock::default()),
         options,
-        Known { exports: catalog.known(), catalog: Arc::new(catalog.handle()) },
+        Known {
+            exports: catalog.known(),
+            next_export: Some(ExportId(catalog.next_export_id())),
+            catalog: Arc::new(catalog.handle()),
+        },
     )?;
     tracing::info!(
         segments = recovered.segments,

@@ -191,7 +191,7 @@ impl Catalog {
     }
 
     /// The id for the next export.
-    pub(super) fn next_export_id(&self) -> u32 {
+    pub fn next_export_id(&self) -> u32 {
         self.next_export_id
     }
 

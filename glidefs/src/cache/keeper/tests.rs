@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{CheckpointPace, Keeper, RESERVE};
 use crate::cache::driver::Driver;
 use crate::cache::{
-    Budgets, Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, SeqMarks, Triggers,
+    Budgets, Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, Triggers,
 };
 use crate::store::volume::Resume;
 use crate::units::{ExportId, SectorRange, Seq};
@@ -44,7 +44,7 @@ fn open(directory: &tempfile::TempDir) -> Cache {
 }
 
 fn open_with(directory: &tempfile::TempDir, options: Options) -> Cache {
-    let known = Known { exports: vec![(EXPORT, SeqMarks::default())], catalog: Arc::new(Paper) };
+    let known = Known { catalog: Arc::new(Paper), ..Known::local(&[EXPORT]) };
     let disk = Arc::new(Directory::new(directory.path()));
     Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap().0
 }

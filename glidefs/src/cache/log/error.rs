@@ -86,6 +86,21 @@ pub enum CacheError {
         /// Start in which the catalog was last written.
         catalog: u32,
     },
+    /// The log has data of an export with an id that the catalog has not given out: the catalog is an older copy.
+    #[error(
+        "in {directory}, the log (segments/) has data of the export with id {export}, and in the catalog (catalog.redb) the next id is \
+         {next_export}: the catalog is an older copy, and would give an id out again whose data is in the log. Put the newer copy back, \
+         or the whole directory from one copy; or move the directory away, start with an empty one, and open exports from the store; \
+         nothing was changed"
+    )]
+    OlderCatalog {
+        /// Path of the cache directory.
+        directory: String,
+        /// Highest id of an export with data in the log.
+        export: u32,
+        /// The id that the catalog would give to the next export.
+        next_export: u32,
+    },
     /// An option does not fit the cache.
     #[error("{0}")]
     BadOptions(String),

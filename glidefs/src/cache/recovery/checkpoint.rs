@@ -123,6 +123,7 @@ impl Recovery<'_> {
         let Self { volumes, table, ranks, hands, .. } = self;
         let loaded = Loader { volumes, ends: &ends, table, ranks, hands: *hands }.load(&mut pages)?;
         self.found.checkpoint_extents += loaded.loaded;
+        self.last_export = self.last_export.max(loaded.last_export);
         let others: Vec<OtherSegment> = pages.rows(PageKind::Others)?;
         if !others.is_sorted_by(|one, next| one.number < next.number) {
             return Err(Unusable::Damaged(ORDER));

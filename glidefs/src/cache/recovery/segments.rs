@@ -123,6 +123,10 @@ pub(super) struct Recovery<'a> {
     pub tries_checkpoint: bool,
     /// Threads that read and check segment files.
     pub hands: usize,
+    /// The highest id of an export with an entry in the log, or with an extent in the checkpoint.
+    pub last_export: Option<ExportId>,
+    /// The id that the catalog has for the next export; `None` where nobody counts ids.
+    pub next_export: Option<ExportId>,
     pub found: Recovered,
 }
 
@@ -197,6 +201,7 @@ impl<'a> Recovery<'a> {
         used.on(Event::Close);
         for entry in records.iter().flat_map(|record| &record.entries) {
             self.announces |= entry.kind == EntryKind::Announced;
+            self.last_export = self.last_export.max(Some(entry.export));
         }
         let replayed = self.replay(number, &records);
         self.found.entries += replayed.entries;

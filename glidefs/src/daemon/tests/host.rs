@@ -26,7 +26,7 @@ use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::volume::{StatePoint, View, VolumeError, VolumeStore, VolumeStoreOptions};
 use crate::store::{Backend, BlockCache, BlockCacheOptions, RetryPolicy, Store, StoreOptions, WriterId};
-use crate::units::SectorRange;
+use crate::units::{ExportId, SectorRange};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 const SEGMENTS: u64 = 8;
@@ -242,7 +242,11 @@ impl Host {
         };
         let mut crashes = Vec::new();
         let cache = loop {
-            let known = Known { exports: catalog.known(), catalog: Arc::new(catalog.handle()) };
+            let known = Known {
+                exports: catalog.known(),
+                next_export: Some(ExportId(catalog.next_export_id())),
+                catalog: Arc::new(catalog.handle()),
+            };
             let disk = Arc::new(FakeDisk::new(&self.computer));
             let opened = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known);
             let mut machine = machine(&self.computer);

@@ -37,7 +37,8 @@ pub(super) fn linked(
     let (id, never) = (ExportId(1), Duration::from_hours(1));
     let catalog = Arc::new(Paper::default()) as Arc<dyn CacheCatalog>;
     let marks = SeqMarks { stored: remote.cut(), evicted: Seq(0) };
-    let bench = Bench::over(Engine::default(), Known { exports: vec![(id, marks)], catalog });
+    let bench =
+        Bench::over(Engine::default(), Known { exports: vec![(id, marks)], catalog, ..Known::local(&[]) });
     let queue = bench.cache.writeback_queue(tokio::runtime::Handle::current());
     let triggers = Triggers { size_bytes: 64 << 20, age: never, quiet: never };
     let (stop, stopped) = watch::channel(false);

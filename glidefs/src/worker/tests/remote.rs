@@ -23,7 +23,10 @@ async fn a_read_of_what_is_in_the_store_ends_when_a_write_of_the_same_turn_bring
         let id = ExportId(1);
         let catalog = Arc::new(Paper::default()) as Arc<dyn CacheCatalog>;
         let marks = SeqMarks { stored: remote.cut(), evicted: Seq(0) };
-        let bench = Bench::over(Engine::default(), Known { exports: vec![(id, marks)], catalog });
+        let bench = Bench::over(
+            Engine::default(),
+            Known { exports: vec![(id, marks)], catalog, ..Known::local(&[]) },
+        );
         let queue = bench.cache.writeback_queue(tokio::runtime::Handle::current());
         let triggers = Triggers { size_bytes: 64 << 20, age: never, quiet: never };
         let (stop, stopped) = watch::channel(false);

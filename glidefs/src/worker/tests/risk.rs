@@ -43,6 +43,7 @@ async fn a_bounded_export_waits_for_the_store_at_its_bound_and_no_other_export_d
     let known = Known {
         exports: ids.map(|id| (id, SeqMarks::default())).to_vec(),
         catalog: Arc::clone(&paper) as Arc<dyn CacheCatalog>,
+        ..Known::local(&[])
     };
     let bench = Bench::over(Engine::default(), known);
     let queue = bench.cache.writeback_queue(tokio::runtime::Handle::current());

@@ -42,6 +42,7 @@ impl Shared {
         let known = Known {
             exports: ids.map(|id| (id, SeqMarks::default())).to_vec(),
             catalog: Arc::new(Paper::default()) as Arc<dyn CacheCatalog>,
+            ..Known::local(&[])
         };
         let bench = Bench::bounded(Engine::default(), known, SLOTS, (OnFull::Wait, budgets));
         let queue = bench.cache.writeback_queue(tokio::runtime::Handle::current());

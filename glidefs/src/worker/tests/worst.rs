@@ -204,6 +204,7 @@ impl Worst {
         let known = Known {
             exports: ids().map(|id| (id, SeqMarks::default())).collect(),
             catalog: Arc::new(Paper::default()) as Arc<dyn CacheCatalog>,
+            ..Known::local(&[])
         };
         let directory = tempfile::tempdir().unwrap();
         let options = Options {

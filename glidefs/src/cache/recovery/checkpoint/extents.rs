@@ -32,11 +32,12 @@ pub(super) struct Loader<'a> {
     pub hands: usize,
 }
 
-/// How many extents the checkpoint lists, and how many of these are in a volume now.
+/// How many extents the checkpoint lists, how many of these are in a volume now, and the last export with an extent.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Loaded {
     pub listed: u64,
     pub loaded: u64,
+    pub last_export: Option<ExportId>,
 }
 
 impl<'a> Loader<'a> {
@@ -45,10 +46,11 @@ impl<'a> Loader<'a> {
         let (rooms, mut refs) = (Mutex::<Vec<Room>>::default(), GainedRefs::default());
         let (mut current, mut found) = (None::<Part<'a>>, Loaded::default());
         let take = |decoded: Decoded<'a>| {
-            let Decoded { parts, listed, error, mut room } = decoded;
+            let Decoded { parts, listed, last_export, error, mut room } = decoded;
             refs.append(&mut room.refs);
             rooms.lock_whole().push(room);
             found.listed = found.listed.saturating_add(listed);
+            found.last_export = found.last_export.max(last_export);
             for part in parts {
                 match &mut current {
                     Some(current) if current.export == part.export => current.append(part, &mut refs),
@@ -75,6 +77,7 @@ impl<'a> Loader<'a> {
     fn decode(&self, mut batch: Batch) -> Decoded<'a> {
         let mut refs = std::mem::take(&mut batch.room.refs);
         let (mut chain, mut parts, mut listed) = (batch.chain, Vec::new(), 0_u64);
+        let mut last_export = None;
         let added = batch.pages().try_for_each(|page| {
             let extents = ExtentReader::new(chain.open(page)?.1)?;
             let export = extents.export();
@@ -83,7 +86,12 @@ impl<'a> Loader<'a> {
                 parts.push(Part { export, loading: volume.map(|volume| (&**volume, Loading::of(volume))) });
             }
             if let Some(part) = parts.last_mut() {
-                listed = listed.saturating_add(part.add(extents, self.ends, &mut refs)?);
+                let count = part.add(extents, self.ends, &mut refs)?;
+                listed = listed.saturating_add(count);
+                // A page without extents tells of a volume, and not of a record in the log.
+                if count > 0 {
+                    last_export = last_export.max(Some(export));
+                }
             }
             Ok(())
         });
@@ -92,7 +100,7 @@ impl<'a> Loader<'a> {
         }
         batch.room.refs = refs;
         let error = added.map_err(Unusable::Damaged).err().or(batch.error);
-        Decoded { parts, listed, error, room: batch.room }
+        Decoded { parts, listed, last_export, error, room: batch.room }
     }
 }
 
@@ -102,6 +110,8 @@ struct Decoded<'v> {
     parts: Vec<Part<'v>>,
     /// Number of extents in the pages.
     listed: u64,
+    /// The last export with an extent in the pages.
+    last_export: Option<ExportId>,
     /// The first error. The last part, in which the error is, may not be whole.
     error: Option<Unusable>,
     /// With the references of all parts.

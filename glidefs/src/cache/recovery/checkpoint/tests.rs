@@ -254,7 +254,10 @@ fn a_changed_bit_in_any_page_is_found_by_any_number_of_threads() {
     let pages: Vec<Page> = (0..100).map(|page| (1, vec![extent(2 * page), extent(2 * page + 1)])).collect();
     let (whole, marks) = (sealed(&pages), [SeqMarks::default(); EXPORTS as usize]);
     for hands in [1, 2, 8] {
-        assert_eq!(load(&whole, &marks, hands).unwrap().found, Loaded { listed: 200, loaded: 200 });
+        assert_eq!(
+            load(&whole, &marks, hands).unwrap().found,
+            Loaded { listed: 200, loaded: 200, last_export: Some(ExportId(1)) }
+        );
         for page in 0..whole.len() {
             let mut bytes = whole.clone();
             let at = page % bytes[page].len();

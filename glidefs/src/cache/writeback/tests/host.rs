@@ -1,7 +1,7 @@
 //! A host with a cache and a store, and the model of all writes that tests compare the host with.
 
 use super::*;
-use crate::cache::Budgets;
+use crate::cache::{Budgets, CacheError, Recovered};
 
 /// A catalog in memory. The catalog survives the cache of its host, and fails on demand.
 #[derive(Debug)]
@@ -222,8 +222,18 @@ impl Host {
     }
 
     /// Opens the cache with the marks of the catalog.
-    pub(super) fn open(&self) -> Result<(Cache, Resume), crate::cache::CacheError> {
+    pub(super) fn open(&self) -> Result<(Cache, Resume), CacheError> {
         let Noted { resume, evicted } = self.catalog.entries.lock().unwrap()[&EXPORT].clone();
+        let exports = vec![(EXPORT, SeqMarks { stored: resume.cut, evicted })];
+        self.open_with(exports, None).map(|(cache, _)| (cache, resume))
+    }
+
+    /// Opens the cache with these exports, and this id for the next export.
+    pub(super) fn open_with(
+        &self,
+        exports: Vec<(ExportId, SeqMarks)>,
+        next_export: Option<ExportId>,
+    ) -> Result<(Cache, Recovered), CacheError> {
         let options = Options {
             size_bytes: 8 * SEGMENT_BYTES,
             segment_bytes: SEGMENT_BYTES,
@@ -233,10 +243,9 @@ impl Host {
             budgets: self.budgets,
             hands: 1,
         };
-        let exports = vec![(EXPORT, SeqMarks { stored: resume.cut, evicted })];
-        let known = Known { exports, catalog: Arc::clone(&self.catalog) as Arc<dyn CacheCatalog> };
+        let catalog = Arc::clone(&self.catalog) as Arc<dyn CacheCatalog>;
+        let known = Known { exports, next_export, catalog };
         Cache::open(Arc::new(self.disk()), Arc::clone(&self.clock) as Arc<dyn Clock>, options, known)
-            .map(|(cache, _)| (cache, resume))
     }
 
     pub(super) fn start(&mut self) {

@@ -204,6 +204,54 @@ fn a_catalog_of_earlier_in_the_same_run_that_was_put_back_alone_stops_its_export
     assert_eq!(host.read(range), Err(IoError::Diverged));
 }
 
+/// Catalog and log count the same start, but the catalog was copied before an export was made. The id of the export would be given
+/// out again, and the next export would read the data of this one.
+#[test]
+fn a_catalog_of_earlier_in_the_same_run_that_was_put_back_alone_gives_no_id_out_again() {
+    const MADE_LATER: ExportId = ExportId(8);
+    const NEXT: ExportId = ExportId(9);
+    let made = |ids: &[ExportId]| ids.iter().map(|id| (*id, SeqMarks::default())).collect::<Vec<_>>();
+    // Only the checkpoint has the export, all of whose records are in a covered segment; or there is no checkpoint.
+    for in_order in [true, false] {
+        let mut host = Host::new(memory(), 1, false);
+        host.never_write_back();
+        if !in_order {
+            host.driver().without_checkpoints();
+        }
+        let (range, data) = (SectorRange::new(0, 256).unwrap(), vec![1; 128 << 10]);
+        let volume = host.driver().cache.volume(MADE_LATER);
+        host.driver().write(&volume, range, Some(&data)).unwrap();
+        host.driver().flush(&volume).unwrap();
+        drop(volume);
+        for _ in 0..10 {
+            host.write(range, Some(&vec![2; 128 << 10])).unwrap();
+        }
+        host.flush().unwrap();
+        host.driver().keep();
+        if in_order {
+            host.driver().rest();
+        }
+        host.stop();
+        assert_eq!(host.directory.path().join("index.ckpt").exists(), in_order);
+        for _ in 0..2 {
+            let Err(error) = host.open_with(made(&[EXPORT]), Some(MADE_LATER)) else {
+                panic!("an older catalog, in order: {in_order}")
+            };
+            let CacheError::OlderCatalog { export, next_export, .. } = error else { panic!("{error:?}") };
+            assert_eq!((export, next_export), (MADE_LATER.0, MADE_LATER.0), "in order: {in_order}");
+        }
+        let (cache, found) = host.open_with(made(&[EXPORT, MADE_LATER]), Some(NEXT)).unwrap();
+        assert_eq!(found.covered > 0, in_order, "the refusals have changed something: {found:?}");
+        let mut driver = Driver::new(cache);
+        let volume = driver.cache.volume(MADE_LATER);
+        assert!(driver.read(&volume, range).unwrap() == data);
+        drop(volume);
+        driver.kill();
+        // The export is deleted, and its records are still in the log.
+        drop(host.open_with(made(&[EXPORT]), Some(NEXT)).unwrap());
+    }
+}
+
 #[test]
 fn a_crash_between_the_steps_that_count_a_start_is_not_taken_for_an_older_file() {
     let mut host = Host::new(memory(), 1, false);
