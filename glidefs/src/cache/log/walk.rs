@@ -12,7 +12,8 @@ use std::io;
 use self::window::Window;
 use super::disk::SegmentFile;
 use super::format::{
-    FooterRecord, Frame, Record, SegmentKey, decode_record, frame_crc, is_footer, newer_version,
+    FooterRecord, Frame, Record, SegmentKey, decode_record, frame_crc, is_damaged_record, is_footer,
+    newer_version,
 };
 use super::scan::is_of_the_medium;
 
@@ -119,14 +120,8 @@ pub(in crate::cache) fn walk_again(
             cut(&mut walk, gap.from);
             break;
         }
-        // An export is announced in the frame before the header of the export's first record: the export is hidden only if both
-        // frames are lost. In frames that the disk reads, but with wrong bytes, any number of records may be lost.
-        let neighbours = window.bad.range(gap.from..gap.to).any(|frame| {
-            let next = frame + 1;
-            next < gap.to && window.bad.contains(&next)
-        });
-        let wrong = !gap.unreadable && gap.to - gap.from > 1;
-        walk.holes.push(Hole { from: gap.from, to: gap.to, of_anyone: neighbours || wrong });
+        let of_anyone = may_hide_an_export(&mut window, key, gap, &walk)?;
+        walk.holes.push(Hole { from: gap.from, to: gap.to, of_anyone });
     }
     if let Some(torn) = first_torn(&mut window, &walk)? {
         cut(&mut walk, torn);
@@ -134,6 +129,32 @@ pub(in crate::cache) fn walk_again(
     walk.unreadable = u32::try_from(window.bad.len()).unwrap_or(u32::MAX);
     walk.wrong_copies = window.wrong_copies;
     Ok(walk)
+}
+
+/// Whether a record in `gap` may be of an export that no record before the gap names.
+///
+/// An export is announced in the frame before the header of the export's first record: the export is hidden only if both frames are
+/// lost. In frames that the disk reads, but with wrong bytes, any number of records may be lost. Behind a frame that the disk does not
+/// read are the data of the lost record, or what was in the file before, which nothing tells from wrong bytes: so only a damaged
+/// header proves wrong bytes there, in the gap or right behind.
+fn may_hide_an_export(window: &mut Window<'_>, key: &SegmentKey, gap: Gap, walk: &Walk) -> io::Result<bool> {
+    if gap.to - gap.from <= 1 {
+        return Ok(false);
+    }
+    let is_wrong_behind = walk.made_up_for.contains(&gap.to) && !window.bad.contains(&gap.to);
+    if !gap.unreadable || is_wrong_behind {
+        return Ok(true);
+    }
+    let mut was_lost = false;
+    for frame in gap.from..gap.to {
+        let bytes = window.frame(frame)?;
+        let is_lost = bytes.is_none_or(|bytes| is_damaged_record(bytes, key, frame));
+        if is_lost && was_lost {
+            return Ok(true);
+        }
+        was_lost = is_lost;
+    }
+    Ok(false)
 }
 
 /// Frames that are not a record, between two records or behind the last record.

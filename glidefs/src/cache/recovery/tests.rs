@@ -1,6 +1,7 @@
 //! A start, and a second one, after the disk lost frames needed to read the log.
 
 mod again;
+mod anyones;
 mod checkpoint;
 mod dropped;
 mod hands;

@@ -244,6 +244,14 @@ pub fn newer_version(frame: &[u8], key: &SegmentKey) -> Option<u16> {
     (owner == *key && found > VERSION_REPEATING).then_some(found)
 }
 
+/// Whether `frame`, at frame `position_frames` of segment `key`, was a record header of the segment, and is damaged. A frame written by
+/// a client is never a header.
+pub fn is_damaged_record(frame: &[u8], key: &SegmentKey, position_frames: u32) -> bool {
+    frame.starts_with(&MAGIC)
+        && frame.first_chunk::<FRAME_BYTES>().is_some_and(|frame| owner(frame) == *key)
+        && decode_record(frame, key, position_frames).is_err()
+}
+
 /// The frame of a record header of either version, and the segment of the header.
 fn check_record(frame: &[u8]) -> Result<(&Frame, SegmentKey), FormatError> {
     match check_frame(frame, MAGIC) {
