@@ -27,7 +27,7 @@ use super::writer::state::WriterState;
 use crate::store::block_cache::BlockCache;
 use crate::store::client::{Created, Store};
 use crate::store::clock::{StoreClock, SystemClock};
-use crate::store::error::unfit;
+use crate::store::error::{StoreError, unfit};
 use crate::store::format::Manifest;
 use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::key::Key;
@@ -226,10 +226,16 @@ impl Host {
             Some(name) => Some(self.snapshot(volume, name).await?),
             None => None,
         };
-        let newest = self.store.latest_manifest(volume, None).await?;
-        let newest = newest.ok_or(VolumeError::NoSuchVolume { volume })?;
-        self.check_not_deleted(&newest).await?;
-        Ok(kept.unwrap_or(newest))
+        let newest = match (self.store.latest_manifest(volume, None).await, kept) {
+            // Garbage collection takes nothing of a volume whose newest manifest is damaged, and a fork may be the way out.
+            (Err(StoreError::Damaged { .. }), Some(kept)) => return Ok(kept),
+            (newest, kept) => {
+                let newest = newest?.ok_or(VolumeError::NoSuchVolume { volume })?;
+                self.check_not_deleted(&newest).await?;
+                kept.unwrap_or(newest)
+            }
+        };
+        Ok(newest)
     }
 
     /// The manifest kept by a snapshot of `volume`, even if the volume is deleted.

@@ -102,6 +102,23 @@ async fn a_fork_whose_only_manifest_is_damaged_keeps_what_was_there_before_it() 
 }
 
 #[tokio::test]
+async fn a_snapshot_can_be_forked_though_the_newest_manifest_of_the_volume_is_damaged() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.snapshot(&name("s")).await.unwrap();
+    compacted(&volume, 3).await;
+    damage(&world, &Key::Manifest(volume.id(), volume.state().number)).await;
+    let point = StatePoint { volume: volume.id(), snapshot: Some(name("s")) };
+    let fork = world.daemon(2).volumes.fork(&point, &name("fork")).await.unwrap();
+    for _ in 0..3 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    tags(&fork, range(0, 8), &[1; 8]).await;
+}
+
+#[tokio::test]
 async fn a_damaged_snapshot_keeps_what_its_volume_has() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
