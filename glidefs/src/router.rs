@@ -20,6 +20,7 @@
 //! | `exports`, `numbers` | the exports in memory, and the device numbers in use |
 //! | `create` | how an export comes into being |
 //! | `operations` | attach, resize |
+//! | `strays` | which devices an export has, also under a number that the catalog does not know |
 //! | `settings` | limits and weight |
 //! | `removal` | detach, delete |
 //! | `history`, `rollback` | writeback on request, snapshots, and going back to a snapshot |
@@ -58,6 +59,7 @@ mod settings;
 mod size;
 mod state;
 mod storage;
+mod strays;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -72,6 +72,9 @@ pub struct Catalog {
     health: Arc<CatalogHealth>,
     changes: Changes,
     writer: Option<JoinHandle<()>>,
+    /// Whether a test has the changes of exports refused.
+    #[cfg(test)]
+    refuses: std::sync::atomic::AtomicBool,
 }
 
 impl Catalog {
@@ -139,6 +142,8 @@ impl Catalog {
             health,
             changes,
             writer: Some(writer),
+            #[cfg(test)]
+            refuses: std::sync::atomic::AtomicBool::default(),
         })
     }
 
@@ -240,8 +245,18 @@ impl Catalog {
         self.changes.close();
     }
 
+    /// Refuses every change of an export until told otherwise.
+    #[cfg(test)]
+    pub(super) fn refuse(&self, refuses: bool) {
+        self.refuses.store(refuses, std::sync::atomic::Ordering::SeqCst);
+    }
+
     /// Has `change` written; returns when the change is on disk.
     async fn change(&self, change: Change) -> Result<(), CatalogError> {
+        #[cfg(test)]
+        if self.refuses.load(std::sync::atomic::Ordering::SeqCst) {
+            return Err(CatalogError::Closed { path: self.path.clone() });
+        }
         let written = self.changes.write(change).await;
         written.unwrap_or_else(|_| Err(CatalogError::Closed { path: self.path.clone() }))
     }

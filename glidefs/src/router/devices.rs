@@ -76,6 +76,15 @@ pub enum DeviceError {
         /// The limit, seconds.
         seconds: u64,
     },
+    /// A new device could be neither started nor removed: the device may be live, or become live.
+    #[error("{} could be neither started nor removed", .device.path())]
+    Left {
+        /// The device that the kernel still has.
+        device: DeviceId,
+        /// Why the device could not be started.
+        #[source]
+        source: Box<DeviceError>,
+    },
     /// A kernel command or system call failed.
     #[error("{command} on {path} failed")]
     Kernel {
@@ -92,6 +101,10 @@ pub enum DeviceError {
 /// Makes, finds and removes block devices.
 pub trait Devices: Send + Sync + 'static {
     /// Makes a device for `export` and serves the device. The device gets the number `preferred` if the number is free.
+    ///
+    /// # Errors
+    /// [`DeviceError::Left`] when there is a device all the same. After any other error there is none, or one that nobody serves, and
+    /// that [`Self::find`] removes.
     fn attach(
         &self,
         export: Arc<Export>,

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard};
 use super::catalog::Catalog;
 use super::catalog::error::CatalogError;
 use super::catalog::record::{Desired, ExportRecord};
-use super::devices::DeviceError;
+use super::devices::{DeviceError, DeviceId};
 use super::error::{RouterError, ways_out};
 use super::info::{ExportInfo, Glance};
 use super::name::ExportName;
@@ -44,6 +44,8 @@ struct Status {
     /// The state of the volume in the store, for the volume's writer to go on from. `None` without a store, and once the export is
     /// not at rest: the writer knows newer states.
     resume: Option<Box<Resume>>,
+    /// Devices of the export, or perhaps of the export, under other numbers than the record's.
+    strays: Vec<DeviceId>,
     /// Why the export could not be released in the store.
     unreleased: Option<String>,
     /// Whether the store answers other questions, but not whose this export is.
@@ -65,7 +67,8 @@ impl ExportEntry {
     fn new(name: ExportName, record: ExportRecord, resume: Option<Resume>, state: State) -> Arc<Self> {
         let id = record.export_id();
         let resume = resume.map(|resume| Box::new(Resume { manifest: None, ..resume }));
-        let status = Status { state, record, resume, unreleased: None, silent: false, gone: false };
+        let (strays, unreleased) = (Vec::new(), None);
+        let status = Status { state, record, resume, strays, unreleased, silent: false, gone: false };
         Arc::new(Self {
             id,
             name,
@@ -129,8 +132,8 @@ impl ExportEntry {
     /// store.
     pub fn is_settled(&self) -> bool {
         let is_detached = {
-            let record = &self.status().record;
-            record.desired == Desired::Detached && record.device.boot_id.is_none()
+            let Status { record, strays, .. } = &*self.status();
+            record.desired == Desired::Detached && record.device.boot_id.is_none() && strays.is_empty()
         };
         is_detached && self.at_risk().is_none()
     }
@@ -325,6 +328,24 @@ impl HeldExport {
     /// The record in the catalog.
     pub fn record(&self) -> ExportRecord {
         self.entry.status().record.clone()
+    }
+
+    /// Devices of the export under other numbers than the record's (`strays`).
+    pub fn strays(&self) -> Vec<DeviceId> {
+        self.entry.status().strays.clone()
+    }
+
+    /// Notes a device of the export of which the catalog may know nothing.
+    pub fn note_stray(&self, device: DeviceId) {
+        let mut status = self.entry.status();
+        if status.record.device_id() != device && !status.strays.contains(&device) {
+            status.strays.push(device);
+        }
+    }
+
+    /// Drops a device that is gone, or that the catalog knows now.
+    pub fn forget_stray(&self, device: DeviceId) {
+        self.entry.status().strays.retain(|&stray| stray != device);
     }
 
     /// Whether the export was removed from memory while the right was waited for.

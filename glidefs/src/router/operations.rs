@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Router;
 use super::catalog::record::Desired;
-use super::devices::DeviceId;
+use super::devices::{DeviceError, DeviceId};
 use super::entry::HeldExport;
 use super::error::RouterError;
 use super::info::ExportInfo;
@@ -73,7 +73,7 @@ impl Router {
     }
 
     pub(super) async fn attach_steps(&self, held: &HeldExport) -> Result<(), RouterError> {
-        if self.device_exists(held).await? {
+        if self.find_device(held).await?.is_some() {
             held.write(&self.catalog, |record| record.desired = Desired::Attached).await?;
             return self.recover_device(held).await;
         }
@@ -98,24 +98,23 @@ impl Router {
         let export = Arc::clone(self.open(held.entry()));
         export.begin_device();
         let made = self.devices.attach(export, record.device_options(), Some(record.device_id())).await;
-        let device = made.map_err(|source| held.device_error("attach", source))?;
-        if device != record.device_id() {
-            self.adopt_number(held, device).await?;
-        }
+        let device = made.map_err(|source| {
+            if let DeviceError::Left { device, .. } = source {
+                held.note_stray(device);
+            }
+            held.device_error("attach", source)
+        })?;
+        self.adopt_number(held, device).await?;
         held.step(Event::DeviceReady)?;
         Ok(())
     }
 
-    /// Records the number that the kernel gave instead of the requested one. Removes the device if the number cannot be recorded.
+    /// Records the number that the kernel gave, if it is not the requested one. Removes the device if the number cannot be recorded.
     async fn adopt_number(&self, held: &HeldExport, device: DeviceId) -> Result<(), RouterError> {
-        let before = held.record().device.number;
-        if let Err(error) = held.write(&self.catalog, |record| record.device.number = device.0).await {
-            let removed = self.devices.detach(held.record().export_id(), device).await;
-            removed.map_err(|source| held.device_error("remove", source))?;
-            return Err(error.into());
-        }
-        self.renumber(before, device.0);
-        Ok(())
+        let Err(error) = self.record_number(held, device).await else { return Ok(()) };
+        held.note_stray(device);
+        self.remove_number(held, device).await?;
+        Err(error.into())
     }
 
     /// Takes over the device left by an earlier daemon, or by an attempt that failed.
@@ -186,15 +185,5 @@ impl Router {
         }
         tracing::info!(export = %held.entry().name(), size_bytes = size.bytes(), "export resized");
         Ok(())
-    }
-
-    /// Whether the kernel has a device made for this export.
-    pub(super) async fn device_exists(&self, held: &HeldExport) -> Result<bool, RouterError> {
-        let record = held.record();
-        if record.device.boot_id.as_deref() != Some(self.options.boot_id.as_str()) {
-            return Ok(false);
-        }
-        let found = self.devices.find(self.open(held.entry()), record.device_id()).await;
-        found.map(|device| device.is_some()).map_err(|source| held.device_error("find", source))
     }
 }

@@ -131,9 +131,8 @@ impl Router {
             return Ok(());
         }
         held.step(Event::BeginDetach)?;
-        let removed = self.devices.detach(held.record().export_id(), held.record().device_id()).await;
-        if let Err(source) = removed {
-            return held.failed(held.device_error("remove", source));
+        if let Err(error) = self.remove_device(held, true).await {
+            return held.failed(error);
         }
         held.write(&self.catalog, |record| record.device.boot_id = None).await?;
         held.step(Event::DeviceGone)?;
@@ -267,6 +266,7 @@ impl Router {
                 _ => orphans.push((id, device)),
             }
         }
+        let by_export = &by_export;
         let removals = orphans.into_iter().map(|(id, device)| async move {
             match self.devices.detach(id, device).await {
                 Ok(()) => {
@@ -275,6 +275,9 @@ impl Router {
                 }
                 Err(error) => {
                     tracing::error!(device_id = device.0, error = %chain(&error), "cannot remove a device that no export wants");
+                    if let Some(held) = by_export.get(&id) {
+                        held.note_stray(device);
+                    }
                     0
                 }
             }
@@ -287,34 +290,20 @@ impl Router {
 
     /// Records the number of a device made just before a crash.
     async fn adopt_found(&self, held: &HeldExport, device: DeviceId) -> bool {
-        let before = held.record().device.number;
-        let boot_id = Some(self.options.boot_id.clone());
-        let written = held.write(&self.catalog, |record| {
-            record.device.number = device.0;
-            record.device.boot_id = boot_id;
-        });
-        match written.await {
-            Ok(()) => {
-                self.renumber(before, device.0);
-                true
-            }
-            Err(error) => {
-                tracing::error!(export = %held.entry().name(), error = %chain(&error), "cannot record a device's number");
-                false
-            }
-        }
+        let Err(error) = self.record_number(held, device).await else { return true };
+        held.note_stray(device);
+        tracing::error!(export = %held.entry().name(), error = %chain(&error), "cannot record a device's number");
+        false
     }
 
     /// Decides which step an export needs.
     async fn plan(&self, held: &HeldExport) -> Result<Plan, RouterError> {
-        let record = held.record();
-        let found = if record.device.boot_id.as_deref() == Some(self.options.boot_id.as_str()) {
-            let found = self.devices.find(self.open(held.entry()), record.device_id()).await;
-            found.map_err(|source| held.device_error("find", source))?
-        } else {
-            None
+        let desired = held.record().desired;
+        let found = match desired {
+            Desired::Attached => self.find_device(held).await?,
+            Desired::Detached | Desired::Deleted => self.devices_of(held).await?.first().copied(),
         };
-        Ok(match (record.desired, found) {
+        Ok(match (desired, found) {
             (Desired::Attached, Some(device)) if device.quiesced => Plan::RecoverWaiting,
             (Desired::Attached, Some(_)) => Plan::Recover,
             (Desired::Attached, None) => Plan::Attach,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Router;
 use super::catalog::record::Desired;
-use super::devices::DeviceError;
+use super::devices::{DeviceError, DeviceId};
 use super::entry::HeldExport;
 use super::error::RouterError;
 use super::info::ExportInfo;
@@ -171,11 +171,21 @@ impl Router {
         if users == Users::Cut {
             return Ok(());
         }
-        // An error of the search counts as a device: the kernel is asked for its users.
-        if !self.device_exists(held).await.unwrap_or(true) {
-            return Ok(());
+        for device in self.numbers_of(held) {
+            // An error of the search counts as a device: the kernel is asked for its users.
+            if !matches!(self.find(held, device).await, Ok(None)) {
+                self.spare_device(held, device, action).await?;
+            }
         }
-        let device = held.record().device_id();
+        Ok(())
+    }
+
+    async fn spare_device(
+        &self,
+        held: &HeldExport,
+        device: DeviceId,
+        action: &'static str,
+    ) -> Result<(), RouterError> {
         let name = || held.entry().name().to_string();
         let asked = tokio::time::timeout(USER_PATIENCE, self.devices.user(device)).await;
         let late = |_| DeviceError::TimedOut {
@@ -188,16 +198,5 @@ impl Router {
             None => Ok(()),
             Some(usage) => Err(RouterError::InUse { name: name(), action, device: device.path(), usage }),
         }
-    }
-
-    /// Removes the device, if the export has one. A device made for another export or program is left alone: somebody may have
-    /// removed the device of a served export, and another device may have its number.
-    async fn remove_device(&self, held: &HeldExport, serving: bool) -> Result<(), RouterError> {
-        if serving || self.device_exists(held).await? {
-            let record = held.record();
-            let removed = self.devices.detach(record.export_id(), record.device_id()).await;
-            removed.map_err(|source| held.device_error("remove", source))?;
-        }
-        Ok(())
     }
 }

@@ -6,3 +6,4 @@ mod model;
 mod moving;
 mod operations;
 mod removal;
+mod strays;

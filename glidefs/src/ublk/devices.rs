@@ -316,16 +316,15 @@ impl UblkDevices {
         self.hosted.lock_whole().contains_key(&key)
     }
 
-    /// Removes the remains of a failed attach, and gives back its error.
+    /// Removes the remains of a failed attach, and gives back its error, with the device if the device stays.
     async fn undo(&self, (export, id): DeviceKey, error: DeviceError) -> DeviceError {
-        if let Err(again) = self.remove(export, id).await {
-            tracing::warn!(
-                device_id = id.0,
-                error = &again as &dyn std::error::Error,
-                "a device that could not be started could not be removed either"
-            );
-        }
-        error
+        let Err(again) = self.remove(export, id).await else { return error };
+        tracing::warn!(
+            device_id = id.0,
+            error = &again as &dyn std::error::Error,
+            "a device that could not be started could not be removed either"
+        );
+        DeviceError::Left { device: id, source: Box::new(error) }
     }
 }
 

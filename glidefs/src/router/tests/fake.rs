@@ -86,6 +86,11 @@ pub fn catalog_fails(router: &Router) {
     router.catalog_health().fails(&std::io::Error::from_raw_os_error(libc::ENOSPC));
 }
 
+/// Has the catalog of a router refuse every change of an export, or take the changes again.
+pub fn catalog_refuses(router: &Router, refuses: bool) {
+    router.catalog.refuse(refuses);
+}
+
 /// Has the catalog of a router refuse every change from now on.
 pub fn catalog_is_closed(router: &Router) {
     router.catalog.close();

@@ -96,6 +96,20 @@ async fn a_device_with_batches_is_let_go_of_when_its_queues_are_gone() {
     assert!(!devices.is_hosted(key(1)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_device_that_can_be_neither_started_nor_removed_is_named_and_stays_in_the_list() {
+    let devices = crowded(0);
+    let (_kept, gone) = tokio::sync::oneshot::channel();
+    let mut hosted = Hosted::new(export(1), 1, Mode::UserCopy, Stay::Fixed);
+    hosted.armed(gone);
+    devices.host(key(1), hosted);
+    let error = devices.undo(key(1), DeviceError::NoDriver).await;
+    assert!(matches!(error, DeviceError::Left { device, .. } if device == key(1).1), "{error}");
+    assert!(devices.is_hosted(key(1)));
+    let error = devices.undo(key(2), DeviceError::NoDriver).await;
+    assert!(matches!(error, DeviceError::NoDriver), "a device that is gone is not left: {error}");
+}
+
 fn stay(devices: &UblkDevices, number: u32) -> Stay {
     devices.hosted.lock().unwrap()[&key(number)].stay
 }

@@ -170,7 +170,8 @@ impl Devices for Kernel {
     ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
         Box::pin(async move {
             let wanted = preferred.map_or(0, |id| id.0);
-            self.call("attach", (export.id(), wanted), || {
+            let mut made = None;
+            let attached = self.call("attach", (export.id(), wanted), || {
                 let mut devices = self.devices();
                 if self.limit.lock().unwrap().is_some_and(|limit| devices.len() >= limit) {
                     return Err(DeviceError::LimitReached);
@@ -181,9 +182,14 @@ impl Devices for Kernel {
                 let device =
                     FakeDevice { export: export.id(), size_bytes: export.size_bytes(), quiesced: false };
                 devices.insert(number, device);
+                made = Some(DeviceId(number));
                 Ok(DeviceId(number))
+            });
+            let attached = attached.await;
+            attached.map_err(|error| match made {
+                Some(device) => DeviceError::Left { device, source: Box::new(error) },
+                None => error,
             })
-            .await
         })
     }
 

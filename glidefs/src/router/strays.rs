@@ -1,0 +1,102 @@
+//! The devices of an export, also *stray* ones: devices under another number than the catalog's, which the catalog did not take and
+//! the kernel did not remove.
+//!
+//! Owns the search for the devices of an export, and the adoption and removal of stray ones. Does not own devices of exports that no
+//! start found in the catalog (`recovery`). Invariants: an export that may have a stray device gets no other one, and counts neither as
+//! detached nor as released; a stray device is forgotten only when the kernel has none of this number for the export.
+
+use super::Router;
+use super::catalog::error::CatalogError;
+use super::devices::{DeviceId, FoundDevice};
+use super::entry::HeldExport;
+use super::error::RouterError;
+
+impl Router {
+    /// The device of an export. The catalog gets the number of a stray device: clients may use the device already.
+    pub(super) async fn find_device(&self, held: &HeldExport) -> Result<Option<FoundDevice>, RouterError> {
+        let Some(&found) = self.devices_of(held).await?.first() else { return Ok(None) };
+        self.record_number(held, found.id).await?;
+        Ok(Some(found))
+    }
+
+    /// Whether the kernel has a device made for this export.
+    pub(super) async fn device_exists(&self, held: &HeldExport) -> Result<bool, RouterError> {
+        Ok(!self.devices_of(held).await?.is_empty())
+    }
+
+    /// The devices that the kernel has of an export, the one of the catalog first.
+    pub(super) async fn devices_of(&self, held: &HeldExport) -> Result<Vec<FoundDevice>, RouterError> {
+        let mut devices = Vec::new();
+        for number in self.numbers_of(held) {
+            devices.extend(self.find(held, number).await?);
+        }
+        Ok(devices)
+    }
+
+    /// The numbers under which an export may have devices, the one of the catalog first.
+    pub(super) fn numbers_of(&self, held: &HeldExport) -> Vec<DeviceId> {
+        let record = held.record();
+        // Devices of an earlier boot are gone.
+        let is_of_this_boot = record.device.boot_id.as_deref() == Some(self.options.boot_id.as_str());
+        let recorded = is_of_this_boot.then(|| record.device_id());
+        recorded.into_iter().chain(held.strays()).collect()
+    }
+
+    /// Looks for the export's device under one number.
+    pub(super) async fn find(
+        &self,
+        held: &HeldExport,
+        number: DeviceId,
+    ) -> Result<Option<FoundDevice>, RouterError> {
+        let found = self.devices.find(self.open(held.entry()), number).await;
+        let found = found.map_err(|source| held.device_error("find", source))?;
+        if found.is_none() {
+            held.forget_stray(number);
+        }
+        Ok(found)
+    }
+
+    /// Notes in the catalog that the export's device has this number.
+    pub(super) async fn record_number(
+        &self,
+        held: &HeldExport,
+        number: DeviceId,
+    ) -> Result<(), CatalogError> {
+        let (before, boot_id) = (held.record().device.number, self.options.boot_id.clone());
+        if before == number.0 {
+            return Ok(());
+        }
+        held.write(&self.catalog, |record| {
+            record.device.number = number.0;
+            record.device.boot_id = Some(boot_id);
+        })
+        .await?;
+        self.renumber(before, number.0);
+        held.forget_stray(number);
+        Ok(())
+    }
+
+    /// Removes every device of an export; with `is_certain` the one of the catalog without a search. A device made for another export or
+    /// program is left alone: somebody may have removed the device of a served export, and another device may have its number.
+    pub(super) async fn remove_device(&self, held: &HeldExport, is_certain: bool) -> Result<(), RouterError> {
+        let recorded = held.record().device_id();
+        if is_certain {
+            self.remove_number(held, recorded).await?;
+        }
+        for number in self.numbers_of(held) {
+            let is_removed = is_certain && number == recorded;
+            if !is_removed && self.find(held, number).await?.is_some() {
+                self.remove_number(held, number).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the device of this number, if the device is the export's.
+    pub(super) async fn remove_number(&self, held: &HeldExport, number: DeviceId) -> Result<(), RouterError> {
+        let removed = self.devices.detach(held.record().export_id(), number).await;
+        removed.map_err(|source| held.device_error("remove", source))?;
+        held.forget_stray(number);
+        Ok(())
+    }
+}

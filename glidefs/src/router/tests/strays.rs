@@ -1,0 +1,147 @@
+//! Devices under another number than the catalog's, which the catalog does not take and the kernel does not remove.
+
+use std::sync::Arc;
+
+use super::fake::{Fault, Host, catalog_refuses, create, drop_last};
+use crate::router::{Deleted, Router, RouterError, State};
+
+const MIB: u64 = 1 << 20;
+
+fn numbers(host: &Host) -> Vec<u32> {
+    host.kernel.devices().keys().copied().collect()
+}
+
+/// A host where the new device of an export has number 1, the catalog says 0, and the device cannot be removed.
+async fn with_a_stray_device() -> (Host, Arc<Router>) {
+    let host = Host::new();
+    let router = host.started().await;
+    host.kernel.foreign.lock().unwrap().insert(0);
+    host.kernel.fault("attach", Fault::Pause);
+    host.kernel.fault("detach", Fault::Fail);
+    let creating = tokio::spawn({
+        let router = Arc::clone(&router);
+        async move { router.create(create("a", MIB)).await }
+    });
+    host.kernel.paused.take(1).await;
+    catalog_refuses(&router, true);
+    host.kernel.resumed.0.add_permits(1);
+    creating.await.unwrap().unwrap_err();
+    host.kernel.fault("attach", Fault::None);
+    assert!(router.show("a").unwrap().state.reason().is_some());
+    assert_eq!(numbers(&host), [1]);
+    (host, router)
+}
+
+#[tokio::test]
+async fn an_export_with_a_stray_device_gets_no_second_one() {
+    let (host, router) = with_a_stray_device().await;
+    router.attach("a").await.unwrap_err();
+    assert_eq!(numbers(&host), [1], "the catalog still refuses the number");
+    catalog_refuses(&router, false);
+    let info = router.attach("a").await.unwrap();
+    assert_eq!((info.state, info.device.unwrap().0), (State::Serving, 1));
+    assert_eq!(numbers(&host), [1]);
+    drop_last(router);
+    host.kernel.daemon_died();
+    assert_eq!(host.started().await.show("a").unwrap().device.unwrap().0, 1);
+    assert_eq!(numbers(&host), [1]);
+}
+
+#[tokio::test]
+async fn a_device_that_could_be_neither_started_nor_removed_is_found_under_any_number() {
+    let host = Host::new();
+    let router = host.started().await;
+    host.kernel.foreign.lock().unwrap().insert(0);
+    host.kernel.fault("attach", Fault::FailAfter);
+    router.create(create("a", MIB)).await.unwrap_err();
+    host.kernel.fault("attach", Fault::None);
+    assert_eq!(router.create(create("a", MIB)).await.unwrap().info.device.unwrap().0, 1);
+    assert_eq!(numbers(&host), [1]);
+}
+
+#[tokio::test]
+async fn an_export_is_detached_only_when_its_stray_device_is_gone() {
+    let (host, router) = with_a_stray_device().await;
+    catalog_refuses(&router, false);
+    router.detach("a").await.unwrap_err();
+    assert!(router.show("a").unwrap().state.reason().is_some());
+    host.kernel.fault("detach", Fault::None);
+    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    assert!(numbers(&host).is_empty());
+    assert_eq!(router.attach("a").await.unwrap().state, State::Serving);
+    assert_eq!(numbers(&host).len(), 1);
+}
+
+#[tokio::test]
+async fn an_export_is_deleted_only_when_its_stray_device_is_gone() {
+    let (host, router) = with_a_stray_device().await;
+    catalog_refuses(&router, false);
+    router.delete("a").await.unwrap_err();
+    assert!(host.storage.removed.lock().unwrap().is_empty(), "a device may still show the data");
+    host.kernel.fault("detach", Fault::None);
+    assert_eq!(router.delete("a").await.unwrap(), Deleted::Now);
+    assert!(numbers(&host).is_empty());
+}
+
+#[tokio::test]
+async fn a_stray_device_in_use_stays_unless_removed_by_force() {
+    let (host, router) = with_a_stray_device().await;
+    catalog_refuses(&router, false);
+    host.kernel.fault("detach", Fault::None);
+    host.kernel.users.lock().unwrap().insert(1, "mounted on /mnt/a");
+    assert!(matches!(router.detach("a").await, Err(RouterError::InUse { .. })));
+    assert_eq!(numbers(&host), [1]);
+    assert_eq!(router.force_detach("a").await.unwrap().state, State::Detached);
+    assert!(numbers(&host).is_empty());
+}
+
+#[tokio::test]
+async fn a_stray_device_is_removed_with_all_devices() {
+    let (host, router) = with_a_stray_device().await;
+    catalog_refuses(&router, false);
+    router.stop().await;
+    assert_eq!(router.remove_devices().await, 1, "the device cannot be removed, and is counted");
+    assert_eq!(numbers(&host), [1]);
+    host.kernel.fault("detach", Fault::None);
+    assert_eq!(router.remove_devices().await, 0);
+    assert!(numbers(&host).is_empty());
+}
+
+#[tokio::test]
+async fn a_start_that_cannot_record_the_number_of_a_device_makes_no_second_device() {
+    let host = Host::new();
+    let router = host.started().await;
+    router.create(create("a", MIB)).await.unwrap();
+    drop_last(router);
+    // As after a crash between the making of a device under another number and the catalog's write.
+    let device = host.kernel.devices().remove(&0).unwrap();
+    host.kernel.devices().insert(5, device);
+    host.kernel.daemon_died();
+    let router = host.router();
+    catalog_refuses(&router, true);
+    assert_eq!(router.start().await.failed, 1);
+    assert_eq!(numbers(&host), [5]);
+    assert!(host.kernel.devices()[&5].quiesced, "the device waits with its requests");
+    catalog_refuses(&router, false);
+    assert_eq!(router.attach("a").await.unwrap().device.unwrap().0, 5);
+    assert!(!host.kernel.devices()[&5].quiesced);
+    assert_eq!(numbers(&host), [5]);
+}
+
+#[tokio::test]
+async fn an_export_stays_attached_to_an_orphan_that_the_start_could_not_remove() {
+    let host = Host::new();
+    let router = host.started().await;
+    router.create(create("a", MIB)).await.unwrap();
+    let orphan = host.kernel.devices()[&0].clone();
+    router.detach("a").await.unwrap();
+    drop_last(router);
+    host.kernel.devices().insert(5, orphan);
+    host.kernel.daemon_died();
+    host.kernel.fault("detach", Fault::Fail);
+    let router = host.started().await;
+    assert!(router.show("a").unwrap().state.reason().is_some(), "the export has a device");
+    host.kernel.fault("detach", Fault::None);
+    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    assert!(numbers(&host).is_empty());
+}
