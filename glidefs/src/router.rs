@@ -20,6 +20,7 @@
 //! | `exports`, `numbers` | the exports in memory, and the device numbers in use |
 //! | `create` | how an export comes into being |
 //! | `operations` | attach, resize |
+//! | `stranded` | when an export is tried again whose device is not in service |
 //! | `strays` | which devices an export has, also under a number that the catalog does not know |
 //! | `settings` | limits and weight |
 //! | `removal` | detach, delete |
@@ -59,6 +60,7 @@ mod settings;
 mod size;
 mod state;
 mod storage;
+mod stranded;
 mod strays;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -78,7 +80,6 @@ use self::entry::{ExportEntry, HeldExport};
 pub(crate) use self::error::RouterError;
 use self::exports::Exports;
 pub(crate) use self::info::{ExportInfo, Glance};
-use self::moving::Stranded;
 pub use self::name::ExportName;
 pub(crate) use self::name::{NAME_CHARS_MAX, NameError};
 pub use self::options::RouterOptions;
@@ -90,6 +91,7 @@ pub use self::size::ExportSize;
 pub(crate) use self::size::SizeError;
 pub(crate) use self::state::State;
 pub use self::storage::{Begun, InitialContent, Storage};
+use self::stranded::Stranded;
 use crate::export::Export;
 use crate::locks::{LocksByKey, RwLockExt};
 use crate::observe::repeat::Repeat;
@@ -114,7 +116,7 @@ pub struct Router {
     to_ask: Notify,
     /// Told when devices may have to be moved between workers.
     to_spread: Notify,
-    /// Devices on the way to other workers, to be tried again.
+    /// Exports without their device in service, to be tried again.
     stranded: Mutex<Vec<Stranded>>,
     /// Drains and snapshots whose callers have gone away.
     background: Background,

@@ -69,11 +69,7 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
         );
         ready.set();
         notify(&[NotifyState::Ready]);
-        let spread = async {
-            if moves {
-                spread_devices(Arc::clone(&begin)).await;
-            }
-        };
+        let spread = spread_devices(Arc::clone(&begin), if moves { MOVES_MAX } else { 0 });
         let reconcile = async {
             if has_store {
                 reconcile_with_store(Arc::clone(&begin)).await;
@@ -173,11 +169,12 @@ async fn reconcile_with_store(router: Arc<Router>) {
     let ((), ()) = tokio::join!(confirm, bring);
 }
 
-/// Moves devices between workers whenever devices have come or gone, and when loads were sampled.
-async fn spread_devices(router: Arc<Router>) {
+/// Tries exports without their device in service again, and moves up to `moves_max` devices at once between workers whenever devices
+/// have come or gone, and when loads were sampled.
+async fn spread_devices(router: Arc<Router>, moves_max: usize) {
     loop {
         router.has_to_spread().await;
-        while router.spread_devices(MOVES_MAX).await > 0 {
+        while router.spread_devices(moves_max).await > 0 {
             tokio::time::sleep(MOVES_PAUSE).await;
         }
     }

@@ -72,6 +72,28 @@ impl Router {
         }
     }
 
+    /// As [`Self::claim`], for an export that failed to get a device, and that the store has confirmed if the export `is_claimed`.
+    /// Returns the loss of the export, if the export is lost.
+    ///
+    /// # Errors
+    /// [`RouterError::Unconfirmed`] when the store has to be asked once more.
+    pub(super) async fn claim_again(
+        &self,
+        held: &HeldExport,
+        is_claimed: bool,
+    ) -> Result<Option<RouterError>, RouterError> {
+        if is_claimed && !held.entry().is_lost() {
+            return Ok(None);
+        }
+        match self.claim(held).await {
+            Ownership::Unknown if !self.options.serve_unconfirmed => {
+                Err(RouterError::Unconfirmed { name: held.entry().name().to_string() })
+            }
+            Ownership::Lost(error) => Ok(Some(error)),
+            Ownership::Ours | Ownership::Unknown => Ok(None),
+        }
+    }
+
     async fn taken_back(&self, held: &HeldExport) -> Ownership {
         match self.take_back(held).await {
             Ok(()) => Ownership::Ours,
@@ -225,15 +247,25 @@ impl Router {
 
     /// Gives an export that waited its device. A lost export keeps an existing device and gets no new one.
     async fn end_waiting(&self, held: &HeldExport, ownership: Ownership) {
+        let is_claimed = matches!(ownership, Ownership::Ours);
         let done = match ownership {
-            Ownership::Lost(error) if !self.device_exists(held).await.unwrap_or(false) => {
-                let begun = held.step(Event::BeginAttach).map_err(RouterError::from);
-                begun.and_then(|()| held.failed(error))
-            }
             // An existing device of a lost export is served too: its waiting requests are answered with errors.
+            Ownership::Lost(lost) => match self.device_exists(held).await {
+                Ok(true) => self.attach_held(held).await,
+                Ok(false) => fail_waiting(held, lost),
+                Err(unknown) => fail_waiting(held, unknown),
+            },
             _ => self.attach_held(held).await,
         };
         // A failure is in the export's state and in the log already.
-        drop(done);
+        if done.is_err_and(|error| !matches!(error, RouterError::Lost { .. })) {
+            self.try_later(held, is_claimed);
+        }
     }
+}
+
+/// Moves an export that waited to the failed state.
+fn fail_waiting(held: &HeldExport, error: RouterError) -> Result<(), RouterError> {
+    held.step(Event::BeginAttach)?;
+    held.failed(error)
 }

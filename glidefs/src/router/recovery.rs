@@ -2,7 +2,8 @@
 //! end.
 //!
 //! Owns the comparison of the wishes in the catalog with the devices in the kernel. Invariants: a device that clients may use
-//! is never removed because of another failure; devices with requests that wait already are served first.
+//! is never removed because of another failure; devices with requests that wait already are served first; an export that does not get
+//! the device it should have is tried again (`stranded`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -139,7 +140,8 @@ impl Router {
         Ok(())
     }
 
-    fn parallel(&self) -> usize {
+    /// How many exports are dealt with at once.
+    pub(super) fn parallel(&self) -> usize {
         self.options.parallel_max.max(1)
     }
 
@@ -319,6 +321,7 @@ impl Router {
         plan: Result<Plan, RouterError>,
         ownership: Option<Ownership>,
     ) -> Outcome {
+        let is_claimed = matches!(ownership, Some(Ownership::Ours));
         let is_stored = held.entry().is_stored();
         if is_stored
             && !matches!(
@@ -342,7 +345,11 @@ impl Router {
             Err(error) => {
                 // If the device became ready before a later step failed, the export is served all the same.
                 if held.entry().state() != State::Serving {
+                    let is_lost = matches!(error, RouterError::Lost { .. });
                     let _: Result<(), RouterError> = held.failed(error);
+                    if !is_lost {
+                        self.try_later(&held, is_claimed);
+                    }
                 }
                 Outcome::Failed
             }

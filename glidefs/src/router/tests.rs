@@ -6,4 +6,5 @@ mod model;
 mod moving;
 mod operations;
 mod removal;
+mod stranded;
 mod strays;

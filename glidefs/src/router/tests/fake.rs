@@ -91,6 +91,17 @@ pub fn catalog_refuses(router: &Router, refuses: bool) {
     router.catalog.refuse(refuses);
 }
 
+/// Has the router ask the store about every export.
+pub fn ask_about_all(router: &Router) {
+    router.entries().iter().for_each(|entry| router.ask_later(entry));
+}
+
+/// Notes that an export may be released in the store, as a drain does.
+pub async fn release(router: &Router, name: &str) {
+    let held = router.hold(name).await.unwrap();
+    held.write(&router.catalog, |record| record.may_be_released = true).await.unwrap();
+}
+
 /// Has the catalog of a router refuse every change from now on.
 pub fn catalog_is_closed(router: &Router) {
     router.catalog.close();

@@ -1,0 +1,133 @@
+//! Exports without their device in service, to be tried again: at the start the device could not be had or made, or on the way to
+//! other workers the device could not be given to these.
+//!
+//! Owns which exports are tried again, and when. Does not own the steps (`operations`). Invariants: the requests of a stranded device
+//! wait; an export is tried again until the device is served, somebody does something else with the export, the export is released, or lost
+//! and without a device, or the daemon stops; as many tries run at once as starts of exports, and at most one for an export.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use tokio::time::Instant;
+
+use super::Router;
+use super::background::finish;
+use super::catalog::record::Desired;
+use super::entry::{ExportEntry, HeldExport};
+use super::error::RouterError;
+use super::state::{Event, State};
+use crate::locks::MutexExt;
+use crate::observe::chain;
+
+/// The first pause before an export is tried again. Each further one is twice as long, up to the longest.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_mins(1);
+
+/// An export to be tried again.
+#[derive(Debug)]
+pub(super) struct Stranded {
+    entry: Arc<ExportEntry>,
+    /// Whether the store has said since the start that this host has the export.
+    is_claimed: bool,
+    /// The pause before the try at `due`.
+    pause: Duration,
+    due: Instant,
+}
+
+impl Stranded {
+    fn after(pause: Duration, entry: Arc<ExportEntry>, is_claimed: bool) -> Self {
+        Self { entry, is_claimed, pause, due: Instant::now() + pause }
+    }
+}
+
+/// Whether an export still waits for its device. A drain releases a failed export without a device: another host may have the export
+/// now, or is to have it.
+fn is_wanted(held: &HeldExport) -> bool {
+    let record = held.record();
+    !held.is_gone()
+        && matches!(held.entry().state(), State::Failed { .. })
+        && record.desired == Desired::Attached
+        && !record.may_be_released
+}
+
+impl Router {
+    /// Has a failed export tried again, and [`Self::has_to_spread`] look when. `is_claimed` says that the store has confirmed the
+    /// export.
+    pub(super) fn try_later(&self, held: &HeldExport, is_claimed: bool) {
+        self.strand(held, is_claimed);
+        self.spread();
+    }
+
+    /// As [`Self::try_later`], for the caller of [`Self::has_to_spread`].
+    pub(super) fn strand(&self, held: &HeldExport, is_claimed: bool) {
+        if is_wanted(held) {
+            let stranded = Stranded::after(PAUSE, Arc::clone(held.entry()), is_claimed);
+            self.stranded.lock_whole().push(stranded);
+        }
+    }
+
+    /// When the next export is to be tried again.
+    pub(super) fn next_try(&self) -> Option<Instant> {
+        self.stranded.lock_whole().iter().map(|stranded| stranded.due).min()
+    }
+
+    /// Tries the exports again whose time has come.
+    pub(super) async fn try_stranded(self: &Arc<Self>) {
+        let now = Instant::now();
+        let due: Vec<_> = self.stranded.lock_whole().extract_if(.., |stranded| stranded.due <= now).collect();
+        let tries = stream::iter(due)
+            .map(|stranded| finish(stranded.entry.name().to_string(), Arc::clone(self).try_again(stranded)));
+        // Errors are those of a daemon that stops.
+        tries
+            .buffer_unordered(self.parallel())
+            .for_each(|_: Result<(), RouterError>| std::future::ready(()))
+            .await;
+    }
+
+    /// Tries once to have the device of an export served.
+    async fn try_again(self: Arc<Self>, stranded: Stranded) -> Result<(), RouterError> {
+        // A stopping daemon leaves the device to the next one.
+        let gate = self.enter().await?;
+        if let Some(held) = HeldExport::try_now(Arc::clone(&stranded.entry), gate) {
+            if !is_wanted(&held) {
+                return Ok(());
+            }
+            held.step(Event::BeginAttach)?;
+            // Boxed, as the future is large.
+            let recovered = Box::pin(self.recover_stranded(&held, stranded.is_claimed));
+            let recovered = self.unless_stopping(recovered).await;
+            let served = match recovered {
+                // Not given up half-way, as any other attach: a drain at the end of the daemon must find the device.
+                Ok(false) => self.attach_anew(&held).await,
+                recovered => recovered.map(drop),
+            };
+            let Err(error) = served else {
+                let device_id = held.record().device.number;
+                tracing::info!(export = %held.entry().name(), device_id, "a device that could not be served is served");
+                return Ok(());
+            };
+            let reason = chain(&error);
+            tracing::debug!(export = %held.entry().name(), error = %reason, "a device is not served yet");
+            held.step(Event::Fail { reason })?;
+            if matches!(error, RouterError::Lost { .. }) {
+                return Ok(());
+            }
+        }
+        let Stranded { entry, is_claimed, pause, .. } = stranded;
+        let pause = pause.saturating_mul(2).min(PAUSE_MAX);
+        self.stranded.lock_whole().push(Stranded::after(pause, entry, is_claimed));
+        Ok(())
+    }
+
+    /// Has an existing device of an export served, if the store does not say anything else. False when the export is to get a new device;
+    /// a lost one gets none.
+    async fn recover_stranded(&self, held: &HeldExport, is_claimed: bool) -> Result<bool, RouterError> {
+        let lost = self.claim_again(held, is_claimed).await?;
+        match (self.find_device(held).await?, lost) {
+            (Some(_), _) => self.recover_device(held).await.map(|()| true),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(false),
+        }
+    }
+}

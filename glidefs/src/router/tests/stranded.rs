@@ -1,0 +1,135 @@
+//! Exports that did not get their device at the start, and get the device later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::fake::{Fault, Host, ask_about_all, create, drop_last, release, store_is_away};
+use crate::router::{Router, State};
+
+const MIB: u64 = 1 << 20;
+
+/// A host with the devices of so many exports, whose daemon has died.
+async fn after_a_crash(exports: u32) -> Host {
+    let host = Host::new();
+    let router = host.started().await;
+    for number in 0..exports {
+        router.create(create(&format!("e{number}"), MIB)).await.unwrap();
+    }
+    drop_last(router);
+    host.kernel.daemon_died();
+    host
+}
+
+/// Lets a daemon that moves nothing look whether a device is to be tried again. Only a device on the list ends the wait.
+async fn look(router: &Arc<Router>) {
+    let looked = tokio::time::timeout(Duration::from_hours(1), router.has_to_spread()).await;
+    looked.expect("no device is on the list of those to be tried again");
+    assert_eq!(router.spread_devices(0).await, 0);
+}
+
+async fn look_until_served(router: &Arc<Router>, name: &str) {
+    for _ in 0..20 {
+        if router.show(name).unwrap().state == State::Serving {
+            return;
+        }
+        look(router).await;
+    }
+    panic!("{name} is not served");
+}
+
+#[tokio::test]
+async fn a_device_that_could_not_be_recovered_at_the_start_is_recovered_later() {
+    for call in ["find", "recover"] {
+        let host = after_a_crash(2).await;
+        host.kernel.fault(call, Fault::Fail);
+        let router = host.router();
+        assert_eq!(router.start().await.failed, 2);
+        tokio::time::pause();
+        look(&router).await;
+        assert!(router.show("e0").unwrap().state.reason().is_some(), "{call} still fails");
+        assert!(host.kernel.devices()[&0].quiesced, "the device stays, with its requests");
+        host.kernel.fault(call, Fault::None);
+        for name in ["e0", "e1"] {
+            look_until_served(&router, name).await;
+        }
+        assert!(host.kernel.devices().values().all(|device| !device.quiesced));
+        tokio::time::resume();
+    }
+}
+
+#[tokio::test]
+async fn an_export_that_got_no_device_at_the_start_gets_one_later() {
+    let mut host = after_a_crash(1).await;
+    host.reboot();
+    host.kernel.fault("attach", Fault::Fail);
+    let router = host.router();
+    assert_eq!(router.start().await.failed, 1);
+    host.kernel.fault("attach", Fault::None);
+    tokio::time::pause();
+    look_until_served(&router, "e0").await;
+    assert_eq!(host.kernel.devices().len(), 1);
+}
+
+#[tokio::test]
+async fn a_device_that_could_not_be_recovered_when_the_store_had_answered_is_recovered_later() {
+    let host = after_a_crash(1).await;
+    let router = host.router();
+    store_is_away(&router);
+    host.kernel.fault("recover", Fault::Fail);
+    ask_about_all(&router);
+    router.confirm().await;
+    assert!(router.show("e0").unwrap().state.reason().is_some());
+    host.kernel.fault("recover", Fault::None);
+    tokio::time::pause();
+    look_until_served(&router, "e0").await;
+    assert!(!host.kernel.devices()[&0].quiesced);
+}
+
+#[tokio::test]
+async fn a_failed_export_is_left_alone_once_it_is_to_have_no_device() {
+    let host = after_a_crash(1).await;
+    host.kernel.fault("recover", Fault::Fail);
+    let router = host.router();
+    assert_eq!(router.start().await.failed, 1);
+    host.kernel.fault("recover", Fault::None);
+    assert_eq!(router.detach("e0").await.unwrap().state, State::Detached);
+    host.kernel.take_log();
+    tokio::time::pause();
+    // The detach has the daemon look, and so does the time of the next try.
+    look(&router).await;
+    look(&router).await;
+    assert!(host.kernel.take_log().is_empty());
+}
+
+#[tokio::test]
+async fn a_failed_export_is_left_alone_once_it_is_released() {
+    let mut host = after_a_crash(1).await;
+    host.reboot();
+    host.kernel.fault("attach", Fault::Fail);
+    let router = host.router();
+    assert_eq!(router.start().await.failed, 1);
+    host.kernel.fault("attach", Fault::None);
+    release(&router, "e0").await;
+    host.kernel.take_log();
+    tokio::time::pause();
+    look(&router).await;
+    look(&router).await;
+    assert!(host.kernel.take_log().is_empty(), "another host may have the export");
+}
+
+#[tokio::test]
+async fn no_more_exports_are_tried_again_at_once_than_are_started_at_once() {
+    let mut host = after_a_crash(10).await;
+    host.options.parallel_max = 3;
+    host.kernel.fault("recover", Fault::Fail);
+    let router = host.router();
+    assert_eq!(router.start().await.failed, 10);
+    host.kernel.fault("recover", Fault::None);
+    host.kernel.running_max.store(0, std::sync::atomic::Ordering::SeqCst);
+    *host.kernel.delay.lock().unwrap() = Duration::from_millis(5);
+    tokio::time::pause();
+    for number in 0..10 {
+        look_until_served(&router, &format!("e{number}")).await;
+    }
+    assert_eq!(host.kernel.running_max.load(std::sync::atomic::Ordering::SeqCst), 3);
+}
