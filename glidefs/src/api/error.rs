@@ -206,7 +206,9 @@ fn device_status(error: &DeviceError) -> (StatusCode, &'static str) {
         DeviceError::NoPermission => (StatusCode::SERVICE_UNAVAILABLE, "no_permission"),
         DeviceError::LimitReached => (StatusCode::SERVICE_UNAVAILABLE, "device_limit_reached"),
         DeviceError::Unsupported { .. } => (StatusCode::NOT_IMPLEMENTED, "kernel_too_old"),
-        DeviceError::TimedOut { .. } => (StatusCode::GATEWAY_TIMEOUT, "device_timed_out"),
+        DeviceError::TimedOut { .. } | DeviceError::Stuck { .. } => {
+            (StatusCode::GATEWAY_TIMEOUT, "device_timed_out")
+        }
         DeviceError::Left { source, .. } => device_status(source),
         DeviceError::NotFound { .. } | DeviceError::Kernel { .. } => {
             (StatusCode::INTERNAL_SERVER_ERROR, "device_failed")

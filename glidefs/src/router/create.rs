@@ -303,7 +303,10 @@ impl Router {
         let nothing_made = matches!(
             &error,
             RouterError::Device {
-                source: DeviceError::NoDriver | DeviceError::NoPermission | DeviceError::LimitReached,
+                source: DeviceError::NoDriver
+                    | DeviceError::NoPermission
+                    | DeviceError::LimitReached
+                    | DeviceError::Stuck { .. },
                 ..
             }
         );

@@ -76,6 +76,19 @@ pub enum DeviceError {
         /// The limit, seconds.
         seconds: u64,
     },
+    /// The making of another device does not return. Nothing was done.
+    #[error(
+        "{command} on {path} has not returned for {seconds} s, and the kernel makes one device at a time: try again when it has returned, \
+         or restart the daemon"
+    )]
+    Stuck {
+        /// Name of the kernel command that hangs.
+        command: &'static str,
+        /// Path of the other device, or of the locked file.
+        path: String,
+        /// How long the command has been under way, seconds.
+        seconds: u64,
+    },
     /// A new device could be neither started nor removed: the device may be live, or become live.
     #[error("{} could be neither started nor removed", .device.path())]
     Left {

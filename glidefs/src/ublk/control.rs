@@ -22,6 +22,8 @@ const TARGET: &str = "glidefs";
 
 /// Path of the driver's control device.
 pub(super) const CONTROL_PATH: &str = "/dev/ublk-control";
+/// Name of the step that keeps other daemons from making devices.
+pub(super) const LOCKING: &str = "locking";
 /// How long the kernel may wait for requests in the server's hands, milliseconds. The server ends none of them meanwhile.
 const QUIESCE_MILLIS: u64 = 20;
 /// The folder in which the kernel lists ublk devices, and the file with the kernel's limit on their number.
@@ -129,7 +131,17 @@ fn exists(id: DeviceId) -> bool {
     Path::new(&format!("{CLASS_PATH}/ublkc{}", id.0)).exists()
 }
 
-pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
+/// Returns when no other daemon makes a device, as long as the file is open.
+///
+/// When the kernel refuses a number in use, libublk 0.4.8 deletes the device of that number, which is somebody else's. So libublk is
+/// never asked for a number in use, and no two daemons look and ask at the same time.
+pub fn lock() -> Result<File, DeviceError> {
+    let locked = File::open(CONTROL_PATH).and_then(|file| file.lock().map(|()| file));
+    locked.map_err(|source| DeviceError::Kernel { command: LOCKING, path: CONTROL_PATH.into(), source })
+}
+
+/// Adds a device. No other daemon makes one as long as `alone` is open.
+pub fn add(alone: File, new: NewDevice) -> Result<Opened, DeviceError> {
     let mut flags =
         sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE | sys::UBLK_F_CMD_IOCTL_ENCODE;
     flags |= match new.mode {
@@ -152,14 +164,6 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
             .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV)
             .build()
     };
-    // When the kernel refuses a number in use, libublk 0.4.8 deletes the device of that number, which is somebody else's. So
-    // libublk is never asked for a number in use, and no two daemons look and ask at the same time.
-    let alone = File::open(CONTROL_PATH).and_then(|file| file.lock().map(|()| file));
-    let alone = alone.map_err(|source| DeviceError::Kernel {
-        command: "locking",
-        path: CONTROL_PATH.into(),
-        source,
-    })?;
     let free = new.preferred.filter(|id| !is_taken(*id));
     let preferred = free.and_then(|id| i32::try_from(id.0).ok()).and_then(|id| build(id).ok());
     let ctrl = match preferred {

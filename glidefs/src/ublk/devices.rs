@@ -345,7 +345,10 @@ impl Devices for UblkDevices {
                 sectors: export.sectors(),
                 quiesce: self.makes_movable(),
             };
-            let opened = self.steps.making("ADD_DEV", move || control::add(new), control::take_back).await?;
+            let path = preferred.map_or_else(|| "a new device".into(), DeviceId::path);
+            let (locking, adding) = ((control::LOCKING, control::CONTROL_PATH), ("ADD_DEV", path));
+            let add = move |alone| control::add(alone, new);
+            let opened = self.steps.making(locking, control::lock, adding, add, control::take_back).await?;
             let key = (export.id(), opened.id());
             match self.serve(export, opened, None).await {
                 Ok(id) => Ok(id),

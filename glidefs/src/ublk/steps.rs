@@ -1,9 +1,12 @@
 //! Control commands as steps: each on a thread of its own, under a time limit, one at a time for a device number.
 //!
-//! Owns when a step may begin. Does not own the action of a step (`control`). Invariants: a step whose caller has given up
-//! before the step began is never begun; steps that make devices run one after the other, in the order of their calls; while a step
-//! on a device number runs, however long, no other step on that number begins. So a step which timed out cannot meet another device
-//! of the same number later: such a device could only be made after the first one was deleted, and the deletion is a step too.
+//! Owns when a step may begin (`making`: when a device may be made). Does not own the action of a step (`control`). Invariants: a step
+//! whose caller has given up before the step began is never begun; steps that make devices run one after the other, in the order of
+//! their calls; while a step on a device number runs, however long, no other step on that number begins. So a step which timed out
+//! cannot meet another device of the same number later: such a device could only be made after the first one was deleted, and the
+//! deletion is a step too.
+
+mod making;
 
 use std::collections::HashMap;
 use std::io;
@@ -11,6 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use tokio::time::{Instant, timeout_at};
+
+use self::making::Making;
 use crate::locks::MutexExt;
 use crate::router::devices::{DeviceError, DeviceId};
 
@@ -21,8 +27,7 @@ type StepLock = tokio::sync::Mutex<()>;
 #[derive(Debug)]
 pub struct Steps {
     limit: Duration,
-    /// Held by the step that makes a device. First come, first served: a lock without order lets a busy host starve one step.
-    making: Arc<StepLock>,
+    making: Making,
     locks: Mutex<HashMap<DeviceId, Weak<StepLock>>>,
 }
 
@@ -38,7 +43,7 @@ impl Drop for Caller {
 impl Steps {
     /// Steps that are waited for at most `limit`.
     pub fn new(limit: Duration) -> Self {
-        Self { limit, making: Arc::default(), locks: Mutex::default() }
+        Self { limit, making: Making::default(), locks: Mutex::default() }
     }
 
     /// How long a step is waited for.
@@ -59,7 +64,7 @@ impl Steps {
         step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
         let lock = self.lock_of(id);
-        self.bounded(command, id.path(), in_turn(lock, step, drop)).await
+        self.bounded(command, id.path(), in_turn(lock, step)).await
     }
 
     /// Runs `step`, which is about no device in particular. When the caller has given up meanwhile, `undo` takes the result of
@@ -73,15 +78,31 @@ impl Steps {
         self.bounded(command, "a new device".into(), off_the_workers(step, undo)).await
     }
 
-    /// As [`Self::anywhere`], for a step that makes a device.
-    pub async fn making<T: Send + 'static>(
+    /// Runs `step`, which makes a device, alone: no other step of this process makes one, and no other process as long as
+    /// the step has the result of `lock`. When the caller has given up meanwhile, `undo` takes the result of `step` back.
+    ///
+    /// # Errors
+    /// [`DeviceError::Stuck`] at once, while the step of an earlier caller runs for longer than the limit.
+    pub async fn making<L: Send + 'static, T: Send + 'static>(
         &self,
-        command: &'static str,
-        step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
+        (locking, lock_path): (&'static str, &str),
+        lock: impl FnOnce() -> Result<L, DeviceError> + Send + 'static,
+        (command, path): (&'static str, String),
+        step: impl FnOnce(L) -> Result<T, DeviceError> + Send + 'static,
         undo: impl FnOnce(T) + Send + 'static,
     ) -> Result<T, DeviceError> {
-        let lock = Arc::clone(&self.making);
-        self.bounded(command, "a new device".into(), in_turn(lock, step, undo)).await
+        let deadline = self.deadline();
+        let turn =
+            self.until(deadline, command, &path, async { Ok(self.making.turn(self.limit).await) }).await?;
+        turn.begin(locking, lock_path);
+        let locked = off_the_workers(move || Ok((lock()?, turn)), drop);
+        let (locked, turn) = self.until(deadline, locking, lock_path, locked).await?;
+        turn.begin(command, &path);
+        let step = move || {
+            let _turn = turn;
+            step(locked)
+        };
+        self.until(deadline, command, &path, off_the_workers(step, undo)).await
     }
 
     async fn bounded<T>(
@@ -90,10 +111,26 @@ impl Steps {
         path: String,
         step: impl Future<Output = io::Result<Result<T, DeviceError>>>,
     ) -> Result<T, DeviceError> {
-        match tokio::time::timeout(self.limit, step).await {
+        self.until(self.deadline(), command, &path, step).await
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.limit
+    }
+
+    async fn until<T>(
+        &self,
+        deadline: Instant,
+        command: &'static str,
+        path: &str,
+        step: impl Future<Output = io::Result<Result<T, DeviceError>>>,
+    ) -> Result<T, DeviceError> {
+        match timeout_at(deadline, step).await {
             Ok(Ok(result)) => result,
-            Ok(Err(source)) => Err(DeviceError::Kernel { command, path, source }),
-            Err(_) => Err(DeviceError::TimedOut { command, path, seconds: self.limit.as_secs() }),
+            Ok(Err(source)) => Err(DeviceError::Kernel { command, path: path.into(), source }),
+            Err(_) => {
+                Err(DeviceError::TimedOut { command, path: path.into(), seconds: self.limit.as_secs() })
+            }
         }
     }
 
@@ -113,14 +150,13 @@ impl Steps {
 async fn in_turn<T: Send + 'static>(
     lock: Arc<StepLock>,
     step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
-    undo: impl FnOnce(T) + Send + 'static,
 ) -> io::Result<Result<T, DeviceError>> {
     let guard = lock.lock_owned().await;
     let step = move || {
         let _guard = guard;
         step()
     };
-    off_the_workers(step, undo).await
+    off_the_workers(step, drop).await
 }
 
 /// Runs `step` on a thread which may block, unless the caller has given up before.
@@ -150,11 +186,16 @@ async fn off_the_workers<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::sync::mpsc;
+    use std::task::Poll;
+
+    use futures_util::poll;
 
     use super::*;
 
     const DEVICE: DeviceId = DeviceId(7);
+    const LOCKING: (&str, &str) = ("locking", "/dev/ublk-control");
 
     /// A runtime in which one step runs at a time.
     fn one_thread() -> tokio::runtime::Runtime {
@@ -185,6 +226,15 @@ mod tests {
             _ = step => panic!("the step ended by itself"),
             begun = begun => begun.unwrap(),
         }
+    }
+
+    /// Makes a device of path `path`.
+    async fn make<T: Send + 'static>(
+        steps: &Steps,
+        path: &str,
+        step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
+    ) -> Result<T, DeviceError> {
+        steps.making(LOCKING, || Ok(()), ("ADD_DEV", path.into()), |()| step(), drop).await
     }
 
     fn say(sender: &mpsc::Sender<&'static str>, word: &'static str) -> Result<(), DeviceError> {
@@ -227,7 +277,7 @@ mod tests {
     async fn steps_that_make_devices_begin_in_the_order_of_their_calls() {
         let steps = Steps::new(Duration::from_mins(1));
         let (first, tell, begun) = stuck();
-        give_up_when(begun, steps.making("ADD_DEV", first, drop)).await;
+        give_up_when(begun, make(&steps, "a new device", first)).await;
         let (began, order) = mpsc::channel();
         let later = (0..20).map(|number| {
             let began = began.clone();
@@ -236,7 +286,7 @@ mod tests {
                 std::thread::yield_now();
                 began.send(number).map_err(|_| DeviceError::NoDriver)
             };
-            steps.making("ADD_DEV", step, drop)
+            make(&steps, "a new device", step)
         });
         let all = futures_util::future::join_all(later);
         let ends = async {
@@ -246,6 +296,54 @@ mod tests {
         let (ended, ()) = tokio::join!(all, ends);
         assert!(ended.iter().all(Result::is_ok));
         assert_eq!(order.try_iter().collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_the_making_of_a_device_does_not_end_others_fail_at_once_and_name_what_hangs() {
+        let limit = Duration::from_secs(10);
+        let steps = Steps::new(limit);
+        let (first, tell, begun) = stuck();
+        let mut first = pin!(make(&steps, "/dev/ublkb3", first));
+        give_up_when(begun, &mut first).await;
+        tokio::time::advance(limit / 2).await;
+        let mut second = pin!(make(&steps, "/dev/ublkb4", || Ok(())));
+        assert!(poll!(&mut second).is_pending(), "the first may still end in time");
+        tokio::time::advance(limit / 2).await;
+        assert!(matches!(first.await, Err(DeviceError::TimedOut { .. })));
+        let mut third = pin!(make(&steps, "/dev/ublkb5", || Ok(())));
+        for late in [poll!(&mut second), poll!(&mut third)] {
+            let Poll::Ready(Err(error)) = late else { panic!("{late:?}") };
+            let text = crate::observe::chain(&error);
+            assert!(text.contains("ADD_DEV on /dev/ublkb3"), "{text}");
+        }
+        tell.send(()).unwrap();
+        // The thread of the first step may take a moment to end.
+        while make(&steps, "/dev/ublkb4", || Ok(())).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_that_another_process_keeps_is_named_and_no_device_is_made_for_those_who_gave_up() {
+        let limit = Duration::from_secs(10);
+        let steps = Steps::new(limit);
+        let (locked, release, begun) = stuck();
+        let (ran, is_run) = mpsc::channel();
+        let step = move |()| say(&ran, "ran");
+        let mut first = pin!(steps.making(LOCKING, locked, ("ADD_DEV", "/dev/ublkb3".into()), step, drop));
+        assert!(poll!(&mut first).is_pending());
+        begun.await.unwrap();
+        tokio::time::advance(limit).await;
+        let text = first.await.unwrap_err().to_string();
+        assert!(text.starts_with("locking on /dev/ublk-control did not return"), "{text}");
+        let text = make(&steps, "/dev/ublkb4", || Ok(())).await.unwrap_err().to_string();
+        assert!(text.contains("locking on /dev/ublk-control has not returned for 10 s"), "{text}");
+        release.send(()).unwrap();
+        // The thread of the first step may take a moment to end.
+        while make(&steps, "/dev/ublkb4", || Ok(())).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+        assert!(is_run.recv().is_err(), "nobody waits for the first device any more");
     }
 
     #[tokio::test]
