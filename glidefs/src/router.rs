@@ -31,6 +31,7 @@
 //! | `bring` | bringing exports to a store that was configured later |
 //! | `confirm` | asking the store whose exports are, before and while exports are served |
 //! | `recovery` | the start of the daemon, and the removal of devices at its end |
+//! | `starting` | the order in which a start deals with the exports |
 //! | `background` | work that goes on when its caller has gone away |
 //! | `info`, `error` | what users are shown and told |
 //! | `devices`, `storage` | the traits through which the router reaches devices and data |
@@ -58,6 +59,7 @@ mod removal;
 mod rollback;
 mod settings;
 mod size;
+mod starting;
 mod state;
 mod storage;
 mod stranded;

@@ -1,13 +1,12 @@
 //! The start of the daemon: every export of the catalog gets the device it should have. And the removal of all devices at the
 //! end.
 //!
-//! Owns the comparison of the wishes in the catalog with the devices in the kernel. Invariants: a device that clients may use
-//! is never removed because of another failure; devices with requests that wait already are served first; an export that does not get
-//! the device it should have is tried again (`stranded`).
+//! Owns the comparison of the wishes in the catalog with the devices in the kernel, and the steps that follow. Does not own the order
+//! of the exports (`starting`). Invariants: a device that clients may use is never removed because of another failure; an export that
+//! does not get the device it should have is tried again (`stranded`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -16,10 +15,11 @@ use futures_util::stream;
 use super::Router;
 use super::background::finish;
 use super::catalog::record::Desired;
-use super::confirm::{CONFIRMATIONS_MAX, Ownership};
+use super::confirm::Ownership;
 use super::devices::DeviceId;
 use super::entry::{ExportEntry, HeldExport};
 use super::error::RouterError;
+use super::starting::Starting;
 use super::state::{Event, State};
 use crate::locks::MutexExt;
 use crate::observe::chain;
@@ -45,9 +45,25 @@ pub struct StartReport {
     pub elapsed: Duration,
 }
 
+impl StartReport {
+    /// Counts the outcome for one export.
+    pub(super) fn count(&mut self, outcome: Outcome) {
+        let counter = match outcome {
+            Outcome::Recovered => &mut self.recovered,
+            Outcome::Attached => &mut self.attached,
+            Outcome::Detached => &mut self.detached,
+            Outcome::Waiting => &mut self.waiting,
+            Outcome::Failed => &mut self.failed,
+            // Never happens: deletions go on after the start, and are counted before.
+            Outcome::Deleted => return,
+        };
+        *counter = counter.saturating_add(1);
+    }
+}
+
 /// The step that an export needs at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Plan {
+pub(super) enum Plan {
     /// The device waits for a server, perhaps with requests.
     RecoverWaiting,
     /// The device has not noticed yet that the earlier daemon died.
@@ -62,21 +78,16 @@ enum Plan {
 
 impl Plan {
     /// Whether a device answers requests after this step.
-    fn serves(&self) -> bool {
+    pub fn serves(&self) -> bool {
         matches!(self, Self::RecoverWaiting | Self::Recover | Self::Attach)
     }
 }
 
-/// Whether the store has to be asked whose an export is.
-fn needs_answer((held, plan): &Planned) -> bool {
-    plan.as_ref().is_ok_and(Plan::serves) && held.entry().is_stored()
-}
-
 /// An export and the step that the export needs.
-type Planned = (HeldExport, Result<Plan, RouterError>);
+pub(super) type Planned = (HeldExport, Result<Plan, RouterError>);
 
 /// The outcome of the start for one export.
-enum Outcome {
+pub(super) enum Outcome {
     Recovered,
     Attached,
     Detached,
@@ -146,24 +157,14 @@ impl Router {
     }
 
     /// Deals with all exports but those to be deleted, which are returned.
-    async fn start_now(&self) -> (StartReport, Vec<Planned>) {
+    async fn start_now(self: &Arc<Self>) -> (StartReport, Vec<Planned>) {
         let begun = Instant::now();
         let loaded = std::mem::take(&mut *self.loaded.lock_whole());
         let mut report =
             StartReport { orphans_removed: self.reconcile(&loaded).await, ..StartReport::default() };
 
         let loaded = Self::settle(loaded, &mut report);
-        let plans = stream::iter(loaded).map(|held| async move {
-            let plan = self.plan(&held).await;
-            (held, plan)
-        });
-        let plans: Vec<_> = plans.buffer_unordered(self.parallel()).collect().await;
-        let (deletions, plans): (Vec<_>, Vec<_>) =
-            plans.into_iter().partition(|(_, plan)| matches!(plan, Ok(Plan::Delete { .. })));
-        report.deleting = deletions.len();
-        let waves: (Vec<_>, Vec<_>) =
-            plans.into_iter().partition(|(_, plan)| matches!(plan, Ok(Plan::RecoverWaiting)));
-        self.carry_out_all(waves.into(), &mut report).await;
+        let deletions = Starting::new(Arc::clone(self), loaded).run(&mut report).await;
         report.elapsed = begun.elapsed();
         (report, deletions)
     }
@@ -177,60 +178,6 @@ impl Router {
         let (left, settled): (Vec<_>, Vec<_>) = loaded.into_iter().partition(needs_step);
         report.detached = report.detached.saturating_add(settled.len());
         left
-    }
-
-    /// Carries out one wave of plans after the other, and counts the outcomes.
-    async fn carry_out_all(&self, waves: [Vec<Planned>; 2], report: &mut StartReport) {
-        let has_to_ask = waves.iter().flatten().any(needs_answer);
-        let patience =
-            AtomicUsize::new(if has_to_ask && self.can_ask().await { CONFIRMATIONS_MAX } else { 0 });
-        for wave in waves {
-            let asked = stream::iter(wave).map(|export| {
-                let patience = &patience;
-                async move {
-                    let needs_answer = needs_answer(&export);
-                    let (held, plan) = export;
-                    let ownership =
-                        if needs_answer { Some(self.claim_patiently(&held, patience).await) } else { None };
-                    (held, plan, ownership)
-                }
-            });
-            let carried_out = asked
-                .buffer_unordered(CONFIRMATIONS_MAX)
-                .map(|(held, plan, ownership)| self.carry_out(held, plan, ownership));
-            let mut carried_out = carried_out.buffer_unordered(self.parallel());
-            while let Some(outcome) = carried_out.next().await {
-                *match outcome {
-                    Outcome::Recovered => &mut report.recovered,
-                    Outcome::Attached => &mut report.attached,
-                    Outcome::Detached => &mut report.detached,
-                    // Never happens: deletions are in no wave.
-                    Outcome::Deleted => continue,
-                    Outcome::Waiting => &mut report.waiting,
-                    Outcome::Failed => &mut report.failed,
-                } += 1;
-            }
-        }
-    }
-
-    /// Claims an export, unless `patience` is used up: the daemon has to be ready some time. `patience` is the number of
-    /// exports for which the store may still fail to answer; 0 when the store as a whole is away.
-    async fn claim_patiently(&self, held: &HeldExport, patience: &AtomicUsize) -> Ownership {
-        if patience.load(Ordering::Acquire) == 0 {
-            return Ownership::Unknown;
-        }
-        let ownership = self.claim(held).await;
-        if matches!(ownership, Ownership::Unknown) {
-            if self.can_ask().await {
-                held.entry().set_silent();
-                let fewer = |left: usize| left.checked_sub(1);
-                let _: Result<usize, usize> =
-                    patience.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
-            } else {
-                patience.store(0, Ordering::Release);
-            }
-        }
-        ownership
     }
 
     /// Compares the devices in the kernel with the catalog. Device numbers that a crash kept out of the catalog are adopted;
@@ -299,7 +246,7 @@ impl Router {
     }
 
     /// Decides which step an export needs.
-    async fn plan(&self, held: &HeldExport) -> Result<Plan, RouterError> {
+    pub(super) async fn plan(&self, held: &HeldExport) -> Result<Plan, RouterError> {
         let desired = held.record().desired;
         let found = match desired {
             Desired::Attached => self.find_device(held).await?,
@@ -315,7 +262,7 @@ impl Router {
     }
 
     /// Carries out the plan for one export, as far as the store's answer allows. Without an answer the store is asked later.
-    async fn carry_out(
+    pub(super) async fn carry_out(
         &self,
         held: HeldExport,
         plan: Result<Plan, RouterError>,

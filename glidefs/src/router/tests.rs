@@ -6,5 +6,6 @@ mod model;
 mod moving;
 mod operations;
 mod removal;
+mod starting;
 mod stranded;
 mod strays;

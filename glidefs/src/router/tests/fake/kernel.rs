@@ -59,6 +59,8 @@ pub struct Kernel {
     pub faults: Mutex<BTreeMap<&'static str, Fault>>,
     /// Exports for which every call fails.
     pub broken: Mutex<HashSet<ExportId>>,
+    /// Exports for which every call goes on when the test says so.
+    pub slow: Mutex<HashSet<ExportId>>,
     /// Duration of every call.
     pub delay: Mutex<Duration>,
     /// Number of calls that have to run at once before any call goes on.
@@ -128,6 +130,10 @@ impl Kernel {
         let delay = *self.delay.lock().unwrap();
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
+        }
+        let is_slow = self.slow.lock().unwrap().contains(&target.0);
+        if is_slow {
+            self.resumed.take(1).await;
         }
         let fault = self.faults.lock().unwrap().get(name).copied().unwrap_or_default();
         let broken = self.broken.lock().unwrap().contains(&target.0);
