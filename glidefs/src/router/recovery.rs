@@ -250,7 +250,7 @@ impl Router {
         let desired = held.record().desired;
         let found = match desired {
             Desired::Attached => self.find_device(held).await?,
-            Desired::Detached | Desired::Deleted => self.devices_of(held).await?.first().copied(),
+            Desired::Detached | Desired::Deleted => self.first_device(held).await?,
         };
         Ok(match (desired, found) {
             (Desired::Attached, Some(device)) if device.quiesced => Plan::RecoverWaiting,

@@ -63,7 +63,10 @@ impl Router {
     pub(super) fn strand(&self, held: &HeldExport, is_claimed: bool) {
         if is_wanted(held) {
             let stranded = Stranded::after(PAUSE, Arc::clone(held.entry()), is_claimed);
-            self.stranded.lock_whole().push(stranded);
+            let mut list = self.stranded.lock_whole();
+            // What was known of the export before is out of date.
+            list.retain(|other| !Arc::ptr_eq(&other.entry, held.entry()));
+            list.push(stranded);
         }
     }
 
@@ -123,8 +126,10 @@ impl Router {
     /// Has an existing device of an export served, if the store does not say anything else. False when the export is to get a new device;
     /// a lost one gets none.
     async fn recover_stranded(&self, held: &HeldExport, is_claimed: bool) -> Result<bool, RouterError> {
-        let lost = self.claim_again(held, is_claimed).await?;
-        match (self.find_device(held).await?, lost) {
+        let found = self.find_device(held).await?;
+        // A new device would show clients what another host may have taken over since.
+        let lost = self.claim_again(held, is_claimed && found.is_some()).await?;
+        match (found, lost) {
             (Some(_), _) => self.recover_device(held).await.map(|()| true),
             (None, Some(error)) => Err(error),
             (None, None) => Ok(false),

@@ -14,23 +14,28 @@ use super::error::RouterError;
 impl Router {
     /// The device of an export. The catalog gets the number of a stray device: clients may use the device already.
     pub(super) async fn find_device(&self, held: &HeldExport) -> Result<Option<FoundDevice>, RouterError> {
-        let Some(&found) = self.devices_of(held).await?.first() else { return Ok(None) };
+        let Some(found) = self.first_device(held).await? else { return Ok(None) };
         self.record_number(held, found.id).await?;
         Ok(Some(found))
     }
 
     /// Whether the kernel has a device made for this export.
     pub(super) async fn device_exists(&self, held: &HeldExport) -> Result<bool, RouterError> {
-        Ok(!self.devices_of(held).await?.is_empty())
+        Ok(self.first_device(held).await?.is_some())
     }
 
-    /// The devices that the kernel has of an export, the one of the catalog first.
-    pub(super) async fn devices_of(&self, held: &HeldExport) -> Result<Vec<FoundDevice>, RouterError> {
-        let mut devices = Vec::new();
+    /// The device of an export that is found first. A number about which the kernel says nothing is an error only where no other number
+    /// has a device: a device that hangs keeps no other one from being served.
+    pub(super) async fn first_device(&self, held: &HeldExport) -> Result<Option<FoundDevice>, RouterError> {
+        let mut found = Ok(None);
         for number in self.numbers_of(held) {
-            devices.extend(self.find(held, number).await?);
+            match self.find(held, number).await {
+                Ok(Some(device)) => return Ok(Some(device)),
+                Ok(None) => {}
+                Err(error) => found = Err(error),
+            }
         }
-        Ok(devices)
+        found
     }
 
     /// The numbers under which an export may have devices, the one of the catalog first.

@@ -1,5 +1,7 @@
 //! Exports that this host has lost, and the ways out.
 
+use std::time::{Duration, Instant};
+
 use super::host::{Host, World, name, request};
 use super::sim::faults::Crash;
 use crate::cache::IoError;
@@ -203,6 +205,34 @@ fn what_another_host_took_over_is_not_served_after_a_reboot_while_the_store_is_a
         first.restart(&world);
         let volume = first.volume("vm");
         assert_eq!(first.driver().read(&volume, written(1).0), Err(IoError::Fenced), "{crash:?}");
+    }
+}
+
+#[test]
+fn what_another_host_took_over_gets_no_device_when_this_host_tries_again() {
+    let world = World::new(78, 0);
+    let mut first = Host::new(&world);
+    world.runtime.block_on(first.router().create(blank())).unwrap();
+    write(&mut first, 1);
+    world.runtime.block_on(first.router().write_back("vm")).unwrap();
+    first.go_down(Crash::PowerCut);
+    // The store says at the start that this host has the export.
+    first.kernel().fault("attach", Fault::Fail);
+    first.come_up(&world);
+    assert!(first.router().show("vm").unwrap().state.reason().is_some());
+    let other = Host::new(&world);
+    world.runtime.block_on(other.router().create(request("vm", InitialContent::TakeOver))).unwrap();
+    first.kernel().fault("attach", Fault::None);
+    let router = first.router();
+    let reason = || router.show("vm").unwrap().state.reason().map(ToString::to_string);
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while !reason().is_some_and(|reason| reason.contains("another host")) {
+        assert!(Instant::now() < deadline, "{:?}", reason());
+        world.runtime.block_on(async {
+            router.has_to_spread().await;
+            router.spread_devices(0).await
+        });
+        assert!(first.kernel().devices().is_empty(), "two hosts serve the export");
     }
 }
 

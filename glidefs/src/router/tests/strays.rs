@@ -129,6 +129,28 @@ async fn a_start_that_cannot_record_the_number_of_a_device_makes_no_second_devic
 }
 
 #[tokio::test]
+async fn a_second_device_that_hangs_keeps_the_one_of_the_catalog_from_nothing() {
+    let host = Host::new();
+    let router = host.started().await;
+    router.create(create("a", MIB)).await.unwrap();
+    drop_last(router);
+    let device = host.kernel.devices()[&0].clone();
+    host.kernel.devices().insert(5, device);
+    host.kernel.daemon_died();
+    // The start cannot remove the second device, and then the kernel says nothing about it.
+    host.kernel.fault("detach", Fault::Fail);
+    host.kernel.mute.lock().unwrap().insert(5);
+    let router = host.router();
+    assert_eq!(router.start().await.recovered, 1);
+    assert_eq!(router.show("a").unwrap().state, State::Serving);
+    host.kernel.fault("detach", Fault::None);
+    router.detach("a").await.unwrap_err();
+    host.kernel.mute.lock().unwrap().clear();
+    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    assert!(numbers(&host).is_empty());
+}
+
+#[tokio::test]
 async fn an_export_stays_attached_to_an_orphan_that_the_start_could_not_remove() {
     let host = Host::new();
     let router = host.started().await;

@@ -57,6 +57,8 @@ pub struct Kernel {
     pub foreign: Mutex<HashSet<u32>>,
     /// Faults by name of the call, in force until changed.
     pub faults: Mutex<BTreeMap<&'static str, Fault>>,
+    /// Numbers about which the kernel says nothing.
+    pub mute: Mutex<HashSet<u32>>,
     /// Exports for which every call fails.
     pub broken: Mutex<HashSet<ExportId>>,
     /// Exports for which every call goes on when the test says so.
@@ -136,7 +138,8 @@ impl Kernel {
             self.resumed.take(1).await;
         }
         let fault = self.faults.lock().unwrap().get(name).copied().unwrap_or_default();
-        let broken = self.broken.lock().unwrap().contains(&target.0);
+        let is_mute = name == "find" && self.mute.lock().unwrap().contains(&target.1);
+        let broken = is_mute || self.broken.lock().unwrap().contains(&target.0);
         let failed = || DeviceError::Kernel {
             command: "FAKE",
             path: DeviceId(target.1).path(),
