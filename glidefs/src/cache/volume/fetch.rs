@@ -5,11 +5,13 @@
 //! wait; a READ that waits for a store which cannot be reached holds no turn, no place and no memory for blocks; when the daemon
 //! stops there is no answer.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep};
 
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::gate::Gate;
@@ -60,6 +62,9 @@ impl Fill {
     }
 }
 
+/// Most bytes of a fetch under way: each tag of each device may have one.
+const FETCH_BYTES_MAX: usize = 1200;
+
 pub(in crate::cache) struct Fetch {
     pub remote: store::volume::VolumeWriter,
     pub export: ExportId,
@@ -74,40 +79,58 @@ pub(in crate::cache) struct Fetch {
 
 impl Fetch {
     /// Fetches, and sends the answer to `sender`. Ends without an answer when the receiver is gone, or the daemon stops.
-    pub async fn run(mut self, mut sender: oneshot::Sender<Result<Fill, IoError>>) {
-        let gate = Arc::clone(&self.gate);
+    pub fn run(
+        mut self,
+        mut sender: oneshot::Sender<Result<Fill, IoError>>,
+    ) -> impl Future<Output = ()> + Send {
+        // No async function: the future of one has room for each argument twice.
+        let run = async move {
+            if let Some(answer) = self.answer(&mut sender).await {
+                // A request which is gone needs no answer.
+                let _ = sender.send(answer);
+            }
+        };
+        debug_assert!(size_of_val(&run) <= FETCH_BYTES_MAX, "a fetch takes {} bytes", size_of_val(&run));
+        run
+    }
+
+    async fn answer(
+        &mut self,
+        sender: &mut oneshot::Sender<Result<Fill, IoError>>,
+    ) -> Option<Result<Fill, IoError>> {
         let limit = match self.on_unreachable {
             OnUnreachable::Wait => None,
-            OnUnreachable::FailAfter(limit) => Some(limit),
+            OnUnreachable::FailAfter(limit) => Some(Box::pin(sleep(limit))),
         };
-        let answer = tokio::select! {
+        let read = tokio::select! {
             biased;
-            () = sender.closed() => return,
-            () = self.remote.stopped() => return,
-            reason = gate.closed() => Err(reason),
+            () = sender.closed() => return None,
+            () = self.remote.stopped() => return None,
+            reason = self.gate.closed() => return Some(Err(reason)),
             () = after(limit) => {
                 self.log("reading from the store took longer than the export allows", None);
-                Err(IoError::Store)
+                return Some(Err(IoError::Store));
             }
-            read = self.remote.read_waiting(self.range, &self.missing) => match read {
-                Ok(bytes) => Fill::new(self.range, bytes, std::mem::take(&mut self.missing)).ok_or(IoError::Store),
-                // Nobody is told: the kernel asks the next daemon again.
-                Err(error) if error.is_stopping() => return,
-                Err(error @ VolumeError::Damaged { .. }) => {
-                    self.log("data was lost before the store had it", Some(&error));
-                    Err(IoError::Damaged)
-                }
-                Err(error) => {
-                    self.log("reading from the store failed", Some(&error));
-                    if error.is_fatal() {
-                        self.gate.lose(why_lost(&self.remote));
-                    }
-                    Err(if error.is_fatal() { why_lost(&self.remote) } else { IoError::Store })
-                }
-            },
+            read = self.remote.read_waiting(self.range, &self.missing) => read,
         };
-        // A request which is gone needs no answer.
-        let _ = sender.send(answer);
+        Some(match read {
+            Ok(bytes) => {
+                Fill::new(self.range, bytes, std::mem::take(&mut self.missing)).ok_or(IoError::Store)
+            }
+            // Nobody is told: the kernel asks the next daemon again.
+            Err(error) if error.is_stopping() => return None,
+            Err(error @ VolumeError::Damaged { .. }) => {
+                self.log("data was lost before the store had it", Some(&error));
+                Err(IoError::Damaged)
+            }
+            Err(error) => {
+                self.log("reading from the store failed", Some(&error));
+                if error.is_fatal() {
+                    self.gate.lose(why_lost(&self.remote));
+                }
+                Err(if error.is_fatal() { why_lost(&self.remote) } else { IoError::Store })
+            }
+        })
     }
 
     fn log(&self, message: &str, error: Option<&VolumeError>) {
@@ -123,10 +146,10 @@ impl Fetch {
     }
 }
 
-/// Returns after `limit`; never without a limit.
-async fn after(limit: Option<Duration>) {
+/// Returns at `limit`; never without a limit.
+async fn after(limit: Option<Pin<Box<Sleep>>>) {
     match limit {
-        Some(limit) => tokio::time::sleep(limit).await,
+        Some(limit) => limit.await,
         None => std::future::pending().await,
     }
 }

@@ -82,12 +82,14 @@ impl View {
     /// [`VolumeError::Damaged`] when a sector of `parts` is damaged.
     pub async fn read_parts(&self, range: SectorRange, parts: &[SectorRange]) -> Result<Bytes, VolumeError> {
         parts.iter().try_for_each(|part| self.loaded.check(*part))?;
-        let Some(reader) = self.store.reader() else { return Ok(join(range, &self.stored(range).await?)) };
-        if let Some(bytes) = self.read_here(reader, range).await {
+        let Some(reader) = self.store.reader() else {
+            return Ok(join(range, &Box::pin(self.stored(range)).await?));
+        };
+        // In boxes, so that a READ that waits for a place takes little memory.
+        if let Some(bytes) = Box::pin(self.read_here(reader, range)).await {
             return Ok(bytes);
         }
         let _place = self.reader.read_memory.place(reader).await;
-        // In a box, so that a READ that waits for a place takes little memory.
         Box::pin(async {
             let mut packs = self.open_packs(range).await?;
             let bytes = memory_bytes(range, &resolve(&packs, range));
