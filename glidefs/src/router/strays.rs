@@ -1,9 +1,9 @@
-//! The devices of an export, also *stray* ones: devices under another number than the catalog's, which the catalog did not take and
-//! the kernel did not remove.
+//! The devices of an export, also *stray* ones: devices under another number than the catalog's, because the catalog refused the
+//! number, or the kernel did not remove a second device.
 //!
-//! Owns the search for the devices of an export, and the adoption and removal of stray ones. Does not own devices of exports that no
-//! start found in the catalog (`recovery`). Invariants: an export that may have a stray device gets no other one, and counts neither as
-//! detached nor as released; a stray device is forgotten only when the kernel has none of this number for the export.
+//! Owns the search for the devices of an export, and the adoption and removal of stray ones. Does not own devices of no export
+//! (`recovery`). Invariants: an export that may have a stray device gets no new one, and counts neither as detached nor as released; a
+//! stray device is forgotten only when the catalog takes the number, or when the kernel has none of this number for the export.
 
 use super::Router;
 use super::catalog::error::CatalogError;
@@ -15,7 +15,10 @@ impl Router {
     /// The device of an export. The catalog gets the number of a stray device: clients may use the device already.
     pub(super) async fn find_device(&self, held: &HeldExport) -> Result<Option<FoundDevice>, RouterError> {
         let Some(found) = self.first_device(held).await? else { return Ok(None) };
+        let before = self.numbers_of(held);
         self.record_number(held, found.id).await?;
+        // Of the number in the catalog before, the kernel has perhaps said nothing.
+        before.into_iter().filter(|number| *number != found.id).for_each(|number| held.note_stray(number));
         Ok(Some(found))
     }
 

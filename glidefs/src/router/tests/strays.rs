@@ -129,7 +129,7 @@ async fn a_start_that_cannot_record_the_number_of_a_device_makes_no_second_devic
 }
 
 #[tokio::test]
-async fn a_second_device_that_hangs_keeps_the_one_of_the_catalog_from_nothing() {
+async fn the_device_of_the_catalog_is_served_while_the_kernel_says_nothing_about_a_stray_one() {
     let host = Host::new();
     let router = host.started().await;
     router.create(create("a", MIB)).await.unwrap();
@@ -151,7 +151,29 @@ async fn a_second_device_that_hangs_keeps_the_one_of_the_catalog_from_nothing() 
 }
 
 #[tokio::test]
-async fn an_export_stays_attached_to_an_orphan_that_the_start_could_not_remove() {
+async fn a_device_of_which_the_kernel_says_nothing_is_not_forgotten_when_another_one_is_found() {
+    let host = Host::new();
+    let router = host.started().await;
+    router.create(create("a", MIB)).await.unwrap();
+    drop_last(router);
+    let device = host.kernel.devices()[&0].clone();
+    host.kernel.devices().insert(5, device);
+    host.kernel.daemon_died();
+    host.kernel.fault("detach", Fault::Fail);
+    host.kernel.mute.lock().unwrap().insert(0);
+    let router = host.router();
+    assert_eq!(router.start().await.recovered, 1);
+    assert_eq!(router.show("a").unwrap().device.unwrap().0, 5);
+    host.kernel.fault("detach", Fault::None);
+    router.detach("a").await.unwrap_err();
+    assert_eq!(numbers(&host), [0], "the other device may still be there");
+    host.kernel.mute.lock().unwrap().clear();
+    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    assert!(numbers(&host).is_empty());
+}
+
+#[tokio::test]
+async fn a_detached_export_is_failed_while_the_start_cannot_remove_its_device() {
     let host = Host::new();
     let router = host.started().await;
     router.create(create("a", MIB)).await.unwrap();
