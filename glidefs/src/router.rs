@@ -116,7 +116,7 @@ pub struct Router {
     unasked: Mutex<Unasked>,
     /// Told when `unasked` grows.
     to_ask: Notify,
-    /// Told when devices may have to be moved between workers.
+    /// Told when devices may have to be moved between workers, or an export is to be tried again.
     to_spread: Notify,
     /// Exports without their device in service, to be tried again.
     stranded: Mutex<Vec<Stranded>>,

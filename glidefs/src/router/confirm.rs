@@ -72,11 +72,11 @@ impl Router {
         }
     }
 
-    /// As [`Self::claim`], for an export that failed to get a device, and that the store has confirmed if the export `is_claimed`.
-    /// Returns the loss of the export, if the export is lost.
+    /// As [`Self::claim`], for a further try. With `is_claimed` the store is not asked, unless the loss of the export is known. Returns the
+    /// loss, if the export is lost.
     ///
     /// # Errors
-    /// [`RouterError::Unconfirmed`] when the store has to be asked once more.
+    /// [`RouterError::Unconfirmed`] when the store does not answer, and exports are not served unconfirmed.
     pub(super) async fn claim_again(
         &self,
         held: &HeldExport,

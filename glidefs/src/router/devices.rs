@@ -76,10 +76,10 @@ pub enum DeviceError {
         /// The limit, seconds.
         seconds: u64,
     },
-    /// The making of another device does not return. Nothing was done.
+    /// The making of another device does not return, or the lock for it is not given. Nothing was done.
     #[error(
-        "{command} on {path} has not returned for {seconds} s, and the kernel makes one device at a time: try again when it has returned, \
-         or restart the daemon"
+        "{command} on {path} has not returned for {seconds} s, and devices are made one at a time: try again when it has returned. For \
+         ADD_DEV restart this daemon; for locking look for another daemon of this host that makes a device (pgrep -a glidefs)"
     )]
     Stuck {
         /// Name of the kernel command that hangs.

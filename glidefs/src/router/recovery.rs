@@ -3,7 +3,7 @@
 //!
 //! Owns the comparison of the wishes in the catalog with the devices in the kernel, and the steps that follow. Does not own the order
 //! of the exports (`starting`). Invariants: a device that clients may use is never removed because of another failure; an export that
-//! does not get the device it should have is tried again (`stranded`).
+//! could not get its device is tried again (`stranded`), unless lost without a device; one without the store's answer waits (`confirm`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -5,10 +5,11 @@
 //!                 └─ not stored, or nothing to serve ──┘
 //! ```
 //!
-//! Owns the queues between these steps, and how many steps run at once. Does not own the steps (`recovery`). Invariants: devices with
-//! requests that wait are served before others that are ready; no export waits for another one, except for a place among the steps
-//! that run, and for [`PLANS_PATIENCE`]; one place is kept for exports that are ready; each step is a task of its own, so that a slow
-//! step never delays the timers of another.
+//! Owns the queues between these steps, and how many steps run at once. Does not own the steps (`recovery`). Invariants, once the devices
+//! were listed and orphans removed (`recovery`): among the exports that are ready, those with waiting requests go first; no export waits
+//! for another one, except for a place among the steps that run or among the questions to the store, and for [`PLANS_PATIENCE`]; of several
+//! places plans leave one to exports that are ready; each step is a task of its own, so that a slow step never delays the timers of
+//! another.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -200,7 +201,7 @@ async fn claim_patiently(router: &Router, held: &HeldExport, patience: &Patience
     ownership
 }
 
-/// The outcome for an export whose step has panicked.
+/// The outcome for an export whose step has panicked, in builds where a panic does not end the daemon.
 fn broken(error: &JoinError) -> Outcome {
     tracing::error!(error = error as &dyn std::error::Error, "a step of the start has broken off");
     Outcome::Failed

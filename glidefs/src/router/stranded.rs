@@ -28,7 +28,8 @@ const PAUSE_MAX: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(super) struct Stranded {
     entry: Arc<ExportEntry>,
-    /// Whether the store has said since the start that this host has the export.
+    /// Whether an existing device may be recovered without the store's word: the store has confirmed the export since the start, or the
+    /// device was served.
     is_claimed: bool,
     /// The pause before the try at `due`.
     pause: Duration,
@@ -107,7 +108,7 @@ impl Router {
             };
             let Err(error) = served else {
                 let device_id = held.record().device.number;
-                tracing::info!(export = %held.entry().name(), device_id, "a device that could not be served is served");
+                tracing::info!(export = %held.entry().name(), device_id, "the device is served now, after tries that failed");
                 return Ok(());
             };
             let reason = chain(&error);
@@ -123,8 +124,8 @@ impl Router {
         Ok(())
     }
 
-    /// Has an existing device of an export served, if the store does not say anything else. False when the export is to get a new device;
-    /// a lost one gets none.
+    /// Has an existing device served, once the store has answered where it has to be asked. The device of a lost export is served too, and
+    /// answers with errors. False when the export is to get a new device; a lost export gets none.
     async fn recover_stranded(&self, held: &HeldExport, is_claimed: bool) -> Result<bool, RouterError> {
         let found = self.find_device(held).await?;
         // A new device would show clients what another host may have taken over since.

@@ -18,7 +18,7 @@
 //! have come into use and gone out of use, and a fork may have read the manifest and rely on a whole grace period.
 //!
 //! The deletion of a volume can be undone until the grace period is over. The packs of the volume stay until garbage collection
-//! itself creates the manifest of a final deletion, and their own grace period begins then. This manifest is the next one of the
+//! itself creates the manifest of a final deletion; their own grace period begins with the next run. This manifest is the next one of the
 //! volume: an undoing at the same time comes before the manifest, or finds the manifest.
 //!
 //! An unreadable manifest or snapshot keeps every pack that may be listed there, and no other.
@@ -233,8 +233,8 @@ struct Due {
 
 impl Due {
     fn new(volumes: &[ListedVolume], deadline: Deadline, alone: bool) -> Self {
-        // Earlier versions recorded packs that a manifest yet to come could name. Such a manifest may be the one that counts, and
-        // the pack may be out of use only now: so a manifest counts when its grace period is over.
+        // Observations of earlier versions may have packs that a manifest yet to come could name first. So only a manifest older than
+        // the grace period proves that no such manifest is to come.
         let passed = |volume: &ListedVolume| (volume.id, volume.passed_until(|at| deadline.is_over(at)));
         Self { deadline, passed_until: volumes.iter().map(passed).collect(), alone }
     }

@@ -135,8 +135,9 @@ pub(in crate::cache) fn walk_again(
 ///
 /// An export is announced in the frame before the header of the export's first record: the export is hidden only if both frames are
 /// lost. In frames that the disk reads, but with wrong bytes, any number of records may be lost. Behind a frame that the disk does not
-/// read are the data of the lost record, or what was in the file before, which nothing tells from wrong bytes: so only a damaged
-/// header proves wrong bytes there, in the gap or right behind.
+/// read are the data of the lost record, or what was in the file before; nothing tells either from wrong bytes. So such a gap hides an
+/// export only if two neighbouring frames are lost, each unreadable or a damaged header, or if the header right behind the gap has wrong
+/// bytes.
 fn may_hide_an_export(window: &mut Window<'_>, key: &SegmentKey, gap: Gap, walk: &Walk) -> io::Result<bool> {
     if gap.to - gap.from <= 1 {
         return Ok(false);

@@ -1,8 +1,9 @@
 //! Whether log and catalog are of one age: one of the two may be an older copy that was put back alone.
 //!
 //! Owns the count of starts, and the comparison of the log's exports with the ids given out. Does not own the files of either.
-//! Invariants: log and catalog have the same number of a start, but for a start under way; no id of an export with records in the log
-//! is given out again.
+//! Invariants: log and catalog have the same number of a start, but for a start under way; no id of an export with an
+//! entry in a segment that was read, or with an extent in the checkpoint, is given out again. Not noticed is an export deleted since the
+//! catalog's copy whose records are all in covered segments.
 
 use super::at;
 use crate::cache::catalog::{CacheCatalog, Start};

@@ -62,7 +62,7 @@ impl Fill {
     }
 }
 
-/// Most bytes of a fetch under way: each tag of each device may have one.
+/// Longest future of a fetch, bytes: each tag of each device may have one.
 const FETCH_BYTES_MAX: usize = 1200;
 
 pub(in crate::cache) struct Fetch {

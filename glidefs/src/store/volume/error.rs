@@ -176,12 +176,12 @@ pub enum VolumeError {
     /// A new pack is so old that garbage collection may remove the pack before any manifest names the pack. No manifest was
     /// created.
     #[error(
-        "writing back took {} s, longer than garbage collection waits: make flush_interval shorter, or the \
-         connection to the store faster",
+        "the operation took {} s, longer than garbage collection waits, and changed nothing: try again. If writeback takes so \
+         long, make flush_interval shorter, or the connection to the store faster",
         elapsed.as_secs()
     )]
     TooSlow {
-        /// Time since the first upload began.
+        /// Time since the first upload began, or since the manifest or snapshot to go on from was read.
         elapsed: Duration,
     },
     /// The packs of a volume of this size do not fit a manifest.

@@ -218,8 +218,8 @@ impl Host {
         Ok(())
     }
 
-    /// The manifest meant by `point`, of a volume that is not deleted: garbage collection may remove a part of a deleted one at
-    /// any time.
+    /// The manifest meant by `point`, of a volume that is not deleted: garbage collection may be about to
+    /// make the deletion final, and then removes the packs.
     pub async fn state(&self, point: &StatePoint) -> Result<Manifest, VolumeError> {
         let volume = point.volume;
         let kept = match &point.snapshot {
