@@ -17,7 +17,7 @@ impl Router {
         let Some(found) = self.first_device(held).await? else { return Ok(None) };
         let before = self.numbers_of(held);
         self.record_number(held, found.id).await?;
-        // Of the number in the catalog before, the kernel has perhaps said nothing.
+        // Of the number that was the catalog's before, the kernel has perhaps said nothing.
         before.into_iter().filter(|number| *number != found.id).for_each(|number| held.note_stray(number));
         Ok(Some(found))
     }

@@ -20,6 +20,17 @@ async fn after_a_crash(exports: u32) -> Host {
     host
 }
 
+/// A host whose start could not make the device of its export. The next try can.
+async fn without_a_device_after_the_start() -> (Host, Arc<Router>) {
+    let mut host = after_a_crash(1).await;
+    host.reboot();
+    host.kernel.fault("attach", Fault::Fail);
+    let router = host.router();
+    assert_eq!(router.start().await.failed, 1);
+    host.kernel.fault("attach", Fault::None);
+    (host, router)
+}
+
 /// Lets a daemon that moves nothing look whether a device is to be tried again. Only a device on the list ends the wait.
 async fn look(router: &Arc<Router>) {
     let looked = tokio::time::timeout(Duration::from_hours(1), router.has_to_spread()).await;
@@ -59,12 +70,7 @@ async fn a_device_that_could_not_be_recovered_at_the_start_is_recovered_later() 
 
 #[tokio::test]
 async fn an_export_that_got_no_device_at_the_start_gets_one_later() {
-    let mut host = after_a_crash(1).await;
-    host.reboot();
-    host.kernel.fault("attach", Fault::Fail);
-    let router = host.router();
-    assert_eq!(router.start().await.failed, 1);
-    host.kernel.fault("attach", Fault::None);
+    let (host, router) = without_a_device_after_the_start().await;
     tokio::time::pause();
     look_until_served(&router, "e0").await;
     assert_eq!(host.kernel.devices().len(), 1);
@@ -103,12 +109,7 @@ async fn a_failed_export_is_left_alone_once_it_is_to_have_no_device() {
 
 #[tokio::test]
 async fn a_failed_export_is_left_alone_once_it_is_released() {
-    let mut host = after_a_crash(1).await;
-    host.reboot();
-    host.kernel.fault("attach", Fault::Fail);
-    let router = host.router();
-    assert_eq!(router.start().await.failed, 1);
-    host.kernel.fault("attach", Fault::None);
+    let (host, router) = without_a_device_after_the_start().await;
     release(&router, "e0").await;
     host.kernel.take_log();
     tokio::time::pause();

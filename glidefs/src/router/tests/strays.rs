@@ -128,8 +128,8 @@ async fn a_start_that_cannot_record_the_number_of_a_device_makes_no_second_devic
     assert_eq!(numbers(&host), [5]);
 }
 
-#[tokio::test]
-async fn the_device_of_the_catalog_is_served_while_the_kernel_says_nothing_about_a_stray_one() {
+/// A host whose daemon has died, with devices 0 and 5 of one export. Neither can be removed, and of `mute` the kernel says nothing.
+async fn with_two_devices_of_which_one_is_mute(mute: u32) -> Host {
     let host = Host::new();
     let router = host.started().await;
     router.create(create("a", MIB)).await.unwrap();
@@ -137,9 +137,14 @@ async fn the_device_of_the_catalog_is_served_while_the_kernel_says_nothing_about
     let device = host.kernel.devices()[&0].clone();
     host.kernel.devices().insert(5, device);
     host.kernel.daemon_died();
-    // The start cannot remove the second device, and then the kernel says nothing about it.
     host.kernel.fault("detach", Fault::Fail);
-    host.kernel.mute.lock().unwrap().insert(5);
+    host.kernel.mute.lock().unwrap().insert(mute);
+    host
+}
+
+#[tokio::test]
+async fn the_device_of_the_catalog_is_served_while_the_kernel_says_nothing_about_a_stray_one() {
+    let host = with_two_devices_of_which_one_is_mute(5).await;
     let router = host.router();
     assert_eq!(router.start().await.recovered, 1);
     assert_eq!(router.show("a").unwrap().state, State::Serving);
@@ -152,15 +157,7 @@ async fn the_device_of_the_catalog_is_served_while_the_kernel_says_nothing_about
 
 #[tokio::test]
 async fn a_device_of_which_the_kernel_says_nothing_is_not_forgotten_when_another_one_is_found() {
-    let host = Host::new();
-    let router = host.started().await;
-    router.create(create("a", MIB)).await.unwrap();
-    drop_last(router);
-    let device = host.kernel.devices()[&0].clone();
-    host.kernel.devices().insert(5, device);
-    host.kernel.daemon_died();
-    host.kernel.fault("detach", Fault::Fail);
-    host.kernel.mute.lock().unwrap().insert(0);
+    let host = with_two_devices_of_which_one_is_mute(0).await;
     let router = host.router();
     assert_eq!(router.start().await.recovered, 1);
     assert_eq!(router.show("a").unwrap().device.unwrap().0, 5);

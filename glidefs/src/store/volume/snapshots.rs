@@ -1,7 +1,7 @@
 //! Snapshots, rollback and forks: keeping a state, going back to one, and branching one off.
 //!
-//! Owns these operations. Does not own which operation a user wants. Invariant: no operation copies data, and a manifest or
-//! snapshot that lists packs of another state is in the store before garbage collection can remove those packs.
+//! Owns these operations. Does not own which operation a user wants. Invariant: no operation copies data, and no operation
+//! that ends well lists a pack as content which garbage collection may have removed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Packs that the next manifest is the first to list.
+//! Packs that no manifest is known to keep: uploaded a moment ago, or of a snapshot to go back to.
 //!
 //! Owns how old such a pack may be, and the last look at sectors that the manifest gives up. Does not own creating the manifest
 //! (`publish`).
