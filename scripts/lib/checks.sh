@@ -27,11 +27,12 @@ lint_shell() {
 	shellcheck -x "${files[@]}"
 }
 
-# need_cargo_deny: builds cargo-deny once, into target/tools: two and a half minutes on two processors.
+# need_cargo_deny: builds cargo-deny once, into target/tools. Not optimized: the checks take a second either way, and the compiler half
+# the time.
 need_cargo_deny() {
 	[ "$("$CARGO_DENY" --version 2>/dev/null)" != "cargo-deny $CARGO_DENY_VERSION" ] || return 0
 	say "installing cargo-deny $CARGO_DENY_VERSION"
-	cargo install --quiet --locked --root "$REPOSITORY/target/tools" --version "=$CARGO_DENY_VERSION" cargo-deny
+	cargo install --quiet --locked --debug --root "$REPOSITORY/target/tools" --version "=$CARGO_DENY_VERSION" cargo-deny
 }
 
 # check_dependencies: checks every workspace of the repository against deny.toml. Known defects are in a database of the network:

@@ -98,7 +98,8 @@ stage_faults() {
 	scripts/lib/s3-server </dev/null >/dev/null
 	in_vm --timeout 1500 -- scripts/faults
 }
-stage_fio_verify_trixie() { in_vm --kernel trixie --timeout 1200 -- scripts/fio-verify; }
+# Bounce mode runs on the newest kernel and on the oldest.
+stage_fio_verify_trixie() { in_vm --kernel trixie --timeout 1200 -- scripts/fio-verify --mode user-copy; }
 stage_recovery_trixie() { GLIDEFS_CACHE_ENGINE=ring-direct in_vm --kernel trixie --timeout 600 -- scripts/recovery; }
 stage_bad_input() { in_vm --kernel trixie --timeout 600 -- scripts/bad-input; }
 stage_fio_verify_bookworm() { in_vm --kernel bookworm --timeout 600 -- scripts/fio-verify random; }
