@@ -28,7 +28,7 @@ mod zero;
 use std::io;
 use std::sync::Arc;
 
-use self::read::Reads;
+use self::read::state::Reads;
 use self::request::Done;
 pub use self::request::{Admission, Reservation, Token, Want, WriteSums};
 use self::state::Log;
@@ -37,9 +37,7 @@ use super::stats::ShardStats;
 use super::volume::Volume;
 use crate::cache::shared::Shared;
 use crate::cache::volume::error::IoError;
-use crate::cache::volume::fetch::Fill;
 use crate::observe::repeat::Repeat;
-use crate::units::SectorRange;
 
 /// One worker's part of the log.
 ///
@@ -97,23 +95,12 @@ impl<T: Token> Shard<T> {
         sync::flush(self, volume, token);
     }
 
-    /// Takes a READ of at most [`REQUEST_BYTES_MAX`](crate::units::REQUEST_BYTES_MAX). The READ sees every write acknowledged
-    /// before. When the token comes back without an error, the token's buffer holds the bytes of the range; after an error the
-    /// bytes are undefined.
-    ///
-    /// The token comes back with [`IoError::Remote`] when only the store has some of the data: fetch the data with
-    /// [`Volume::fetch`], and call this again with the data as `fill`.
-    pub fn read(&mut self, volume: &Arc<Volume>, range: SectorRange, fill: Option<&Fill>, token: T) {
-        let Some(token) = self.enter(volume, token) else { return };
-        read::read(self, volume, range, fill, token);
-    }
-
     /// Ends a turn of the worker's loop: appends the open batch and begins the syncs that are due. Call this also when the
     /// progress hook has woken the worker and no request has arrived.
     pub fn turn(&mut self) {
         self.append_turn();
         sync::turn(self);
-        read::turn(self);
+        self.read_turn();
     }
 
     /// Whether the shard begins to write a large record in pieces: a turn writes one piece, and the next turns the rest. Only where the
@@ -145,11 +132,6 @@ impl<T: Token> Shard<T> {
     )]
     pub fn sync_done(&mut self, op: u32, result: io::Result<()>) {
         sync::done(self, op, &result);
-    }
-
-    /// Takes the result of the [`Want::Read`] with this `op`; `buffer` is the buffer of the want.
-    pub fn read_done(&mut self, op: u32, result: io::Result<()>, buffer: Vec<u8>) {
-        read::done(self, op, result, buffer);
     }
 
     /// Whether no request is inside: none in the batch, none waiting, none to collect.

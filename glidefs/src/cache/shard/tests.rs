@@ -16,7 +16,7 @@ use crate::cache::log::disk::{Disk, MonotonicClock, SegmentFile};
 use crate::cache::log::format::frame_crc;
 use crate::cache::options::{Known, OnFull, Options, Recovered};
 use crate::cache::volume::cuts::CutState;
-use crate::units::{ExportId, FRAME_BYTES};
+use crate::units::{ExportId, FRAME_BYTES, SectorRange};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 const A: ExportId = ExportId(1);

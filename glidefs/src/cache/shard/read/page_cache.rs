@@ -1,0 +1,138 @@
+//! Bytes of segments that the page cache has, and the comparison of bytes with their checksums.
+//!
+//! Does not own the checksums (`sums`). Invariant: bytes without their checksum at hand are not used.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use super::state::SegmentBytes;
+use crate::cache::log::scan::offset;
+use crate::cache::log::sums::Verdict;
+use crate::cache::log::sums::pages::Pages;
+use crate::cache::shard::part_frames::PartFrames;
+use crate::cache::shard::sums;
+use crate::cache::shared::Shared;
+use crate::cache::volume::error::IoError;
+use crate::units::FRAME_BYTES;
+
+/// Fills `part` with the bytes of `source` where the page cache has all of them, and the checksums are at hand; `false` where not.
+pub(super) fn read_now(
+    shared: &Shared,
+    source: &SegmentBytes,
+    part: &mut [u8],
+    parts: &mut PartFrames,
+    pages: &mut Pages,
+) -> Result<bool, IoError> {
+    if part.len() != source.disk_bytes() {
+        return read_parts(shared, source, part, parts, pages);
+    }
+    if !frames_now(shared, source, source.first, part)? {
+        return Ok(false);
+    }
+    verify(shared, source, source.first, part, pages).map_or(Ok(false), |verified| verified.map(|()| true))
+}
+
+/// As [`read_now`], for a first or a last frame of which only a part is wanted. No frame is verified before all bytes and checksums are
+/// there: where some are not, all bytes are read from the disk, and verified then.
+fn read_parts(
+    shared: &Shared,
+    source: &SegmentBytes,
+    part: &mut [u8],
+    parts: &mut PartFrames,
+    pages: &mut Pages,
+) -> Result<bool, IoError> {
+    let head = if source.skip == 0 { 0 } else { (FRAME_BYTES - source.skip).min(part.len()) };
+    let (head, rest) = part.split_at_mut(head);
+    let (whole, tail) = rest.split_at_mut(rest.len() / FRAME_BYTES * FRAME_BYTES);
+    let first_whole = source.first + u32::from(!head.is_empty());
+    // A part has fewer frames than 2^32.
+    let last = first_whole + u32::try_from(whole.len() / FRAME_BYTES).unwrap_or(0);
+    if !whole.is_empty() && !frames_now(shared, source, first_whole, whole)? {
+        return Ok(false);
+    }
+    let mut ends = [(source.first, source.skip, head, None), (last, 0, tail, None)];
+    for (frame, _, _, found) in ends.iter_mut().filter(|(_, _, bytes, _)| !bytes.is_empty()) {
+        let known = parts.find((source.number, *frame));
+        let slot = known.unwrap_or_else(|| parts.take());
+        if known.is_none() && !frames_now(shared, source, *frame, parts.bytes(slot))? {
+            return Ok(false);
+        }
+        *found = Some((slot, known.is_some()));
+    }
+    if !sums::are_known(shared, pages, source.number, source.first, source.frames) {
+        return Ok(false);
+    }
+    let mut verified = verify(shared, source, first_whole, whole, pages);
+    for (frame, skip, bytes, found) in ends {
+        let Some((slot, is_verified)) = found else { continue };
+        if !is_verified && verified == Some(Ok(())) {
+            verified = verify(shared, source, frame, parts.bytes(slot), pages);
+        }
+        if verified == Some(Ok(())) {
+            parts.verified(slot, (source.number, frame));
+            bytes.copy_from_slice(&parts.bytes(slot)[skip..skip + bytes.len()]);
+        }
+    }
+    verified.map_or(Ok(false), |verified| verified.map(|()| true))
+}
+
+/// Fills `buffer` with whole frames, the first of which is `first`; `false` where the page cache does not have all.
+fn frames_now(
+    shared: &Shared,
+    source: &SegmentBytes,
+    first: u32,
+    buffer: &mut [u8],
+) -> Result<bool, IoError> {
+    let Some(file) = shared.table.get(source.number).file() else { return Err(IoError::Read) };
+    file.read_now(buffer, offset(first)).map_err(|error| {
+        report(shared, source, first, &error);
+        IoError::Read
+    })
+}
+
+/// Compares `buffer`, the frames from `first` on, with their checksums; `None` while the checksums are not at hand.
+pub(super) fn verify(
+    shared: &Shared,
+    source: &SegmentBytes,
+    first: u32,
+    buffer: &[u8],
+    pages: &mut Pages,
+) -> Option<Result<(), IoError>> {
+    match sums::compare(shared, pages, source.number, first, buffer)? {
+        Verdict::Right => Some(Ok(())),
+        Verdict::Wrong(frame) => {
+            shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);
+            let Some(suppressed) = passes(shared, source) else { return Some(Err(IoError::Corrupt)) };
+            tracing::error!(
+                export = source.export.0,
+                file = shared.disk.segment_name(source.number),
+                offset_bytes = offset(frame),
+                suppressed,
+                "cached data does not match the checksum; reads of the data fail until the data is written again"
+            );
+            Some(Err(IoError::Corrupt))
+        }
+        Verdict::Missing(frame) => {
+            report(shared, source, frame, &io::Error::other("the checksum of the data cannot be read"));
+            Some(Err(IoError::Read))
+        }
+    }
+}
+
+/// Whether a line about data of `source` is logged now; if so, how many lines were held back before. An export without a volume
+/// was removed, and has no reader.
+fn passes(shared: &Shared, source: &SegmentBytes) -> Option<u64> {
+    shared.find_volume(source.export)?.bad_reads().pass()
+}
+
+pub(super) fn report(shared: &Shared, source: &SegmentBytes, first: u32, error: &io::Error) {
+    let Some(suppressed) = passes(shared, source) else { return };
+    tracing::error!(
+        export = source.export.0,
+        file = shared.disk.segment_name(source.number),
+        offset_bytes = offset(first),
+        error = error as &dyn std::error::Error,
+        suppressed,
+        "reading from the cache disk failed"
+    );
+}
