@@ -2,11 +2,16 @@
 //!
 //! Owns which figure of a part goes into which wire type and metric. Does not own the figures, nor their names or encoding.
 
+mod samples;
+
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use self::samples::{
+    api_samples, cache_samples, clean_samples, collection_samples, engine_samples, shard_samples,
+    store_samples,
+};
 use super::collecting::Collections;
 use super::memory::Holders;
 use crate::api::{ApiStats, AppState, OffThread, Readiness, Scrapes, Selection, wire};
@@ -17,11 +22,10 @@ use crate::export::limits::{Limit, Limits};
 use crate::export::{LimitUse, Throttle};
 use crate::locks::MutexExt;
 use crate::observe::chain;
-use crate::observe::counter::Counter;
 use crate::observe::metrics::{self, ExportFigures, ExportHistograms, Metric, Packs, Registry, Samples};
 use crate::router::{Glance, Router, State};
 use crate::store::volume::{Loss, VolumeStore};
-use crate::store::{BlockCache, BlockCacheFigures, Operation, Store};
+use crate::store::{BlockCache, Store};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
 use crate::worker::cpus::node_of;
@@ -326,141 +330,4 @@ fn engine_status(figures: &Figures) -> wire::EngineStatus {
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn engine_samples(probe: &Probe, out: &mut Samples) {
-    out.value(Metric::CacheEngine, &[probe.chosen.name()], 1);
-    for figures in &probe.figures {
-        let Ok((append, synced)) = &figures.outcome else { continue };
-        let name = figures.engine.name();
-        out.value(Metric::CacheProbeAppend, &[name], nanos(*append));
-        out.value(Metric::CacheProbeSync, &[name], nanos(*synced));
-    }
-}
-
-fn cache_samples(stats: &CacheStats, out: &mut Samples) {
-    for (state, segments) in [
-        ("free", stats.segments_free),
-        ("open", stats.segments_open),
-        ("sealed", stats.segments_sealed),
-        ("poisoned", stats.segments_poisoned),
-        ("quarantined", stats.segments_quarantined),
-    ] {
-        out.value(Metric::CacheSegments, &[state], segments);
-    }
-    let plain = [
-        (Metric::CacheSizeSegments, stats.segments),
-        (Metric::CacheSize, stats.limit_bytes),
-        (Metric::CacheUsed, stats.used_bytes),
-        (Metric::CacheDirty, stats.dirty_bytes),
-        (Metric::CacheClean, stats.clean_bytes),
-        (Metric::CacheExtents, stats.extents),
-        (Metric::CacheIndex, stats.index_bytes),
-        (Metric::CacheIndexMax, stats.index_bytes_max),
-        (Metric::CacheCorruptFrames, stats.corrupt_frames),
-        (Metric::CacheLostFrames, stats.lost_frames),
-        (Metric::CacheDoubted, stats.doubted_exports),
-        (Metric::CacheBadFooters, stats.bad_footers),
-        (Metric::CacheCheckpoints, stats.checkpoints_written),
-        (Metric::CacheCheckpointsRefused, stats.checkpoints_refused),
-        (Metric::CacheCoveredAtStart, stats.covered_at_start),
-        (Metric::CacheCleanedSegments, stats.segments_cleaned),
-        (Metric::CacheCleaned, stats.cleaned_bytes),
-        (Metric::CacheEvicted, stats.evicted_bytes),
-        (Metric::CacheChecksums, stats.checksum_bytes),
-        (Metric::CacheChecksumsRestored, stats.checksums_restored),
-    ];
-    out.values(&[], plain);
-    if let Some(log_bytes_max) = stats.log_bytes_max {
-        out.values(&[], [(Metric::CacheLog, stats.log_bytes), (Metric::CacheLogMax, log_bytes_max)]);
-    }
-}
-
-fn store_samples(store: &Store, out: &mut Samples) {
-    let (stats, reads) = (store.stats(), store.reads_waiting());
-    for operation in Operation::ALL {
-        let of = stats.of(operation);
-        let cells = [
-            (Metric::StoreRequests, &of.requests),
-            (Metric::StoreBytes, &of.bytes),
-            (Metric::StoreRetries, &of.retries),
-            (Metric::StoreErrors, &of.errors),
-        ];
-        out.values(&[operation.name()], cells.map(|(metric, cell)| (metric, cell.get())));
-    }
-    out.value(Metric::StoreDamaged, &[], stats.damaged.get());
-    out.value(Metric::StoreHedges, &[], stats.hedges.get());
-    out.value(Metric::StoreHedgesWon, &[], stats.hedges_won.get());
-    out.value(Metric::StoreReads, &[], reads.count);
-    out.value(Metric::StoreOldestRead, &[], nanos(reads.oldest));
-    out.value(Metric::StoreGcDamaged, &[], stats.gc_damaged.load(Ordering::Relaxed));
-    out.value(Metric::StoreRefused, &[], stats.refused.get());
-}
-
-fn collection_samples(collections: &Collections, out: &mut Samples) {
-    for (result, cell) in [("done", &collections.done), ("failed", &collections.failed)] {
-        out.value(Metric::GcRuns, &[result], cell.load(Ordering::Relaxed));
-    }
-    out.value(Metric::GcOverdue, &[], nanos(collections.overdue(Instant::now())));
-}
-
-fn api_samples(stats: &ApiStats, out: &mut Samples) {
-    let get = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-    for (door, stats) in [("tcp", &stats.tcp), ("socket", &stats.socket), ("stranger", &stats.strangers)] {
-        let cells = [
-            (Metric::ApiConnections, &stats.connections),
-            (Metric::ApiRefused, &stats.refused),
-            (Metric::ApiDisplaced, &stats.displaced),
-            (Metric::ApiAcceptErrors, &stats.accept_errors),
-        ];
-        out.values(&[door], cells.map(|(metric, cell)| (metric, get(cell))));
-    }
-    out.value(Metric::ApiScrapes, &[], get(&stats.scrapes.scrapes));
-    out.value(Metric::ApiEncodings, &[], get(&stats.scrapes.encodings));
-}
-
-fn clean_samples(figures: &BlockCacheFigures, out: &mut Samples) {
-    out.value(Metric::CleanHits, &["memory"], figures.memory_hits);
-    out.value(Metric::CleanHits, &["disk"], figures.disk_hits);
-    out.values(
-        &[],
-        [
-            (Metric::CleanMisses, figures.misses),
-            (Metric::CleanInserted, figures.inserted_bytes),
-            (Metric::CleanFetched, figures.fetched_bytes),
-            (Metric::CleanWritten, figures.written_bytes),
-            (Metric::CleanUnwritten, figures.unwritten_bytes),
-            (Metric::CleanBad, figures.bad_blocks),
-            (Metric::CleanErrors, figures.errors),
-            (Metric::CleanMemory, figures.memory_bytes),
-            (Metric::CleanDisk, figures.disk_bytes),
-            (Metric::AheadWindows, figures.ahead_windows),
-            (Metric::AheadBytes, figures.ahead_bytes),
-            (Metric::AheadErrors, figures.ahead_errors),
-            (Metric::AheadSkipped, figures.ahead_skipped),
-        ],
-    );
-}
-
-fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {
-    let cells: [(Metric, &Counter); 15] = [
-        (Metric::CacheAppends, &stats.appends),
-        (Metric::CacheAppendedRequests, &stats.appended_requests),
-        (Metric::CacheAppended, &stats.appended_bytes),
-        (Metric::CacheAppendErrors, &stats.append_errors),
-        (Metric::CacheSyncs, &stats.syncs),
-        (Metric::CacheSyncErrors, &stats.sync_errors),
-        (Metric::CacheSyncWaiters, &stats.sync_waiters),
-        (Metric::CacheEmptyFlushes, &stats.empty_flushes),
-        (Metric::CacheReads, &stats.reads),
-        (Metric::CacheSumsRead, &stats.sums_read),
-        (Metric::CacheReadBuffers, &stats.read_buffer_bytes),
-        (Metric::CacheReadsRemote, &stats.reads_remote),
-        (Metric::CacheReadErrors, &stats.read_errors),
-        (Metric::CacheWriteDelays, &stats.delays),
-        (Metric::CacheWriteWaits, &stats.waits),
-    ];
-    out.values(&[shard], cells.map(|(metric, cell)| (metric, cell.get())));
-    out.value(Metric::CacheReadPieces, &[shard, "page_cache"], stats.reads_now.get());
-    out.value(Metric::CacheReadPieces, &[shard, "disk"], stats.reads_waited.get());
 }
