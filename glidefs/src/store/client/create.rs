@@ -24,14 +24,28 @@ impl Store {
     ///
     /// A try whose answer was lost may have created the object. So when a later try finds an object, that object is read and
     /// compared; equal bytes mean that this caller created the object. After an error with [`StoreError::is_transient`] the
-    /// object may be there: call [`Self::create_again`] later.
+    /// object may be there.
     pub async fn create(&self, key: &Key, parts: &[Bytes]) -> Result<Created, StoreError> {
-        self.put(key, parts, false).await
-    }
-
-    /// As [`Self::create`], after an earlier call with the same bytes failed: an object with these bytes counts as created.
-    pub async fn create_again(&self, key: &Key, parts: &[Bytes]) -> Result<Created, StoreError> {
-        self.put(key, parts, true).await
+        let bytes = parts.iter().map(|part| part.len() as u64).sum();
+        let mut in_doubt = false;
+        for _ in 0..CREATE_ROUNDS_MAX {
+            let (created, count) = self.try_put(key, parts).await?;
+            in_doubt |= count > 1;
+            if created == Created::Existed {
+                if !in_doubt {
+                    return Ok(Created::Existed);
+                }
+                match self.holds(key, parts, bytes).await {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(Created::Existed),
+                    Err(error) if error.is_missing() => continue,
+                    Err(error) => return Err(error),
+                }
+            }
+            self.stats().of(Operation::Put).bytes.add(bytes);
+            return Ok(Created::Created);
+        }
+        Ok(Created::Existed)
     }
 
     /// The plain answer of the store to the creation of an object that is there. A store that honours the condition answers
@@ -58,28 +72,6 @@ impl Store {
             }
         };
         tries.run(attempt).await
-    }
-
-    async fn put(&self, key: &Key, parts: &[Bytes], mut in_doubt: bool) -> Result<Created, StoreError> {
-        let bytes = parts.iter().map(|part| part.len() as u64).sum();
-        for _ in 0..CREATE_ROUNDS_MAX {
-            let (created, count) = self.try_put(key, parts).await?;
-            in_doubt |= count > 1;
-            if created == Created::Existed {
-                if !in_doubt {
-                    return Ok(Created::Existed);
-                }
-                match self.holds(key, parts, bytes).await {
-                    Ok(true) => {}
-                    Ok(false) => return Ok(Created::Existed),
-                    Err(error) if error.is_missing() => continue,
-                    Err(error) => return Err(error),
-                }
-            }
-            self.stats().of(Operation::Put).bytes.add(bytes);
-            return Ok(Created::Created);
-        }
-        Ok(Created::Existed)
     }
 
     /// Whether the object is exactly `parts`. An object that differs is read once more, since bytes also change on their way.
