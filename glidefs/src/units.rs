@@ -15,6 +15,12 @@ pub const REQUEST_BYTES_MAX: usize = 128 * 1024;
 /// Bytes of a piece, whole frames, where a large request is carried out in pieces: a request of another export waits for a piece.
 pub const PIECE_BYTES: usize = 32 * 1024;
 
+/// Cost of a request beside its data, bytes. A request without data takes about as long as copying, checking and appending so many
+/// bytes.
+pub const REQUEST_COST_BYTES: u64 = 8 << 10;
+/// Size of a segment of the cache, bytes.
+pub const SEGMENT_BYTES: u64 = 64 << 20;
+
 /// Identity of an export, unique for the life of a cache directory and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExportId(pub u32);

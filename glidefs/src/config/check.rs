@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use super::sections::{ApiSection, CacheSection, Config, StoreSection, WorkersSection};
 use super::values::{ByteSize, TimeSpan};
+use crate::units::SEGMENT_BYTES;
 use crate::worker::cpus::Usable;
 
-/// Size of the cache's segments, bytes. The smallest cache is a number of segments.
-const SEGMENT_BYTES: u64 = 64 << 20;
 /// Longest path of a Unix socket, bytes: the kernel's address has room for no more.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 

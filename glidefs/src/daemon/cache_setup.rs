@@ -13,15 +13,12 @@ use crate::cache::{self, Budgets, Cache, CacheError, Directory, HANDS_MAX, Known
 use crate::checksum;
 use crate::config::{CacheSection, Config, OnFull};
 use crate::router::Catalog;
-use crate::units::{ExportId, REQUEST_BYTES_MAX};
+use crate::units::{ExportId, REQUEST_BYTES_MAX, SEGMENT_BYTES};
 use crate::worker::WorkerOptions;
 use crate::worker::affinity::Cpu;
 use crate::worker::engine::probe::{self, Probe};
 use crate::worker::engine::{Appends, Engine};
 use crate::worker::ring::REGISTERED_BYTES_MAX;
-
-/// Size of a segment of the cache, bytes.
-const SEGMENT_BYTES: u64 = 64 << 20;
 
 /// The part of the size of the cache that indexes may have by default. An extent takes about 40 bytes, and 4 KiB of the log or more
 /// when written: so a cache full of the smallest writes needs less than half.

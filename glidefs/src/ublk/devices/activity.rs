@@ -5,9 +5,7 @@
 
 use crate::export::Export;
 use crate::observe::io::QueueStats;
-
-/// Cost of a request beside its data, as bytes.
-const REQUEST_BYTES: u64 = 8 << 10;
+use crate::units::REQUEST_COST_BYTES;
 
 /// The requests of one queue.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +36,7 @@ impl Activity {
             (stats.read_size.count_and_sum(), stats.write_size.count_and_sum());
         let requests = [reads, writes, stats.flushes.get(), stats.zeroes.get()];
         let requests = requests.into_iter().fold(0, u64::wrapping_add);
-        let done = requests.wrapping_mul(REQUEST_BYTES).wrapping_add(read_bytes).wrapping_add(written);
+        let done = requests.wrapping_mul(REQUEST_COST_BYTES).wrapping_add(read_bytes).wrapping_add(written);
         self.recent = done.wrapping_sub(self.done);
         self.done = done;
         self.is_stalled = self.recent == 0 && stats.in_flight.get() != 0;

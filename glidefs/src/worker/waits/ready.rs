@@ -16,30 +16,27 @@ use super::divided::Divided;
 use crate::buffer::Slot;
 use crate::cache::{Fill, Reservation};
 use crate::fair::Fair;
-use crate::units::{ExportId, FRAME_BYTES, PIECE_BYTES, REQUEST_BYTES_MAX};
+use crate::units::{ExportId, FRAME_BYTES, PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST_BYTES};
 use crate::worker::queues::Queues;
 use crate::worker::requests::{Errand, TagRequest};
 
-/// Cost of a request beside the data, bytes. A request without data takes about as long as copying, checking and appending so
-/// many bytes.
-const REQUEST_COST: u64 = 8 << 10;
 /// Most cost of the requests which a turn takes, bytes: one of the largest, or eleven of 4 KiB. A request of a neighbour beside one
 /// greedy export waits for two turns at most: the one during which the request comes, and its own. With turns four times as long one
 /// export alone was served 8 % more READs of 128 KiB, and fewer requests of other kinds (fio on an emulated processor, under the
 /// instruction clock).
-pub const TURN_COST: u64 = REQUEST_BYTES_MAX as u64 + REQUEST_COST;
+pub const TURN_COST: u64 = REQUEST_BYTES_MAX as u64 + REQUEST_COST_BYTES;
 
 /// Most cost of the requests of other exports which a turn takes before the next piece of a divided WRITE.
-const UNDIVIDED_COST: u64 = PIECE_BYTES as u64 + REQUEST_COST;
+const UNDIVIDED_COST: u64 = PIECE_BYTES as u64 + REQUEST_COST_BYTES;
 
 /// Most cost of the requests of an export that count as one for the order, bytes: four of 4 KiB. Their answers mostly come together, so
 /// that the client asks for more with one call: with 32 exports of depth 8, a sixth more requests a second than one by one, and bundles of
 /// all eight gain nothing more (fio on two emulated processors, under the instruction clock).
-const BUNDLE_COST: u64 = 4 * (FRAME_BYTES as u64 + REQUEST_COST);
+const BUNDLE_COST: u64 = 4 * (FRAME_BYTES as u64 + REQUEST_COST_BYTES);
 
 // A WRITE that may be divided is a bundle alone. With others in its bundle, its export would stay the next one in the line, and no other
 // export would get a turn between the pieces.
-const _: () = assert!(BUNDLE_COST <= PIECE_BYTES as u64 + 2 * REQUEST_COST);
+const _: () = assert!(BUNDLE_COST <= PIECE_BYTES as u64 + 2 * REQUEST_COST_BYTES);
 
 /// How far a request has come.
 pub enum Stage {
@@ -181,5 +178,5 @@ impl Ready {
 
 /// Time which a request takes of a turn, as bytes.
 fn cost(request: &TagRequest) -> u64 {
-    REQUEST_COST.saturating_add(request.data_bytes() as u64)
+    REQUEST_COST_BYTES.saturating_add(request.data_bytes() as u64)
 }
