@@ -117,7 +117,7 @@ pub struct Router {
     /// Told when `unasked` grows.
     to_ask: Notify,
     /// Told when devices may have to be moved between workers, or an export is to be tried again.
-    to_spread: Notify,
+    to_tend: Notify,
     /// Exports without their device in service, to be tried again.
     stranded: Mutex<Vec<Stranded>>,
     /// Drains and snapshots whose callers have gone away.
@@ -170,7 +170,7 @@ impl Router {
             stops: watch::Sender::new(false),
             unasked: Mutex::default(),
             to_ask: Notify::new(),
-            to_spread: Notify::new(),
+            to_tend: Notify::new(),
             stranded: Mutex::default(),
             background: Background::default(),
             away: Repeat::default(),

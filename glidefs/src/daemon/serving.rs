@@ -69,13 +69,13 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
         );
         ready.set();
         notify(&[NotifyState::Ready]);
-        let spread = spread_devices(Arc::clone(&begin), if moves { MOVES_MAX } else { 0 });
+        let tend = tend_devices(Arc::clone(&begin), if moves { MOVES_MAX } else { 0 });
         let reconcile = async {
             if has_store {
                 reconcile_with_store(Arc::clone(&begin)).await;
             }
         };
-        tokio::join!(spread, reconcile, releasing.run(&batch_ended));
+        tokio::join!(tend, reconcile, releasing.run(&batch_ended));
     });
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
@@ -171,10 +171,10 @@ async fn reconcile_with_store(router: Arc<Router>) {
 
 /// Tries exports without their device in service again, and moves up to `moves_max` devices at once between workers whenever devices
 /// have come or gone, and when loads were sampled.
-async fn spread_devices(router: Arc<Router>, moves_max: usize) {
+async fn tend_devices(router: Arc<Router>, moves_max: usize) {
     loop {
-        router.has_to_spread().await;
-        while router.spread_devices(moves_max).await > 0 {
+        router.has_to_tend().await;
+        while router.tend_devices(moves_max).await > 0 {
             tokio::time::sleep(MOVES_PAUSE).await;
         }
     }
@@ -189,7 +189,7 @@ async fn sample_loads(workers: Vec<Worker>, moved: Option<(Arc<UblkDevices>, Arc
         }
         if let Some((devices, router)) = &moved {
             devices.sample();
-            router.spread();
+            router.request_tending();
         }
     }
 }

@@ -17,15 +17,15 @@ use super::error::RouterError;
 use super::state::State;
 
 impl Router {
-    /// Has [`Self::has_to_spread`] return: devices came or went, loads were sampled, or an export is to be tried again.
-    pub fn spread(&self) {
-        self.to_spread.notify_one();
+    /// Has [`Self::has_to_tend`] return: devices came or went, loads were sampled, or an export is to be tried again.
+    pub fn request_tending(&self) {
+        self.to_tend.notify_one();
     }
 
     /// Returns when devices may have to be moved, or an export is to be tried again.
-    pub async fn has_to_spread(&self) {
+    pub async fn has_to_tend(&self) {
         let due = self.next_try();
-        let notified = self.to_spread.notified();
+        let notified = self.to_tend.notified();
         match due {
             // An error means that the time has come.
             Some(due) => drop(tokio::time::timeout_at(due, notified).await),
@@ -35,7 +35,7 @@ impl Router {
 
     /// Tries exports again that have no device in service, then moves devices to other workers until nothing is to be gained, at most
     /// `moves_max`, and returns how many were moved. An export with another operation under way is left out.
-    pub async fn spread_devices(self: &Arc<Self>, moves_max: usize) -> usize {
+    pub async fn tend_devices(self: &Arc<Self>, moves_max: usize) -> usize {
         self.try_stranded().await;
         let (mut except, mut moved) = (HashSet::new(), 0_usize);
         while moved < moves_max {

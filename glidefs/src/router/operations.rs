@@ -64,7 +64,7 @@ impl Router {
         held.step(Event::BeginAttach)?;
         match self.attach_steps(held).await {
             Ok(()) => {
-                self.spread();
+                self.request_tending();
                 tracing::info!(export = %held.entry().name(), device_id = held.record().device.number, "export attached");
                 Ok(())
             }

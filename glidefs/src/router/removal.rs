@@ -110,7 +110,7 @@ impl Router {
         held.step(Event::BeginDetach)?;
         match self.detach_steps(held, state == State::Serving).await {
             Ok(()) => {
-                self.spread();
+                self.request_tending();
                 tracing::info!(export = %held.entry().name(), "export detached");
                 Ok(())
             }
@@ -133,7 +133,7 @@ impl Router {
         held.step(Event::BeginDelete)?;
         match self.delete_steps(held, serving).await {
             Ok(()) => {
-                self.spread();
+                self.request_tending();
                 tracing::info!(export = %held.entry().name(), "export deleted");
                 Ok(())
             }

@@ -53,14 +53,14 @@ fn is_wanted(held: &HeldExport) -> bool {
 }
 
 impl Router {
-    /// Has a failed export tried again, and [`Self::has_to_spread`] look when. `is_claimed` says that the store has confirmed the
+    /// Has a failed export tried again, and [`Self::has_to_tend`] look when. `is_claimed` says that the store has confirmed the
     /// export.
     pub(super) fn try_later(&self, held: &HeldExport, is_claimed: bool) {
         self.strand(held, is_claimed);
-        self.spread();
+        self.request_tending();
     }
 
-    /// As [`Self::try_later`], for the caller of [`Self::has_to_spread`].
+    /// As [`Self::try_later`], for the caller of [`Self::has_to_tend`].
     pub(super) fn strand(&self, held: &HeldExport, is_claimed: bool) {
         if is_wanted(held) {
             let stranded = Stranded::after(PAUSE, Arc::clone(held.entry()), is_claimed);

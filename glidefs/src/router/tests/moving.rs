@@ -26,9 +26,9 @@ async fn devices_are_moved_one_after_the_other_and_no_more_than_allowed() {
     }
     crowd(&host, &router, &["a", "b", "c"]);
     host.kernel.take_log();
-    assert_eq!(router.spread_devices(2).await, 2);
+    assert_eq!(router.tend_devices(2).await, 2);
     assert_eq!(host.kernel.take_log(), ["relocate 0", "relocate 1"]);
-    assert_eq!((router.spread_devices(9).await, router.spread_devices(9).await), (1, 0));
+    assert_eq!((router.tend_devices(9).await, router.tend_devices(9).await), (1, 0));
 }
 
 #[tokio::test]
@@ -47,7 +47,7 @@ async fn an_export_with_an_operation_under_way_or_without_a_device_is_left_out()
     });
     host.kernel.paused.take(1).await;
     host.kernel.take_log();
-    assert_eq!(router.spread_devices(9).await, 1);
+    assert_eq!(router.tend_devices(9).await, 1);
     assert_eq!(host.kernel.take_log(), ["relocate 2"]);
     host.kernel.resumed.0.add_permits(1);
     assert_eq!(detaching.await.unwrap().unwrap().state, State::Detached);
@@ -62,7 +62,7 @@ async fn an_operation_on_the_export_and_the_stop_of_the_daemon_wait_for_a_move()
     host.kernel.fault("relocate", Fault::Pause);
     let moving = tokio::spawn({
         let router = Arc::clone(&router);
-        async move { router.spread_devices(9).await }
+        async move { router.tend_devices(9).await }
     });
     host.kernel.paused.take(1).await;
     // Also when nobody waits for the move any more.
@@ -74,7 +74,7 @@ async fn an_operation_on_the_export_and_the_stop_of_the_daemon_wait_for_a_move()
     stop.await;
     crowd(&host, &router, &["a"]);
     host.kernel.take_log();
-    assert_eq!(router.spread_devices(9).await, 0, "a stopping daemon moves nothing");
+    assert_eq!(router.tend_devices(9).await, 0, "a stopping daemon moves nothing");
     assert!(host.kernel.take_log().is_empty());
 }
 
@@ -86,7 +86,7 @@ async fn stranded() -> (Host, Arc<Router>) {
     crowd(&host, &router, &["a"]);
     host.kernel.fault("relocate", Fault::Fail);
     host.kernel.devices().get_mut(&0).unwrap().quiesced = true;
-    assert_eq!(router.spread_devices(9).await, 0, "a move that failed is none");
+    assert_eq!(router.tend_devices(9).await, 0, "a move that failed is none");
     assert!(matches!(router.show("a").unwrap().state, State::Failed { .. }));
     host.kernel.take_log();
     (host, router)
@@ -95,15 +95,15 @@ async fn stranded() -> (Host, Arc<Router>) {
 /// Lets the daemon look so many times whether a device is to be tried again.
 async fn look(router: &Arc<Router>, times: usize) {
     for _ in 0..times {
-        router.has_to_spread().await;
-        assert_eq!(router.spread_devices(9).await, 0);
+        router.has_to_tend().await;
+        assert_eq!(router.tend_devices(9).await, 0);
     }
 }
 
 #[tokio::test]
 async fn a_device_that_could_not_be_moved_is_recovered_by_the_daemon() {
     let (host, router) = stranded().await;
-    assert_eq!(router.spread_devices(9).await, 0);
+    assert_eq!(router.tend_devices(9).await, 0);
     assert!(host.kernel.take_log().is_empty(), "not at once");
     look(&router, 1).await;
     assert_eq!(router.show("a").unwrap().state, State::Serving);

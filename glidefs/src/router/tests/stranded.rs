@@ -33,9 +33,9 @@ async fn without_a_device_after_the_start() -> (Host, Arc<Router>) {
 
 /// Lets a daemon that moves nothing look whether a device is to be tried again. Only a device on the list ends the wait.
 async fn look(router: &Arc<Router>) {
-    let looked = tokio::time::timeout(Duration::from_hours(1), router.has_to_spread()).await;
+    let looked = tokio::time::timeout(Duration::from_hours(1), router.has_to_tend()).await;
     looked.expect("no device is on the list of those to be tried again");
-    assert_eq!(router.spread_devices(0).await, 0);
+    assert_eq!(router.tend_devices(0).await, 0);
 }
 
 async fn look_until_served(router: &Arc<Router>, name: &str) {
