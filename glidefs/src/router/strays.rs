@@ -14,11 +14,13 @@ use super::error::RouterError;
 impl Router {
     /// The device of an export. The catalog gets the number of a stray device: clients may use the device already.
     pub(super) async fn find_device(&self, held: &HeldExport) -> Result<Option<FoundDevice>, RouterError> {
-        let Some(found) = self.first_device(held).await? else { return Ok(None) };
-        let before = self.numbers_of(held);
+        let (found, unanswered) = self.search(held).await;
+        let Some(found) = found? else { return Ok(None) };
         self.record_number(held, found.id).await?;
-        // Of the number that was the catalog's before, the kernel has perhaps said nothing.
-        before.into_iter().filter(|number| *number != found.id).for_each(|number| held.note_stray(number));
+        // Also the number that was the catalog's before may have a device.
+        for number in unanswered {
+            held.note_stray(number);
+        }
         Ok(Some(found))
     }
 
@@ -30,15 +32,23 @@ impl Router {
     /// The device of an export that is found first. A number about which the kernel says nothing is an error only where no other number
     /// has a device: a device that hangs keeps no other one from being served.
     pub(super) async fn first_device(&self, held: &HeldExport) -> Result<Option<FoundDevice>, RouterError> {
-        let mut found = Ok(None);
+        self.search(held).await.0
+    }
+
+    /// As [`Self::first_device`], with the numbers about which the kernel said nothing.
+    async fn search(&self, held: &HeldExport) -> (Result<Option<FoundDevice>, RouterError>, Vec<DeviceId>) {
+        let (mut found, mut unanswered) = (Ok(None), Vec::new());
         for number in self.numbers_of(held) {
             match self.find(held, number).await {
-                Ok(Some(device)) => return Ok(Some(device)),
+                Ok(Some(device)) => return (Ok(Some(device)), unanswered),
                 Ok(None) => {}
-                Err(error) => found = Err(error),
+                Err(error) => {
+                    found = Err(error);
+                    unanswered.push(number);
+                }
             }
         }
-        found
+        (found, unanswered)
     }
 
     /// The numbers under which an export may have devices, the one of the catalog first.

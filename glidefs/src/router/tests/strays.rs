@@ -170,6 +170,16 @@ async fn a_device_of_which_the_kernel_says_nothing_is_not_forgotten_when_another
 }
 
 #[tokio::test]
+async fn the_number_of_the_catalog_is_no_stray_device_once_the_kernel_has_none() {
+    let (host, router) = with_a_stray_device().await;
+    catalog_refuses(&router, false);
+    assert_eq!(router.attach("a").await.unwrap().device.unwrap().0, 1);
+    host.kernel.fault("detach", Fault::None);
+    host.kernel.mute.lock().unwrap().insert(0);
+    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+}
+
+#[tokio::test]
 async fn a_detached_export_is_failed_while_the_start_cannot_remove_its_device() {
     let host = Host::new();
     let router = host.started().await;
