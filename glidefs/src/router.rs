@@ -93,7 +93,7 @@ pub use self::size::ExportSize;
 pub(crate) use self::size::SizeError;
 pub(crate) use self::state::State;
 pub use self::storage::{Begun, InitialContent, Storage};
-use self::stranded::Stranded;
+use self::stranded::Tries;
 use crate::export::Export;
 use crate::locks::{LocksByKey, RwLockExt};
 use crate::observe::repeat::Repeat;
@@ -119,7 +119,9 @@ pub struct Router {
     /// Told when devices may have to be moved between workers, or an export is to be tried again.
     to_tend: Notify,
     /// Exports without their device in service, to be tried again.
-    stranded: Mutex<Vec<Stranded>>,
+    stranded: Mutex<Tries>,
+    /// Told when a try has ended, or an export is to be tried at another time.
+    tries_changed: Notify,
     /// Drains and snapshots whose callers have gone away.
     background: Background,
     /// Limits the log lines about a store that cannot be asked.
@@ -172,6 +174,7 @@ impl Router {
             to_ask: Notify::new(),
             to_tend: Notify::new(),
             stranded: Mutex::default(),
+            tries_changed: Notify::new(),
             background: Background::default(),
             away: Repeat::default(),
             loaded: Mutex::new(loaded),

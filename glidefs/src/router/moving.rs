@@ -6,7 +6,10 @@
 //! other workers waits with its requests like a device whose daemon died, and is tried again (`stranded`).
 
 use std::collections::HashSet;
+use std::future::pending;
 use std::sync::Arc;
+
+use tokio::time::sleep_until;
 
 use super::Router;
 use super::background::finish;
@@ -24,19 +27,25 @@ impl Router {
 
     /// Returns when devices may have to be moved, or an export is to be tried again.
     pub async fn has_to_tend(&self) {
-        let due = self.next_try();
-        let notified = self.to_tend.notified();
-        match due {
-            // An error means that the time has come.
-            Some(due) => drop(tokio::time::timeout_at(due, notified).await),
-            None => notified.await,
+        loop {
+            let due = async {
+                match self.next_try() {
+                    Some(due) => sleep_until(due).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.to_tend.notified() => return,
+                () = due => return,
+                () = self.tries_changed.notified() => {}
+            }
         }
     }
 
-    /// Tries exports again that have no device in service, then moves devices to other workers until nothing is to be gained, at most
-    /// `moves_max`, and returns how many were moved. An export with another operation under way is left out.
+    /// Begins to try exports again that have no device in service, each on its own, then moves devices to other workers until nothing is
+    /// to be gained, at most `moves_max`, and returns how many were moved. An export with another operation under way is left out.
     pub async fn tend_devices(self: &Arc<Self>, moves_max: usize) -> usize {
-        self.try_stranded().await;
+        self.begin_tries();
         let (mut except, mut moved) = (HashSet::new(), 0_usize);
         while moved < moves_max {
             let Some((export, device)) = self.devices.next_move(&except) else { break };

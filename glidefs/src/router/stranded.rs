@@ -3,24 +3,27 @@
 //!
 //! Owns which exports are tried again, and when. Does not own the steps (`operations`). Invariants: the requests of a stranded device
 //! wait; an export is tried again until the device is served, somebody does something else with the export, the export is released, or lost
-//! and without a device, or the daemon stops; as many tries run at once as starts of exports, and at most one for an export.
+//! and without a device, or the daemon stops; as many tries run at once as starts of exports, and at most one for an export; a slow try
+//! holds up no other try while there are places, and no move.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
 
 use super::Router;
-use super::background::finish;
 use super::catalog::record::Desired;
 use super::entry::{ExportEntry, HeldExport};
 use super::error::RouterError;
 use super::state::{Event, State};
 use crate::locks::MutexExt;
 use crate::observe::chain;
+use crate::tasks;
+use crate::units::ExportId;
 
-/// The first pause before an export is tried again. Each further one is twice as long, up to the longest.
+/// The first pause before an export is tried again. Each further one is twice as long, up to the longest. Every pause is up to a
+/// quarter longer or shorter by chance, so that exports which failed together are not all tried at the same moment.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_mins(1);
 
@@ -38,7 +41,61 @@ pub(super) struct Stranded {
 
 impl Stranded {
     fn after(pause: Duration, entry: Arc<ExportEntry>, is_claimed: bool) -> Self {
-        Self { entry, is_claimed, pause, due: Instant::now() + pause }
+        let due = Instant::now() + pause.mul_f64(rand::random_range(0.75..1.25));
+        Self { entry, is_claimed, pause, due }
+    }
+}
+
+/// The exports to be tried again, and those which are being tried.
+#[derive(Debug, Default)]
+pub(super) struct Tries {
+    waiting: Vec<Stranded>,
+    under_way: HashSet<ExportId>,
+}
+
+impl Tries {
+    /// Adds an export, in place of what was known of the export before.
+    fn put(&mut self, stranded: Stranded) {
+        self.waiting.retain(|other| !Arc::ptr_eq(&other.entry, &stranded.entry));
+        self.waiting.push(stranded);
+    }
+
+    /// Adds an export after a try, unless more is known of the export since the try began.
+    fn put_back(&mut self, stranded: Stranded) {
+        if !self.waiting.iter().any(|other| Arc::ptr_eq(&other.entry, &stranded.entry)) {
+            self.waiting.push(stranded);
+        }
+    }
+
+    /// The export whose time comes first, if one of so many `places` is free.
+    fn next(&self, places: usize) -> Option<(usize, Instant)> {
+        if self.under_way.len() >= places {
+            return None;
+        }
+        let waiting = self.waiting.iter().enumerate();
+        let may_begin = waiting.filter(|(_, stranded)| !self.under_way.contains(&stranded.entry.id()));
+        may_begin.map(|(at, stranded)| (at, stranded.due)).min_by_key(|(_, due)| *due)
+    }
+
+    /// Takes the export whose time has come longest ago.
+    fn take_due(&mut self, places: usize) -> Option<Stranded> {
+        let (at, _) = self.next(places).filter(|(_, due)| *due <= Instant::now())?;
+        let stranded = self.waiting.swap_remove(at);
+        self.under_way.insert(stranded.entry.id());
+        Some(stranded)
+    }
+}
+
+/// A try under way, until dropped.
+struct UnderWay {
+    router: Arc<Router>,
+    export: ExportId,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.router.stranded.lock_whole().under_way.remove(&self.export);
+        self.router.tries_changed.notify_one();
     }
 }
 
@@ -64,33 +121,36 @@ impl Router {
     pub(super) fn strand(&self, held: &HeldExport, is_claimed: bool) {
         if is_wanted(held) {
             let stranded = Stranded::after(PAUSE, Arc::clone(held.entry()), is_claimed);
-            let mut list = self.stranded.lock_whole();
-            // What was known of the export before is out of date.
-            list.retain(|other| !Arc::ptr_eq(&other.entry, held.entry()));
-            list.push(stranded);
+            self.stranded.lock_whole().put(stranded);
         }
     }
 
-    /// When the next export is to be tried again.
+    /// When the next export is to be tried again. `None` while all places are taken: the end of a try changes that.
     pub(super) fn next_try(&self) -> Option<Instant> {
-        self.stranded.lock_whole().iter().map(|stranded| stranded.due).min()
+        self.stranded.lock_whole().next(self.parallel()).map(|(_, due)| due)
     }
 
-    /// Tries the exports again whose time has come.
-    pub(super) async fn try_stranded(self: &Arc<Self>) {
-        let now = Instant::now();
-        let due: Vec<_> = self.stranded.lock_whole().extract_if(.., |stranded| stranded.due <= now).collect();
-        let tries = stream::iter(due)
-            .map(|stranded| finish(stranded.entry.name().to_string(), Arc::clone(self).try_again(stranded)));
-        // Errors are those of a daemon that stops.
-        tries
-            .buffer_unordered(self.parallel())
-            .for_each(|_: Result<(), RouterError>| std::future::ready(()))
-            .await;
+    /// Begins tries of the exports whose time has come.
+    pub(super) fn begin_tries(self: &Arc<Self>) {
+        let take_due = || self.stranded.lock_whole().take_due(self.parallel());
+        while let Some(stranded) = take_due() {
+            let under_way = UnderWay { router: Arc::clone(self), export: stranded.entry.id() };
+            drop(tasks::spawn(async move {
+                // An error is that of a daemon that stops.
+                let _: Result<(), RouterError> = under_way.router.try_again(stranded).await;
+                drop(under_way);
+            }));
+        }
+    }
+
+    /// Tries which are under way.
+    #[cfg(test)]
+    pub(super) fn tries_under_way(&self) -> usize {
+        self.stranded.lock_whole().under_way.len()
     }
 
     /// Tries once to have the device of an export served.
-    async fn try_again(self: Arc<Self>, stranded: Stranded) -> Result<(), RouterError> {
+    async fn try_again(&self, stranded: Stranded) -> Result<(), RouterError> {
         // A stopping daemon leaves the device to the next one.
         let gate = self.enter().await?;
         if let Some(held) = HeldExport::try_now(Arc::clone(&stranded.entry), gate) {
@@ -109,6 +169,7 @@ impl Router {
             let Err(error) = served else {
                 let device_id = held.record().device.number;
                 tracing::info!(export = %held.entry().name(), device_id, "the device is served now, after tries that failed");
+                self.request_tending();
                 return Ok(());
             };
             let reason = chain(&error);
@@ -120,7 +181,7 @@ impl Router {
         }
         let Stranded { entry, is_claimed, pause, .. } = stranded;
         let pause = pause.saturating_mul(2).min(PAUSE_MAX);
-        self.stranded.lock_whole().push(Stranded::after(pause, entry, is_claimed));
+        self.stranded.lock_whole().put_back(Stranded::after(pause, entry, is_claimed));
         Ok(())
     }
 

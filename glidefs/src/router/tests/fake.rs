@@ -114,6 +114,45 @@ pub async fn deletions_ended(router: &Router) {
     }
 }
 
+/// Returns when no try of an export is under way.
+pub async fn tries_ended(router: &Router) {
+    while router.tries_under_way() > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Lets a daemon that moves devices tend them, until dropped.
+pub struct Tending(tokio::task::JoinHandle<()>);
+
+impl Tending {
+    pub fn begin(router: &Arc<Router>) -> Self {
+        let router = Arc::clone(router);
+        Self(tokio::spawn(async move {
+            loop {
+                router.has_to_tend().await;
+                router.tend_devices(8).await;
+            }
+        }))
+    }
+}
+
+impl Drop for Tending {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Returns when the export has its device. For paused time.
+pub async fn served(router: &Router, name: &str) {
+    let served = async {
+        while router.show(name).unwrap().state != State::Serving {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let served = tokio::time::timeout(Duration::from_hours(1), served).await;
+    served.unwrap_or_else(|_| panic!("{name} is not served: {:?}", router.show(name).unwrap().state));
+}
+
 /// The request to create an empty export with usual parameters.
 pub fn create(name: &str, size_bytes: u64) -> CreateExport {
     CreateExport {

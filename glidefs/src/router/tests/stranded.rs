@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fake::{Fault, Host, ask_about_all, create, drop_last, release, store_is_away};
+use super::fake::{
+    Fault, Host, Tending, ask_about_all, create, drop_last, release, served, store_is_away, tries_ended,
+};
 use crate::router::{Router, State};
+use crate::units::ExportId;
 
 const MIB: u64 = 1 << 20;
 
@@ -36,6 +39,7 @@ async fn look(router: &Arc<Router>) {
     let looked = tokio::time::timeout(Duration::from_hours(1), router.has_to_tend()).await;
     looked.expect("no device is on the list of those to be tried again");
     assert_eq!(router.tend_devices(0).await, 0);
+    tries_ended(router).await;
 }
 
 async fn look_until_served(router: &Arc<Router>, name: &str) {
@@ -127,10 +131,57 @@ async fn no_more_exports_are_tried_again_at_once_than_are_started_at_once() {
     assert_eq!(router.start().await.failed, 10);
     host.kernel.fault("recover", Fault::None);
     host.kernel.running_max.store(0, std::sync::atomic::Ordering::SeqCst);
-    *host.kernel.delay.lock().unwrap() = Duration::from_millis(5);
+    *host.kernel.delay.lock().unwrap() = Duration::from_secs(2);
     tokio::time::pause();
+    let _tending = Tending::begin(&router);
     for number in 0..10 {
-        look_until_served(&router, &format!("e{number}")).await;
+        served(&router, &format!("e{number}")).await;
     }
     assert_eq!(host.kernel.running_max.load(std::sync::atomic::Ordering::SeqCst), 3);
+}
+
+#[tokio::test]
+async fn a_slow_try_holds_up_neither_other_tries_nor_moves() {
+    let host = after_a_crash(2).await;
+    host.kernel.broken.lock().unwrap().insert(ExportId(1));
+    let router = host.router();
+    assert_eq!(router.start().await.failed, 1);
+    tokio::time::pause();
+    host.kernel.broken.lock().unwrap().clear();
+    host.kernel.slow.lock().unwrap().insert(ExportId(1));
+    host.kernel.take_log();
+    let _tending = Tending::begin(&router);
+    while host.kernel.take_log().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // The move fails while the try is under way, and the export of the device has to be tried again too.
+    host.kernel.fault("relocate", Fault::Fail);
+    let (other, device) = (router.show("e1").unwrap(), router.export_for_io("e1").unwrap());
+    host.kernel.to_move.lock().unwrap().push_back((device, other.device.unwrap()));
+    router.request_tending();
+    let failed = async {
+        while router.show("e1").unwrap().state == State::Serving {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), failed).await.expect("a move waits for a try");
+    served(&router, "e1").await;
+    assert_ne!(router.show("e0").unwrap().state, State::Serving);
+    host.kernel.resumed.0.add_permits(8);
+    served(&router, "e0").await;
+}
+
+#[tokio::test]
+async fn exports_that_failed_together_are_not_tried_again_together() {
+    let host = after_a_crash(5).await;
+    host.kernel.fault("recover", Fault::Fail);
+    let router = host.router();
+    tokio::time::pause();
+    assert_eq!(router.start().await.failed, 5);
+    // The failures have the daemon look, before any time has come.
+    look(&router).await;
+    host.kernel.take_log();
+    look(&router).await;
+    let tried = host.kernel.take_log().iter().filter(|call| call.starts_with("recover")).count();
+    assert!((1..5).contains(&tried), "{tried} of 5 exports were tried at the same moment");
 }
