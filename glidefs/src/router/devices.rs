@@ -162,9 +162,9 @@ pub trait Devices: Send + Sync + 'static {
     /// Tells the kernel the new size `export.size_bytes()`, if device `id` was made for the export.
     fn resize(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
 
-    /// Every device in the kernel made in this boot by a daemon of this cache directory, with the export of the device. The
-    /// router asks once, at the start, to find devices made just before a crash and missing from the catalog. An implementation
-    /// that cannot list devices answers with none.
+    /// Every device in the kernel made in this boot by a daemon of this cache directory, with the export of the device. A device about
+    /// which the kernel does not answer is left out. The router asks once, at the start, to find devices made just before a crash and
+    /// missing from the catalog. An implementation that cannot list devices answers with none.
     fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }

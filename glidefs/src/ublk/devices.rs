@@ -9,6 +9,7 @@
 mod activity;
 mod hosted;
 mod moving;
+mod owners;
 mod rest;
 #[cfg(test)]
 mod tests;
@@ -140,6 +141,12 @@ impl UblkDevices {
 
     fn owner_tag(&self, export: ExportId) -> u64 {
         (u64::from(self.cache_tag) << 32) | u64::from(export.0)
+    }
+
+    /// The export that [`Self::owner_tag`] put into the lower half of the tag; `None` for the tag of another cache directory.
+    fn owner(&self, tag: u64) -> Option<ExportId> {
+        let export = u32::try_from(tag & u64::from(u32::MAX)).ok()?;
+        (tag >> 32 == u64::from(self.cache_tag)).then_some(ExportId(export))
     }
 
     /// Asks the kernel about a device; `None` when no device was made for that export.
@@ -385,19 +392,11 @@ impl Devices for UblkDevices {
 
     fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
         async move {
-            let mut owned = Vec::new();
-            for id in self.steps.anywhere("listing", control::list, drop).await? {
-                let info = self.steps.on("GET_DEV_INFO", id, move || control::info(id)).await?;
-                let Some(info) = info else { continue };
-                if info.owner_tag >> 32 == u64::from(self.cache_tag) {
-                    // The lower half of the tag, where `owner_tag` put the export.
-                    owned.push((
-                        ExportId((info.owner_tag & u64::from(u32::MAX)).try_into().unwrap_or(u32::MAX)),
-                        id,
-                    ));
-                }
-            }
-            Ok(owned)
+            let listed = self.steps.anywhere("listing", control::list, drop).await?;
+            let ask = |id| self.steps.on("GET_DEV_INFO", id, move || control::info(id));
+            let infos = owners::answered(listed, ask).await;
+            let owned = infos.into_iter().filter_map(|(id, info)| Some((self.owner(info.owner_tag)?, id)));
+            Ok(owned.collect())
         }
         .boxed()
     }
