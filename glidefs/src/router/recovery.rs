@@ -180,8 +180,8 @@ impl Router {
         left
     }
 
-    /// Compares the devices in the kernel with the catalog. Device numbers that a crash kept out of the catalog are adopted;
-    /// devices of no export are removed. Devices of exports created since the catalog was read are left alone. Returns the number
+    /// Compares the devices in the kernel with the catalog. Devices whose numbers a crash kept out of the catalog are noted as
+    /// strays; devices of no export are removed. Devices of exports created since the catalog was read are left alone. Returns the number
     /// of removed devices.
     async fn reconcile(&self, loaded: &[HeldExport]) -> usize {
         let owned = match self.devices.owned().await {
@@ -206,9 +206,9 @@ impl Router {
         for (id, device) in unexpected {
             match by_export.get(&id) {
                 Some(held) if held.record().desired == Desired::Attached && !adopted.contains_key(&id) => {
-                    if self.adopt_found(held, device).await {
-                        adopted.insert(id, device);
-                    }
+                    // Made just before a crash; or the recorded device did not answer, and its number stays in the catalog.
+                    held.note_stray(device);
+                    adopted.insert(id, device);
                 }
                 // The device of an export created meanwhile.
                 None if known.contains(&id) => {}
@@ -235,14 +235,6 @@ impl Router {
             .buffer_unordered(self.parallel())
             .fold(0, |sum, n| async move { sum + n })
             .await
-    }
-
-    /// Records the number of a device made just before a crash.
-    async fn adopt_found(&self, held: &HeldExport, device: DeviceId) -> bool {
-        let Err(error) = self.record_number(held, device).await else { return true };
-        held.note_stray(device);
-        tracing::error!(export = %held.entry().name(), error = %chain(&error), "cannot record a device's number");
-        false
     }
 
     /// Decides which step an export needs.

@@ -169,6 +169,8 @@ impl Router {
             let Err(error) = served else {
                 let device_id = held.record().device.number;
                 tracing::info!(export = %held.entry().name(), device_id, "the device is served now, after tries that failed");
+                // The device may be the one to be moved.
+                drop(held);
                 self.request_tending();
                 return Ok(());
             };

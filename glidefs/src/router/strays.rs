@@ -3,7 +3,8 @@
 //!
 //! Owns the search for the devices of an export, and the adoption and removal of stray ones. Does not own devices of no export
 //! (`recovery`). Invariants: an export that may have a stray device gets no new one, and counts neither as detached nor as released; a
-//! stray device is forgotten only when the catalog takes the number, or when the kernel has none of this number for the export.
+//! stray device is forgotten only when the catalog takes the number, or when the kernel has none of this number for the export. Not
+//! known as stray is a device that the catalog does not know, and about which the kernel said nothing when the start listed devices.
 
 use super::Router;
 use super::catalog::error::CatalogError;

@@ -143,6 +143,20 @@ async fn with_two_devices_of_which_one_is_mute(mute: u32) -> Host {
 }
 
 #[tokio::test]
+async fn the_device_of_the_catalog_is_served_also_where_a_start_is_told_of_a_stray_one_only() {
+    let host = with_two_devices_of_which_one_is_mute(9).await;
+    host.kernel.unlisted.lock().unwrap().insert(0);
+    let router = host.router();
+    assert_eq!(router.start().await.recovered, 1);
+    assert_eq!(router.show("a").unwrap().device.unwrap().0, 0);
+    assert!(host.kernel.devices()[&5].quiesced, "the stray device waits");
+    router.detach("a").await.unwrap_err();
+    host.kernel.fault("detach", Fault::None);
+    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    assert!(numbers(&host).is_empty());
+}
+
+#[tokio::test]
 async fn the_device_of_the_catalog_is_served_while_the_kernel_says_nothing_about_a_stray_one() {
     let host = with_two_devices_of_which_one_is_mute(5).await;
     let router = host.router();

@@ -27,8 +27,8 @@ where
             tracing::error!(
                 device_id = id.0,
                 error = %chain(&error),
-                "the kernel does not say whose a device is: an export of this host with this device, and another number in the catalog, \
-                 gets a second device"
+                "the kernel does not say whose a device is: if the device is an export's of this host, and the catalog has another \
+                 number, the export gets a second device"
             );
             None
         });

@@ -1,10 +1,10 @@
 //! Reads of the disk: which begin, and how each gets the bytes and the checksums.
 //!
-//! Does not own the containers (`state`). Invariants: at most [`READS_MAX`]
-//! reads are under way, with memory of at most [`READ_BYTES_MAX`](super::super::read_buffers::READ_BYTES_MAX), and two pages of sums each;
-//! further reads begin in the order of arrival in an export, and exports by weighted fair queueing. Of these, [`ASKED_MAX`] wait for
-//! the keeper at most; others which would have to are read again when one of the former has ended, so lost sums of one export keep no
-//! other export's reads from the disk.
+//! Does not own the containers (`state`). Invariants: at most [`READS_MAX`] reads are under way, with memory of at most
+//! [`READ_BYTES_MAX`](super::super::read_buffers::READ_BYTES_MAX), and two pages of sums each; further reads begin in the order of arrival
+//! in an export, and exports by weighted fair queueing. Of the reads under way, [`ASKED_MAX`] wait for the keeper at most; others which
+//! would have to wait are read again when one of the former has ended, so lost sums of one export keep no other export's reads from the
+//! disk.
 
 use std::io;
 

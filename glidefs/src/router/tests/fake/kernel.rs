@@ -80,6 +80,8 @@ pub struct Kernel {
     pub limit: Mutex<Option<usize>>,
     /// Whether `owned` lists the devices.
     pub lists: Mutex<bool>,
+    /// Devices that `owned` leaves out: the kernel does not say in time whose each is.
+    pub unlisted: Mutex<HashSet<u32>>,
     /// Held by a test that has `owned` wait.
     pub listing: tokio::sync::Mutex<()>,
     /// Devices to be moved to other workers.
@@ -276,7 +278,8 @@ impl Devices for Kernel {
             let _listing = self.listing.lock().await;
             let lists = *self.lists.lock().unwrap();
             let devices = self.devices();
-            let listed = devices.iter().filter(|_| lists);
+            let unlisted = self.unlisted.lock().unwrap();
+            let listed = devices.iter().filter(|(number, _)| lists && !unlisted.contains(number));
             Ok(listed.map(|(&number, device)| (device.export, DeviceId(number))).collect())
         })
     }
