@@ -120,7 +120,7 @@ pub struct Router {
     to_tend: Notify,
     /// Exports without their device in service, to be tried again.
     stranded: Mutex<Tries>,
-    /// Told when a try has ended, or an export is to be tried at another time.
+    /// Told when a try has ended.
     tries_changed: Notify,
     /// Drains and snapshots whose callers have gone away.
     background: Background,
