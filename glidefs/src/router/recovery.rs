@@ -196,19 +196,17 @@ impl Router {
         // Asked after the listing: an export is in memory before its device is made.
         let known: HashSet<ExportId> = self.entries().iter().map(|entry| entry.id()).collect();
         let mut orphans = Vec::new();
-        let mut adopted: HashMap<ExportId, DeviceId> = HashMap::new();
         // A device with the recorded number wins over any other device of the same export.
         let recorded = |(id, device): &(ExportId, DeviceId)| {
             by_export.get(id).is_some_and(|held| held.record().device_id() == *device)
         };
         let (expected, unexpected): (Vec<_>, Vec<_>) = owned.into_iter().partition(recorded);
-        adopted.extend(expected);
+        let mut with_device: HashSet<ExportId> = expected.into_iter().map(|(id, _)| id).collect();
         for (id, device) in unexpected {
             match by_export.get(&id) {
-                Some(held) if held.record().desired == Desired::Attached && !adopted.contains_key(&id) => {
+                Some(held) if held.record().desired == Desired::Attached && with_device.insert(id) => {
                     // Made just before a crash; or the recorded device did not answer, and its number stays in the catalog.
                     held.note_stray(device);
-                    adopted.insert(id, device);
                 }
                 // The device of an export created meanwhile.
                 None if known.contains(&id) => {}

@@ -1,8 +1,8 @@
 //! Reads: the index divides a READ into pieces; the bytes of a piece come from the page cache ([`page_cache`]) or else from the disk
 //! ([`disk`]). No byte reaches a client unverified.
 //!
-//! Does not own the READs that wait for the disk (`state`). Invariants: every frame read is compared with the checksum made when the data was
-//! acknowledged; a segment stays pinned from the look-up until the bytes have been copied.
+//! Does not own the READs that wait for the disk (`state`). Invariants: every frame read is compared with the checksum made when the
+//! data was acknowledged; a segment stays pinned from the look-up until the bytes have been copied.
 
 mod disk;
 mod page_cache;
