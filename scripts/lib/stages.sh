@@ -109,7 +109,7 @@ stage_numa() {
 	test=$(cargo test --locked --workspace --features plots --test numa --no-run --message-format=json | jq -r 'select(.executable != null and .target.name == "numa").executable')
 	GLIDEFS_TEST_NUMA=1 scripts/vm exec --cpus 4 --numa 2 --timeout 300 -- "$test"
 }
-stage_density() { in_vm --timeout 600 -- scripts/density 65 60 --busy 8 --seconds 1; }
+stage_density() { in_vm --timeout 600 -- scripts/density 65 60 --busy 8 --seconds 1 --settle 2; }
 stage_system_test() {
 	build_release
 	scripts/system-test
