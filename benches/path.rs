@@ -3,7 +3,8 @@
 //!
 //! `path CASE COUNT` warms up, then runs the case COUNT times inside a function that callgrind collects. Without callgrind the
 //! program prints the time of a request, system calls included. `write-N` is N writes of 4 KiB a turn, `large-N` N writes of
-//! 128 KiB a turn: the cost of smaller turns.
+//! 128 KiB a turn: the cost of smaller turns. `out-BYTES` is READs with the copy to a client, a file in memory; `mapped-BYTES` the same
+//! from mapped segments.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
 mod support;
@@ -63,6 +64,28 @@ fn collected_reads(path: &mut DataPath, count: u64) {
     }
 }
 
+/// Byte offset of READ number `number` of `bytes` bytes. All content was written in blocks, in another order.
+fn place_of(number: u64, bytes: usize) -> u64 {
+    let bytes = bytes as u64;
+    number * STRIDE % (BLOCKS * BLOCK_BYTES as u64 / bytes) * bytes
+}
+
+#[inline(never)]
+fn collected_reads_out(path: &mut DataPath, count: u64, bytes: usize) {
+    for number in 0..count {
+        path.read(place_of(number, bytes), bytes);
+        path.turn();
+    }
+}
+
+#[inline(never)]
+fn collected_mapped_reads(path: &mut DataPath, count: u64, bytes: usize) {
+    for number in 0..count {
+        assert!(path.read_mapped(place_of(number, bytes), bytes), "what is read often is mapped");
+        path.turn();
+    }
+}
+
 #[inline(never)]
 fn collected_flushes(path: &mut DataPath, count: u64) {
     for _ in 0..count {
@@ -101,6 +124,14 @@ fn main() {
             path.turn();
         }
     }
+    let client = nix::sys::memfd::memfd_create("client", nix::sys::memfd::MFdFlags::empty()).expect("memory");
+    path.copy_reads_to(client.into());
+    if case.starts_with("mapped-") {
+        // The keeper maps what is read.
+        while !(0..BLOCKS).all(|number| path.read_mapped(place(number), BLOCK_BYTES)) {
+            collected_reads(&mut path, BLOCKS);
+        }
+    }
     let start = Instant::now();
     let batch = |prefix: &str| {
         let batch: u64 = case.strip_prefix(prefix)?.parse().ok()?;
@@ -110,11 +141,19 @@ fn main() {
         "read" | "read-sealed" => collected_reads(black_box(&mut path), count),
         "flush" => collected_flushes(black_box(&mut path), count),
         "slot" => collected_slots(black_box(path.pool()), count),
+        _ if let Some(bytes) = batch("out-") => {
+            collected_reads_out(black_box(&mut path), count, usize::try_from(bytes).expect("a length"));
+        }
+        _ if let Some(bytes) = batch("mapped-") => {
+            collected_mapped_reads(black_box(&mut path), count, usize::try_from(bytes).expect("a length"));
+        }
         _ => match (batch("write-"), batch("large-")) {
             (Some(batch), _) => collected_writes(black_box(&mut path), count, batch),
             (_, Some(batch)) => collected_large_writes(black_box(&mut path), count, batch),
             (None, None) => {
-                eprintln!("no case {case:?}: use write-N, large-N, read, read-sealed, flush or slot");
+                eprintln!(
+                    "no case {case:?}: use write-N, large-N, read, read-sealed, out-BYTES, mapped-BYTES, flush or slot"
+                );
                 std::process::exit(2);
             }
         },

@@ -96,6 +96,7 @@ impl Host {
             shards: 1,
             on_full: OnFull::Wait,
             checksums_bytes_max: 64 << 20,
+            mapped_bytes_max: 0,
             budgets: Budgets::default(),
             hands: 1,
         };

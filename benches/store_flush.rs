@@ -296,6 +296,7 @@ fn open(log: &Path, catalog: &Catalog) -> Cache {
         shards: 1,
         on_full: OnFull::Wait,
         checksums_bytes_max: 64 << 20,
+        mapped_bytes_max: 0,
         budgets: Budgets::default(),
         hands: 1,
     };

@@ -12,6 +12,7 @@ mod data_path;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use data_path::DataPath;
 
@@ -127,6 +128,26 @@ fn reading_cached_blocks_allocates_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut path = warm(&directory);
     assert_eq!(allocations(|| read_all(&mut path)), 0);
+}
+
+#[test]
+fn reading_mapped_blocks_allocates_nothing_in_whatever_pieces_they_were_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut path = warm(&directory);
+    path.copy_reads_to(tempfile::tempfile().unwrap());
+    let read_mapped = |path: &mut DataPath, bytes: usize| {
+        (0..BLOCKS * BLOCK_BYTES as u64).step_by(bytes).all(|offset| path.read_mapped(offset, bytes))
+    };
+    let patience = Instant::now() + Duration::from_secs(30);
+    while !read_mapped(&mut path, BLOCK_BYTES) {
+        assert!(Instant::now() < patience, "the keeper does not map what is read");
+        read_all(&mut path);
+    }
+    for bytes in [BLOCK_BYTES, 32 * BLOCK_BYTES] {
+        // The list of pieces takes its room once.
+        assert!(read_mapped(&mut path, bytes));
+        assert_eq!(allocations(|| assert!(read_mapped(&mut path, bytes))), 0, "READs of {bytes} bytes");
+    }
 }
 
 #[test]

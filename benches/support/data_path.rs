@@ -1,7 +1,7 @@
 //! A shard of a cache on a real directory with a pool of buffers, driven as a worker's loop drives a shard, without a device.
 //!
 //! Owns the way of a request: bounds → log space → slot → cache → turn → counters → slot back. Left out are the ring, the kernel's
-//! commands and the copy to and from the client. Invariant: a warm data path does not allocate, so a counting allocator sees only
+//! commands, and the copy to and from the client, but for READs where a file is the client. Invariant: a warm data path does not allocate, so a counting allocator sees only
 //! allocations of the measured code.
 #![allow(dead_code, reason = "each user drives a part")]
 #![allow(clippy::expect_used, reason = "a data path that fails measures nothing")]
@@ -9,6 +9,9 @@
 #[path = "../../tests/support/rig.rs"]
 pub mod rig;
 
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,6 +73,8 @@ pub struct DataPath {
     /// Ranges of READs that need the store.
     remote: Vec<SectorRange>,
     now: Instant,
+    /// Takes the bytes of READs, as the character device of a queue does.
+    client: Option<File>,
     cache: Cache,
     keeper: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
@@ -88,6 +93,7 @@ pub fn open_with(directory: &Path, segments: u64, segment_bytes: u64, hands: usi
         shards: 1,
         on_full: OnFull::Wait,
         checksums_bytes_max: 64 << 20,
+        mapped_bytes_max: 256 << 20,
         budgets: Budgets::default(),
         hands,
     };
@@ -123,6 +129,7 @@ impl DataPath {
             export,
             remote: Vec::new(),
             now: Instant::now(),
+            client: None,
             cache,
             keeper: Some(keeper),
             stop,
@@ -198,6 +205,29 @@ impl DataPath {
         self.rig.shard.read(self.export.volume(), range, None, token);
     }
 
+    /// From now on the bytes of READs are copied to `client`.
+    pub fn copy_reads_to(&mut self, client: File) {
+        self.client = Some(client);
+    }
+
+    /// Carries out a READ of `bytes` bytes at byte `offset` from mapped segments, with the copy to the client; `false` where these do not
+    /// have all of the content.
+    #[inline]
+    pub fn read_mapped(&mut self, offset: u64, bytes: usize) -> bool {
+        let PathRequest { request, .. } = self.fetched(Operation::Read, offset, bytes);
+        let client = self.client.as_ref().expect("a client");
+        let copy = |parts: &[IoSlice<'_>]| match nix::sys::uio::pwritev(client, parts, 0)? {
+            moved if moved == bytes => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        };
+        let copied = self.rig.shard.read_mapped(self.export.volume(), request.range, copy);
+        let nanos = u64::try_from(self.now.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.stats.in_flight.sub(1);
+        self.stats.read_size.record(bytes as u64);
+        self.stats.read_latency.record(nanos);
+        copied
+    }
+
     #[inline]
     pub fn flush(&mut self) {
         let token = self.fetched(Operation::Flush, 0, 0);
@@ -221,6 +251,11 @@ impl DataPath {
             let bytes = token.request.range.bytes().unwrap_or(0);
             match token.request.operation {
                 Operation::Read => {
+                    if let (Some(client), Some(buffer)) = (&self.client, &token.buffer) {
+                        client
+                            .write_all_at(&buffer[..usize::try_from(bytes).expect("a small range")], 0)
+                            .expect("memory");
+                    }
                     self.stats.read_size.record(bytes);
                     self.stats.read_latency.record(nanos);
                 }

@@ -90,6 +90,7 @@ pub fn router(directory: &Path, place: Place, exports_max: usize, runtime: &Hand
         shards: 1,
         on_full: OnFull::Wait,
         checksums_bytes_max: 0,
+        mapped_bytes_max: 0,
         budgets: Budgets::default(),
         hands: 1,
     };

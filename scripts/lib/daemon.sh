@@ -37,8 +37,8 @@ cleanup() {
 	exit "$status"
 }
 
-# write_config [EXTRA-TOML]: writes the daemon's configuration from CACHE_SIZE, CLEAN_SIZE, GLIDEFS_CACHE_ENGINE, and GLIDEFS_BATCH
-# (true or false: workers.batch), if set.
+# write_config [EXTRA-TOML]: writes the daemon's configuration from CACHE_SIZE, CLEAN_SIZE, CLEAN_MEMORY, MAPPED_MAX,
+# GLIDEFS_CACHE_ENGINE, and GLIDEFS_BATCH (true or false: workers.batch), if set.
 write_config() {
 	local extra=${1:-} batch=${GLIDEFS_BATCH:+batch = $GLIDEFS_BATCH}
 	case $extra in
@@ -55,6 +55,7 @@ $batch}" ;;
 		engine = "${GLIDEFS_CACHE_ENGINE:-auto}"
 		clean_size = "${CLEAN_SIZE:-64MiB}"
 		clean_memory = "${CLEAN_MEMORY:-64MiB}"
+		mapped_max = "${MAPPED_MAX:-256MiB}"
 
 		[api]
 		listen = "127.0.0.1:9470"

@@ -71,6 +71,7 @@ impl CalmComputer {
             shards: 1,
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
+            mapped_bytes_max: 0,
             budgets: Budgets::default(),
             hands: 1,
         };

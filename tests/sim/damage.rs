@@ -199,6 +199,7 @@ fn a_real_directory_in_use_or_missing_is_refused_by_name() {
             shards: 1,
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
+            mapped_bytes_max: 0,
             budgets: Budgets::default(),
             hands: 1,
         };

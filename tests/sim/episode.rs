@@ -317,6 +317,7 @@ impl Episode {
             shards: self.shards,
             on_full: self.on_full,
             checksums_bytes_max: 0,
+            mapped_bytes_max: 0,
             budgets: Budgets::default(),
             hands,
         };

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 /// Rows of the report on many exports: keys of `results`, and their titles.
-const DENSITY: [(&str, &str); 28] = [
+const DENSITY: [(&str, &str); 29] = [
     ("exports", "exports"),
     ("devices", "with devices"),
     ("workers", "workers"),
@@ -18,6 +18,7 @@ const DENSITY: [(&str, &str); 28] = [
     ("setup_detached_ms", "create all without"),
     ("resident_kib", "resident memory"),
     ("arenas_kib", "of that, arenas"),
+    ("locked_kib", "of that, data locked for reads"),
     ("rest_kib", "the rest"),
     ("started_rest_kib", "the rest before the first export"),
     ("recovered_rest_kib", "the rest after recovery"),

@@ -14,6 +14,7 @@ use crate::cache::Budgets;
 use crate::cache::facade::Cache;
 use crate::cache::log::disk::{CheckpointFile, Clock, Disk, Lock, SegmentFile};
 use crate::cache::log::error::CacheError;
+use crate::cache::log::mapping::Mapping;
 use crate::cache::options::{Known, OnFull, Options, Recovered};
 use crate::units::FRAME_BYTES;
 
@@ -166,6 +167,7 @@ impl Faulty {
             shards: 1,
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
+            mapped_bytes_max: 0,
             budgets: Budgets::default(),
             hands: self.hands,
         };
@@ -344,6 +346,10 @@ impl SegmentFile for File {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    fn map(&self, bytes: u64) -> io::Result<Option<Mapping>> {
+        self.inner.map(bytes)
     }
 }
 

@@ -10,6 +10,7 @@ mod checkpoint;
 mod cleaner;
 #[cfg(test)]
 mod faults;
+mod mapped;
 mod prepare;
 mod relief;
 mod runs;
@@ -26,6 +27,7 @@ use self::barrier::Barrier;
 pub use self::checkpoint::CheckpointPace;
 use self::checkpoint::Checkpointer;
 use self::cleaner::Cleaner;
+use self::mapped::Mapped;
 use self::prepare::Preparer;
 use self::relief::Relief;
 use self::sealing::{Sealing, seal_one, write_footer_again};
@@ -73,6 +75,7 @@ pub struct Keeper {
     preparer: Preparer,
     checkpointer: Checkpointer,
     relief: Relief,
+    mapped: Mapped,
     /// The index of the shard which is next to get a segment: the one behind the shard asked last.
     turn: usize,
     stuck: bool,
@@ -94,6 +97,7 @@ impl Keeper {
             cleaner: Cleaner::default(),
             preparer: Preparer::default(),
             relief: Relief::default(),
+            mapped: Mapped::default(),
             turn: 0,
             stuck: false,
         }
@@ -138,6 +142,7 @@ impl Keeper {
         progress |= self.shared.bury_some(BURIED_EXTENTS);
         progress |= self.relief.step(&self.shared, BURIED_EXTENTS);
         self.keep_cells();
+        self.mapped.step(&self.shared);
         progress |= self.seal();
         progress |= self.free();
         let free = self.usable();

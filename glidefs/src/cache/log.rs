@@ -11,6 +11,7 @@ pub mod error;
 pub mod format;
 pub(super) mod info;
 pub(super) mod life;
+pub mod mapping;
 pub(super) mod pressure;
 pub(super) mod records;
 pub(super) mod scan;

@@ -28,7 +28,7 @@ use crate::cache::volume::Volume;
 use crate::cache::volume::budget::Budget;
 use crate::cache::volume::layer::Dead;
 use crate::locks::MutexExt;
-use crate::units::ExportId;
+use crate::units::{ExportId, FRAME_BYTES};
 
 /// The state shared by shards, the keeper and readers of figures.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub(super) struct Shared {
     pub signal: Signal,
     pub figures: Figures,
     pub sums: Sums,
+    /// Most frames in memory for READs.
+    pub mapped_frames_max: u64,
     /// The budgets of memory for indexes and of log space.
     pub budget: Arc<Budget>,
     /// The facts that must outlive the cache.
@@ -140,6 +142,7 @@ impl Shared {
             pressure: Pressure::default(),
             signal: Signal::default(),
             sums: Sums::new(options.checksums_bytes_max),
+            mapped_frames_max: options.mapped_bytes_max / FRAME_BYTES as u64,
             figures: Figures { bad_footers: AtomicU64::new(parts.bad_footers), ..Figures::default() },
             catalog,
             next_segment_id: AtomicU64::new(next_segment_id),

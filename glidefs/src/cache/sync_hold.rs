@@ -68,6 +68,7 @@ mod tests {
             shards: 1,
             on_full: OnFull::Wait,
             checksums_bytes_max: 1 << 20,
+            mapped_bytes_max: 0,
             budgets: Budgets::default(),
             hands: 1,
         };

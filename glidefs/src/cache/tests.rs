@@ -40,6 +40,7 @@ fn open(directory: &tempfile::TempDir) -> Cache {
         shards: 2,
         on_full: OnFull::Wait,
         checksums_bytes_max: 1 << 20,
+        mapped_bytes_max: 0,
         budgets: Budgets::default(),
         hands: 1,
     };

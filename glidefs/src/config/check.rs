@@ -69,6 +69,10 @@ fn check_cache(cache: &CacheSection, workers: usize) -> Result<(), Refusal> {
     if !checksums.contains(&cache.checksums_max) {
         return refuse("cache", "checksums_max", out_of_bounds(cache.checksums_max, &checksums));
     }
+    let mapped = ByteSize(SEGMENT_BYTES)..=ByteSize(1 << 40);
+    if cache.mapped_max.0 != 0 && !mapped.contains(&cache.mapped_max) {
+        return refuse("cache", "mapped_max", out_of_bounds(cache.mapped_max, &mapped));
+    }
     for (key, value, least) in [
         ("index_max", cache.index_max, ByteSize(16 << 20)),
         ("index_max_per_export", cache.index_max_per_export, ByteSize(1 << 20)),

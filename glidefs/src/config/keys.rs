@@ -93,6 +93,12 @@ pub const SECTIONS: &[Section] = &[
                 "1MiB to 64GiB",
                 "Most memory for checksums of the log: 1 MiB for each GiB read again and again. Taken as needed; other checksums are read from the disk, beside the data.",
             ),
+            key(
+                "mapped_max",
+                "\"256MiB\"",
+                "64MiB to 1TiB, or 0 for none",
+                "Most memory for data of the log that is read often, locked: reads of the data take no buffer and no system call to the cache's disk. Taken as data is read. Not used by the engines named direct, nor in bounce mode.",
+            ),
             optional(
                 "index_max",
                 "\"512MiB\"",

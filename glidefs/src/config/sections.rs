@@ -56,6 +56,8 @@ pub struct CacheSection {
     pub clean_memory: ByteSize,
     /// Memory for checksums of the log.
     pub checksums_max: ByteSize,
+    /// Locked memory for data of the log that is read often.
+    pub mapped_max: ByteSize,
     /// Memory for the indexes of all exports.
     pub index_max: Option<ByteSize>,
     /// Memory for the index of one export.
@@ -271,6 +273,7 @@ impl Default for CacheSection {
             clean_size: ByteSize(4 << 30),
             clean_memory: ByteSize(64 << 20),
             checksums_max: ByteSize(64 << 20),
+            mapped_max: ByteSize(256 << 20),
             index_max: None,
             index_max_per_export: None,
             log_max_per_export: None,

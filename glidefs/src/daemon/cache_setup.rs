@@ -63,6 +63,8 @@ pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Ca
             OnFull::Enospc => cache::OnFull::Enospc,
         },
         checksums_bytes_max: config.cache.checksums_max.0,
+        // Nothing is mapped that is written past the page cache, and in bounce mode no READ looks there.
+        mapped_bytes_max: if engine.direct || config.bounce_mode { 0 } else { config.cache.mapped_max.0 },
         budgets: budgets(&config.cache),
         hands: hands(),
     };

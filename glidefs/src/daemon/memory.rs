@@ -48,8 +48,8 @@ impl Holders {
             let room = resident.all.saturating_sub(arenas + resident.files + used);
             [("heap_other", used.saturating_sub(named)), ("heap_free", free.min(room))]
         });
-        let categories = [("arenas", arenas), ("program", resident.files)].into_iter();
-        let categories = categories.chain(on_heap).chain(allocator.into_iter().flatten());
+        let categories =
+            self.mapped(resident).into_iter().chain(on_heap).chain(allocator.into_iter().flatten());
         Some(wire::Memory {
             resident_bytes: resident.all,
             categories: categories
@@ -63,8 +63,7 @@ impl Holders {
     pub(super) fn samples(&self, cache: &CacheStats, exports_bytes: u64, out: &mut Samples) {
         let Some(resident) = Resident::now() else { return };
         let mut rest = resident.all;
-        let known = [("arenas", self.arena_bytes()), ("program", resident.files)].into_iter();
-        for (category, bytes) in known.chain(self.on_heap(cache, exports_bytes)) {
+        for (category, bytes) in self.mapped(resident).into_iter().chain(self.on_heap(cache, exports_bytes)) {
             out.value(Metric::Memory, &[category], bytes);
             rest = rest.saturating_sub(bytes);
         }
@@ -73,6 +72,12 @@ impl Holders {
 
     fn arena_bytes(&self) -> u64 {
         self.workers.iter().map(|worker| worker.pool.arena_bytes.get()).sum()
+    }
+
+    /// The categories that neither the allocator nor the cells of leaves count.
+    fn mapped(&self, resident: Resident) -> [Category; 3] {
+        let program = resident.files.saturating_sub(resident.locked);
+        [("arenas", self.arena_bytes()), ("log", resident.locked), ("program", program)]
     }
 
     /// The categories that the allocator and the cells of leaves count as in use.

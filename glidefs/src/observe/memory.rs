@@ -21,6 +21,8 @@ pub struct Resident {
     pub all: u64,
     /// Pages of files: the program, its libraries, and memory shared with the kernel or other processes.
     pub files: u64,
+    /// The part of `files` that is locked: segments of the log.
+    pub locked: u64,
     /// Not in RAM, but in swap.
     pub swapped: u64,
 }
@@ -40,6 +42,7 @@ impl Resident {
         Some(Self {
             all: bytes("VmRSS")?,
             files: bytes("RssFile")?.checked_add(bytes("RssShmem")?)?,
+            locked: bytes("VmLck")?,
             swapped: bytes("VmSwap")?,
         })
     }
@@ -112,10 +115,10 @@ mod tests {
 
     #[test]
     fn resident_memory_is_read_as_the_kernel_writes_it() {
-        let status = "Name:\tglidefs\nVmHWM:\t 9 kB\nVmRSS:\t  100 kB\nRssAnon:\t 60 kB\nRssFile:\t 30 kB\nRssShmem:\t 10 kB\n";
+        let status = "Name:\tglidefs\nVmLck:\t 20 kB\nVmHWM:\t 9 kB\nVmRSS:\t  100 kB\nRssAnon:\t 60 kB\nRssFile:\t 30 kB\nRssShmem:\t 10 kB\n";
         assert_eq!(Resident::of(status), None);
         let with_swap = format!("{status}VmSwap:\t 3 kB\n");
-        let expected = Resident { all: 100 << 10, files: 40 << 10, swapped: 3 << 10 };
+        let expected = Resident { all: 100 << 10, files: 40 << 10, locked: 20 << 10, swapped: 3 << 10 };
         assert_eq!(Resident::of(&with_swap), Some(expected));
         assert_eq!(Resident::of("VmRSS:\t 100 kB\n"), None);
         assert_eq!(Resident::of("VmRSS:\t x kB\nRssFile:\t 1 kB\nRssShmem:\t 1 kB\n"), None);

@@ -5,7 +5,7 @@
 //! drops the driver after every tag's last completion.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
@@ -212,10 +212,18 @@ impl QueueDriver for UblkQueue {
         }
     }
 
-    fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()> {
-        match self.char_device.write_at(buffer, abi::copy_position(self.queue_id, tag))? {
-            bytes if bytes == buffer.len() => Ok(()),
-            bytes => Err(short(bytes, buffer.len())),
+    fn copy_out(&self, tag: u16, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let position = abi::copy_position(self.queue_id, tag);
+        let moved = match parts {
+            [part] => self.char_device.write_at(part, position)?,
+            parts => {
+                let position = libc::off_t::try_from(position).map_err(io::Error::other)?;
+                nix::sys::uio::pwritev(&*self.char_device, parts, position)?
+            }
+        };
+        match parts.iter().map(|part| part.len()).sum() {
+            bytes if bytes == moved => Ok(()),
+            bytes => Err(short(moved, bytes)),
         }
     }
 

@@ -3,7 +3,7 @@
 //! `ublk` implements [`QueueDriver`]; the worker calls the driver from one thread only. The driver owns the kernel's view of the
 //! queue (descriptors, character device, command encoding); the worker owns when each call is made.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -108,8 +108,8 @@ pub trait QueueDriver {
     /// Copies a WRITE's bytes from the client, those from byte `start` of the request on: as many as `buffer` has, or an error.
     fn copy_in(&self, tag: u16, start: usize, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Copies a READ's bytes to the client, all of them or an error.
-    fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()>;
+    /// Copies a READ's bytes to the client, those of all `parts` in order, or an error.
+    fn copy_out(&self, tag: u16, parts: &[IoSlice<'_>]) -> io::Result<()>;
 
     /// The tag's own stable buffer, in bounce mode: the kernel copies, and `copy_in` and `copy_out` are not called. Valid until
     /// the driver is dropped; the worker uses the buffer only while the tag holds a request.

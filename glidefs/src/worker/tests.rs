@@ -4,7 +4,7 @@
 //! pool, executor, cache on a real directory.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,6 +29,7 @@ mod fairness;
 mod fua;
 mod index;
 mod limits;
+mod mapped;
 mod pause;
 mod queues;
 mod remote;
@@ -112,8 +113,9 @@ impl QueueDriver for PipeQueue {
         (&tags[usize::from(tag)].data[start..]).read_exact(buffer)
     }
 
-    fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()> {
-        self.shared.tags.lock().unwrap()[usize::from(tag)].data = buffer.to_vec();
+    fn copy_out(&self, tag: u16, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.shared.tags.lock().unwrap()[usize::from(tag)].data =
+            parts.iter().flat_map(|part| part.iter().copied()).collect();
         Ok(())
     }
 
@@ -241,16 +243,30 @@ impl Bench {
         slots_per_worker: usize,
         (on_full, budgets): (OnFull, Budgets),
     ) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let options = Options {
+        Self::open(engine, known, slots_per_worker, Options { on_full, budgets, ..Self::options() })
+    }
+
+    /// Whose segments are mapped when they are read.
+    fn mapped() -> Self {
+        let options = Options { mapped_bytes_max: 4 << 20, ..Self::options() };
+        Self::open(Engine::default(), Known::local(&[]), SLOTS, options)
+    }
+
+    fn options() -> Options {
+        Options {
             size_bytes: 64 << 20,
             segment_bytes: 1 << 20,
             shards: 1,
-            on_full,
+            on_full: OnFull::Wait,
             checksums_bytes_max: 1 << 20,
-            budgets,
+            mapped_bytes_max: 0,
+            budgets: Budgets::default(),
             hands: 1,
-        };
+        }
+    }
+
+    fn open(engine: Engine, known: Known, slots_per_worker: usize, options: Options) -> Self {
+        let directory = tempfile::tempdir().unwrap();
         let disk = Arc::new(Directory::new(directory.path()).direct(engine.direct));
         let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
         let stop_keeper = Arc::new(AtomicBool::new(false));

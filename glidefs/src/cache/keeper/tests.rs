@@ -34,6 +34,7 @@ fn options(segments: u64, shards: usize) -> Options {
         shards,
         on_full: OnFull::Wait,
         checksums_bytes_max: 1 << 20,
+        mapped_bytes_max: 0,
         budgets: Budgets::default(),
         hands: 1,
     }

@@ -18,6 +18,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use self::checkpoint::RealCheckpoint;
 use self::lock::{name_of, wait_for_lock};
 use super::disk::{CheckpointFile, Disk, Lock, SegmentFile};
+use super::mapping::Mapping;
 use crate::units::FRAME_BYTES;
 
 /// Bytes of a checkpoint that are read at once.
@@ -318,6 +319,14 @@ impl SegmentFile for RealSegment {
 
     fn append_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.direct.as_ref().unwrap_or(&self.file).as_fd())
+    }
+
+    fn map(&self, bytes: u64) -> io::Result<Option<Mapping>> {
+        // What is written past the page cache takes pages away, locked or not.
+        if self.direct.is_some() {
+            return Ok(None);
+        }
+        Mapping::of(self.file.as_fd(), bytes).map(Some)
     }
 
     fn forget_pages(&self) {

@@ -10,6 +10,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::mapping::Mapping;
+
 /// Keeps every other process out of a cache directory while the lock, or a copy of the lock's descriptor, lives.
 pub trait Lock: Send + Sync {
     /// The descriptor that holds the lock. A ring with the descriptor registered holds the lock for as long as the kernel works
@@ -103,6 +105,11 @@ pub trait SegmentFile: Debug + Send + Sync {
     /// The file descriptor for deferred appends: either [`SegmentFile::fd`], or a descriptor that goes past the page cache.
     fn append_fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd()
+    }
+
+    /// The first `bytes` of the file in memory; `None` where the file cannot be mapped, or appends go past the page cache.
+    fn map(&self, _bytes: u64) -> io::Result<Option<Mapping>> {
+        Ok(None)
     }
 
     /// Drops the file's pages from the page cache where appends go past the page cache: otherwise each append would have to drop

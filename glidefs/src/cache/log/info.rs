@@ -12,6 +12,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use super::disk::SegmentFile;
 use super::format::Trailer;
 use super::life::{Event, State};
+use super::mapping::Mapping;
 use super::sums::Crcs;
 use crate::units::FRAME_BYTES;
 
@@ -45,6 +46,10 @@ pub(in crate::cache) struct SegmentInfo {
     /// The checksums of all frames: until the segment is sealed, and later where the sums on the disk cannot be used. Readers take
     /// no lock: a segment may be sealed while the segment is read.
     crcs: ArcSwapOption<Crcs>,
+    /// Frames read from the page cache since all appended frames were mapped, or since the segment's begin.
+    missed_frames: AtomicU32,
+    /// The file in memory, of a segment that is read often. Readers take no lock.
+    mapping: ArcSwapOption<Mapping>,
     /// First frame of the sums on the disk; 0 without sums.
     sums_frame: AtomicU32,
     /// Length and CRC of the footer before the sums.
@@ -209,6 +214,8 @@ impl SegmentInfo {
         self.poisoned.store(false, Ordering::Release);
         self.sums_frame.store(0, Ordering::Release);
         self.crcs.store(None);
+        self.mapping.store(None);
+        self.set_missed_frames(0);
     }
 
     /// Takes the segment into use for `segment_id`, with `frames` frames written and stable. The caller holds the file, so that
@@ -243,6 +250,30 @@ impl SegmentInfo {
         if let Some(kept) = &*self.crcs() {
             kept.set(first, crcs);
         }
+    }
+
+    /// Counts frames of a READ that were not in a mapping. Approximate where several workers count at once.
+    pub fn count_missed(&self, frames: u32) {
+        self.set_missed_frames(self.missed_frames().saturating_add(frames));
+    }
+
+    /// Frames read from the page cache, as counted since the last change by the keeper.
+    pub fn missed_frames(&self) -> u32 {
+        self.missed_frames.load(Ordering::Relaxed)
+    }
+
+    pub fn set_missed_frames(&self, frames: u32) {
+        self.missed_frames.store(frames, Ordering::Relaxed);
+    }
+
+    /// The file in memory, if the segment is read often. Whoever looks at frames has pinned the segment.
+    pub fn mapping(&self) -> Guard<Option<Arc<Mapping>>> {
+        self.mapping.load()
+    }
+
+    /// Has READs find the file in memory, or no longer; returns what they found before. READs under way may still look at it.
+    pub fn set_mapping(&self, mapping: Option<Arc<Mapping>>) -> Option<Arc<Mapping>> {
+        self.mapping.swap(mapping)
     }
 
     /// First frame of the sums on the disk; `None` when there are none. The sums may be damaged, or missing where an older glidefs
@@ -281,6 +312,6 @@ mod tests {
 
     #[test]
     fn a_segment_costs_little_until_it_is_used() {
-        assert!(size_of::<SegmentInfo>() <= 120, "{} bytes", size_of::<SegmentInfo>());
+        assert!(size_of::<SegmentInfo>() <= 128, "{} bytes", size_of::<SegmentInfo>());
     }
 }

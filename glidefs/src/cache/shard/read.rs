@@ -1,10 +1,11 @@
-//! Reads: the index divides a READ into pieces; the bytes of a piece come from the page cache ([`page_cache`]) or else from the disk
-//! ([`disk`]). No byte reaches a client unverified.
+//! Reads: the index divides a READ into pieces; the bytes come from mapped segments, if those have all ([`mapped`]), or else piece by
+//! piece from the page cache ([`page_cache`]) or the disk ([`disk`]). No byte reaches a client unverified.
 //!
 //! Does not own the READs that wait for the disk (`state`). Invariants: every frame read is compared with the checksum made when the
 //! data was acknowledged; a segment stays pinned from the look-up until the bytes have been copied.
 
 mod disk;
+mod mapped;
 mod page_cache;
 pub(super) mod state;
 
@@ -150,7 +151,11 @@ fn serve<T: Token>(shard: &mut Shard<T>, source: &SegmentBytes, buffer: &mut [u8
         shard.reads.fetches.push(*source);
         return Ok(());
     }
-    shard.shared.table.get(source.number).unpin();
+    let info = shard.shared.table.get(source.number);
+    if outcome.is_ok() {
+        info.count_missed(source.frames);
+    }
+    info.unpin();
     shard.stats.reads_now.add(1);
     outcome.map(drop)
 }

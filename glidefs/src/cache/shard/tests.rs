@@ -1,5 +1,6 @@
 //! The shard on a real directory: data that is written is read, survives reopening, and is counted.
 
+mod mapped;
 mod pieces;
 mod sums;
 mod zeroes;
@@ -49,6 +50,7 @@ fn open(directory: &tempfile::TempDir, segments: u64) -> Bed {
         shards: 1,
         on_full: OnFull::Enospc,
         checksums_bytes_max: 1 << 20,
+        mapped_bytes_max: 0,
         budgets: Budgets::default(),
         hands: 1,
     };
@@ -271,6 +273,7 @@ fn a_second_daemon_is_kept_out_and_a_missing_directory_is_named() {
         shards: 1,
         on_full: OnFull::Wait,
         checksums_bytes_max: 1 << 20,
+        mapped_bytes_max: 0,
         budgets: Budgets::default(),
         hands: 1,
     };
@@ -311,6 +314,7 @@ fn a_cache_grows_and_shrinks_but_not_below_its_data() {
         shards: 1,
         on_full: OnFull::Wait,
         checksums_bytes_max: 1 << 20,
+        mapped_bytes_max: 0,
         budgets: Budgets::default(),
         hands: 1,
     };

@@ -202,7 +202,9 @@ impl Cut {
         let file = self.shared.table.get(number).file().ok_or(IoError::Read)?;
         let mut read = read_again(&**file, bytes, offset(frame));
         if read.is_ok() && matches!(self.compare(number, frame, bytes), Verdict::Wrong(_)) {
-            // Perhaps only the copy in the page cache is wrong. Where the disk itself does not answer, nobody knows.
+            // Perhaps only the copy in the page cache is wrong. Where the disk itself does not answer, nobody knows. A mapped page
+            // would stay.
+            drop(self.shared.table.get(number).set_mapping(None));
             read = file.read_from_disk(bytes, offset(frame));
         }
         let error = match read.map(|()| self.compare(number, frame, bytes)) {

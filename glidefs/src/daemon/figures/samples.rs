@@ -129,7 +129,7 @@ pub(super) fn clean_samples(figures: &BlockCacheFigures, out: &mut Samples) {
 }
 
 pub(super) fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {
-    let cells: [(Metric, &Counter); 15] = [
+    let cells: [(Metric, &Counter); 16] = [
         (Metric::CacheAppends, &stats.appends),
         (Metric::CacheAppendedRequests, &stats.appended_requests),
         (Metric::CacheAppended, &stats.appended_bytes),
@@ -139,6 +139,7 @@ pub(super) fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) 
         (Metric::CacheSyncWaiters, &stats.sync_waiters),
         (Metric::CacheEmptyFlushes, &stats.empty_flushes),
         (Metric::CacheReads, &stats.reads),
+        (Metric::CacheReadsMapped, &stats.reads_mapped),
         (Metric::CacheSumsRead, &stats.sums_read),
         (Metric::CacheReadBuffers, &stats.read_buffer_bytes),
         (Metric::CacheReadsRemote, &stats.reads_remote),

@@ -237,6 +237,7 @@ impl Host {
             shards: 1,
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
+            mapped_bytes_max: 2 * SEGMENT_BYTES,
             budgets: Budgets::default(),
             hands: 1,
         };

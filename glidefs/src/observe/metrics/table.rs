@@ -332,10 +332,12 @@ metrics! {
         = "FLUSHes that found everything stable.";
     CacheReads: Counter "glidefs_cache_reads_total" in Number by [shard]
         = "READs served by the cache.";
+    CacheReadsMapped: Counter "glidefs_cache_reads_mapped_total" in Number by [shard]
+        = "READs served from data locked in memory, without a buffer.";
     CacheReadBuffers: Gauge "glidefs_cache_read_buffer_bytes" in Bytes by [shard]
         = "Memory outside the arenas for reads of the cache disk, in use or kept for later reads; at most 2.25 MiB.";
     CacheReadPieces: Counter "glidefs_cache_read_pieces_total" in Number by [shard, source]
-        = "Pieces of READs, by source: from the page_cache, or after waiting for the disk.";
+        = "Pieces of READs that took a buffer, by source: from the page_cache, or after waiting for the disk.";
     CacheSumsRead: Counter "glidefs_cache_checksum_reads_total" in Number by [shard]
         = "Reads of checksums from the disk, beside reads of data.";
     CacheReadsRemote: Counter "glidefs_cache_reads_remote_total" in Number by [shard]

@@ -1,6 +1,6 @@
 //! The end of a request: the copy to the client, the counters, the log line of a failure, the answer to the kernel.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::time::Instant;
 
 use super::Queues;
@@ -26,7 +26,10 @@ impl Queues {
         let bytes = token.request.data_bytes();
         let queue = self.of(tag);
         if result.is_ok() && operation == Operation::Read && matches!(token.buffer, RequestBuffer::Slot(_)) {
-            result = queue.driver.copy_out(tag.tag, &token.buffer()[..bytes]).map_err(Failure::Copy);
+            result = queue
+                .driver
+                .copy_out(tag.tag, &[IoSlice::new(&token.buffer()[..bytes])])
+                .map_err(Failure::Copy);
         }
         drop(token);
         if operation == Operation::Write {

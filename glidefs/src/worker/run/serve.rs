@@ -80,6 +80,7 @@ impl Loop {
     /// Starts a request within the limits of the export.
     pub(super) fn begin(&mut self, request: TagRequest) -> io::Result<()> {
         match request.operation {
+            Operation::Read if self.read_mapped(&request) => self.finish(request.without_buffer(), Ok(())),
             Operation::Read => self.take_buffer(request, Errand::Read(None)),
             Operation::Flush => {
                 self.shard.flush(self.queues.volume(request.tag), request.without_buffer());
@@ -98,6 +99,17 @@ impl Loop {
                 }
             }
         }
+    }
+
+    /// Serves a READ if the content is in mapped segments. A tag's own buffer saves the copy of a slot already.
+    fn read_mapped(&mut self, request: &TagRequest) -> bool {
+        let Self { queues, shard, .. } = self;
+        let TagId { tag, .. } = request.tag;
+        let driver = &queues.of(request.tag).driver;
+        if driver.stable_buffer(tag).is_some() {
+            return false;
+        }
+        shard.read_mapped(queues.volume(request.tag), request.range, |parts| driver.copy_out(tag, parts))
     }
 
     /// Makes the held writes ready whose bound lets them go on.

@@ -121,8 +121,8 @@ impl QueueDriver for BatchQueue {
         self.inner.copy_in(tag, start, buffer)
     }
 
-    fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()> {
-        self.inner.copy_out(tag, buffer)
+    fn copy_out(&self, tag: u16, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.inner.copy_out(tag, parts)
     }
 
     fn stable_buffer(&self, tag: u16) -> Option<NonNull<[u8]>> {

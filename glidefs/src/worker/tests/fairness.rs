@@ -79,8 +79,8 @@ impl Watcher for Notes {
         queue.copy_in(tag, start, buffer)
     }
 
-    fn copy_out(&self, queue: &PipeQueue, tag: u16, buffer: &[u8]) -> io::Result<()> {
-        if self.again.is_some() { Ok(()) } else { queue.copy_out(tag, buffer) }
+    fn copy_out(&self, queue: &PipeQueue, tag: u16, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        if self.again.is_some() { Ok(()) } else { queue.copy_out(tag, parts) }
     }
 }
 

@@ -22,8 +22,8 @@ pub(super) trait Watcher: Send {
         queue.copy_in(tag, start, buffer)
     }
 
-    fn copy_out(&self, queue: &PipeQueue, tag: u16, buffer: &[u8]) -> io::Result<()> {
-        queue.copy_out(tag, buffer)
+    fn copy_out(&self, queue: &PipeQueue, tag: u16, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        queue.copy_out(tag, parts)
     }
 }
 
@@ -104,8 +104,8 @@ impl<W: Watcher> QueueDriver for Watched<W> {
         self.watcher.copy_in(&self.queue, tag, start, buffer)
     }
 
-    fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()> {
-        self.watcher.copy_out(&self.queue, tag, buffer)
+    fn copy_out(&self, tag: u16, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.watcher.copy_out(&self.queue, tag, parts)
     }
 
     fn stable_buffer(&self, tag: u16) -> Option<NonNull<[u8]>> {

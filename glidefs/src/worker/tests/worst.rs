@@ -158,8 +158,9 @@ impl QueueDriver for ScriptedQueue {
         Ok(())
     }
 
-    fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()> {
+    fn copy_out(&self, tag: u16, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let step = self.held(tag);
+        let buffer: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         let (zeroes, data) = buffer.split_at(step.zeroes as usize * 512);
         let is_right =
             zeroes.iter().all(|&byte| byte == 0) && data == &pattern(step.seed, buffer.len())[zeroes.len()..];
@@ -213,6 +214,7 @@ impl Worst {
             shards: WORKERS,
             on_full: OnFull::Wait,
             checksums_bytes_max: 1 << 20,
+            mapped_bytes_max: 0,
             budgets: Budgets::default(),
             hands: 1,
         };

@@ -58,8 +58,9 @@ impl Cleaner {
         let crcs_of = |data: &[u8]| data.chunks_exact(FRAME_BYTES).map(frame_crc).collect::<Vec<u32>>();
         let mut crcs = crcs_of(&self.data[at..]);
         let mut verdict = compare(shared, number, run.first, &crcs);
-        // The copy in the page cache may be wrong, and the disk right.
+        // The copy in the page cache may be wrong, and the disk right. A mapped page would stay.
         if run.frames == 1 && matches!(verdict, Verdict::Wrong(_)) {
+            drop(info.set_mapping(None));
             if let Err(error) = file.read_from_disk(&mut self.data[at..], offset(run.first)) {
                 self.data.truncate(at);
                 return self.unread(shared, preparer, info, number, run, volume, &error);

@@ -39,6 +39,7 @@ fn reopened(disk: &Faulty, checksums_bytes_max: u64) -> Bed {
         shards: 1,
         on_full: OnFull::Enospc,
         checksums_bytes_max,
+        mapped_bytes_max: 0,
         budgets: Budgets::default(),
         hands: 1,
     };

@@ -135,7 +135,11 @@ fn a_copy_in_memory_that_went_wrong_costs_nothing() {
     let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
     host.faults.wrong_copies.lock().unwrap().insert(place);
     assert_eq!(host.read(frame(LOST)), Err(IoError::Corrupt));
+    let shared = Arc::clone(&host.driver().cache.shared);
+    let info = shared.table.get(place.0);
+    info.set_mapping(info.file().unwrap().map(shared.table.segment_bytes()).unwrap().map(Arc::new));
     host.write_back().unwrap();
+    assert!(info.mapping().is_none(), "a mapped page would not leave memory");
     assert_eq!(host.read(frame(LOST)).unwrap(), data(2, LOST));
     let volume = host.volume();
     assert_eq!(volume.damaged_bytes(), Some(0));

@@ -1,0 +1,103 @@
+//! READs of content that is all in mapped segments: the bytes are verified where they are, and copied to the client from there, without
+//! a buffer and without a read of the file.
+//!
+//! Does not own the mappings (`log/mapping`, which says why the bytes copied are the bytes verified). Invariant: a READ that cannot be
+//! served so has changed nothing, and goes the way of [`Shard::read`].
+
+use std::array;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use arc_swap::Guard;
+
+use super::source_of;
+use super::state::{Reads, SegmentBytes};
+use crate::cache::log::mapping::Mapping;
+use crate::cache::log::sums::Verdict;
+use crate::cache::shard::request::Token;
+use crate::cache::shard::{Shard, sums};
+use crate::cache::volume::Volume;
+use crate::cache::volume::extent::{Backing, Piece};
+use crate::units::SectorRange;
+
+/// Most pieces of a READ served from mapped segments: a READ of 128 KiB that was written in 4 KiB has as many.
+const PIECES_MAX: usize = 32;
+
+impl<T: Token> Shard<T> {
+    /// Serves a READ as [`Self::read`] does, if all of the content is in mapped segments and right: `copy` copies the bytes to the client,
+    /// in order. `false` where [`Self::read`] has to serve the READ, because the content is elsewhere, or the copy failed: then the other
+    /// way meets the failure, or makes up for a page that is gone.
+    pub fn read_mapped(
+        &mut self,
+        volume: &Volume,
+        range: SectorRange,
+        copy: impl FnOnce(&[IoSlice<'_>]) -> io::Result<()>,
+    ) -> bool {
+        if self.shared.mapped_frames_max == 0 || volume.lost().is_some() {
+            return false;
+        }
+        let mut plan = std::mem::take(&mut self.reads.plan);
+        volume.plan(&self.shared.table, range, &mut plan);
+        let is_served = copy_verified(self, volume, range, &plan, copy).is_some();
+        for piece in plan.drain(..) {
+            if let Some(Backing::Data { number, .. }) = piece.backing {
+                self.shared.table.get(number).unpin();
+            }
+        }
+        self.reads.plan = plan;
+        if is_served {
+            self.stats.reads.add(1);
+            self.stats.reads_mapped.add(1);
+        }
+        is_served
+    }
+}
+
+/// Copies the bytes of `plan`, whose segments are pinned, to the client. `None` where that was not possible.
+fn copy_verified<T: Token>(
+    shard: &mut Shard<T>,
+    volume: &Volume,
+    range: SectorRange,
+    plan: &[Piece],
+    copy: impl FnOnce(&[IoSlice<'_>]) -> io::Result<()>,
+) -> Option<()> {
+    if plan.is_empty() || plan.len() > PIECES_MAX {
+        return None;
+    }
+    let Shard { shared, reads: Reads { pages, .. }, .. } = shard;
+    let source = |piece: &Piece| match piece.backing {
+        Some(Backing::Data { number, sector }) => {
+            Some(source_of(piece, (number, sector), range, volume.id()))
+        }
+        _ => None,
+    };
+    let mut mappings: [Option<Guard<Option<Arc<Mapping>>>>; PIECES_MAX] = array::from_fn(|_| None);
+    for (mapping, piece) in mappings.iter_mut().zip(plan) {
+        *mapping = Some(shared.table.get(source(piece)?.number).mapping());
+    }
+    // No frame is verified before all frames and checksums are there.
+    let mut found: [(&[u8], Option<&Mapping>); PIECES_MAX] = [(&[], None); PIECES_MAX];
+    for ((found, mapping), piece) in found.iter_mut().zip(&mappings).zip(plan) {
+        let SegmentBytes { number, first, frames, .. } = source(piece)?;
+        let mapping = mapping.as_ref()?.as_deref()?;
+        // SAFETY: the caller has pinned the segments of the plan until the copy has ended, and an index has places of appended records
+        // only.
+        *found = (unsafe { mapping.frames(first, frames)? }, Some(mapping));
+        if !sums::are_known(shared, pages, number, first, frames) {
+            return None;
+        }
+    }
+    let mut parts = [IoSlice::new(&[]); PIECES_MAX];
+    for ((part, (bytes, mapping)), piece) in parts.iter_mut().zip(found).zip(plan) {
+        let SegmentBytes { number, first, skip, len, .. } = source(piece)?;
+        match sums::compare(shared, pages, number, first, bytes)? {
+            Verdict::Right => *part = IoSlice::new(bytes.get(skip..skip.checked_add(len)?)?),
+            Verdict::Wrong(_) => {
+                mapping.inspect(|mapping| mapping.give_up());
+                return None;
+            }
+            Verdict::Missing(_) => return None,
+        }
+    }
+    copy(&parts[..plan.len()]).ok()
+}

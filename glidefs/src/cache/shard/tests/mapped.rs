@@ -1,0 +1,239 @@
+//! READs of mapped segments: the bytes, which READs are left to the other way, and which segments are mapped.
+
+use std::io::IoSlice;
+use std::os::unix::fs::FileExt;
+
+use super::*;
+use crate::cache::log::life::State;
+
+/// Most memory that mapped segments may take, counted in segments.
+const MAPPED: u64 = 2;
+/// Reads of each frame after which a segment takes the place of another.
+const READS_FOR_A_PLACE: u32 = 4;
+
+fn open_mapped(directory: &tempfile::TempDir, segments: u64) -> Bed {
+    let options = Options {
+        size_bytes: segments * SEGMENT_BYTES,
+        segment_bytes: SEGMENT_BYTES,
+        shards: 1,
+        on_full: OnFull::Enospc,
+        checksums_bytes_max: 1 << 20,
+        mapped_bytes_max: MAPPED * SEGMENT_BYTES,
+        budgets: Budgets::default(),
+        hands: 1,
+    };
+    open_on(Arc::new(Directory::new(directory.path())), options)
+}
+
+impl Bed {
+    /// Has the keeper look at the segments.
+    fn look(&mut self) {
+        std::thread::sleep(std::time::Duration::from_millis(110));
+        while self.keeper.step() {}
+    }
+
+    /// Has the keeper map and lock everything that was appended: all of it counts as read.
+    fn lock_all(&mut self) {
+        for (_, info) in self.cache.shared.table.iter().filter(|(_, info)| info.appended() > 1) {
+            info.set_missed_frames(READS_FOR_A_PLACE * info.appended());
+        }
+        self.look();
+    }
+
+    /// The bytes of a READ from mapped segments, if these have all.
+    fn read_mapped(&mut self, volume: ExportId, at: u64, sectors: u64) -> Option<Vec<u8>> {
+        let volume = self.cache.volume(volume);
+        let mut bytes = Vec::new();
+        let copied = self.rig.shard.read_mapped(&volume, range(at, sectors), |parts| {
+            bytes.extend(parts.iter().flat_map(|part| part.iter().copied()));
+            Ok(())
+        });
+        copied.then_some(bytes)
+    }
+
+    /// Numbers of the segments that READs find in memory.
+    fn mapped(&self) -> Vec<u32> {
+        let segments = self.cache.shared.table.iter();
+        segments.filter(|(_, info)| info.mapping().is_some()).map(|(number, _)| number).collect()
+    }
+
+    fn is_nothing_pinned(&self) -> bool {
+        self.cache.shared.table.iter().all(|(_, info)| !info.is_pinned())
+    }
+}
+
+#[test]
+fn whatever_is_mapped_is_read_from_memory_as_from_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bed = open_mapped(&directory, 8);
+    // Pieces of 1 to 9 sectors, over one another, on 64 sectors. The beginning was written whole.
+    assert!(bed.write(A, 0, &[255; 64 * 512], false));
+    for step in 0..300_u64 {
+        let (at, sectors) = (step * 29 % 56, 1 + step * 7 % 8);
+        let fill = u8::try_from(step % 251).unwrap();
+        assert!(bed.write(A, at, &vec![fill; usize::try_from(sectors * 512).unwrap()], false));
+        if step % 3 == 0 {
+            bed.settle();
+        }
+    }
+    bed.settle();
+    bed.lock_all();
+    for at in 0..64 {
+        for sectors in [1, 3, 8, 16, 64 - at] {
+            let sectors = sectors.min(64 - at);
+            let wanted = bed.read(A, at, sectors).unwrap();
+            assert!(bed.read_mapped(A, at, sectors) == Some(wanted), "{sectors} sectors from {at}");
+        }
+    }
+    assert!(bed.is_nothing_pinned());
+    assert_eq!(bed.stats.reads_mapped.get(), 64 * 5);
+}
+
+#[test]
+fn a_read_with_content_elsewhere_is_left_to_the_other_way_and_pins_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bed = open_mapped(&directory, 8);
+    assert!(bed.write(A, 0, &[1; 4096], false));
+    bed.zero(A, range(8, 8));
+    bed.settle();
+    assert_eq!(bed.read_mapped(A, 0, 8), None, "not locked yet");
+    bed.lock_all();
+    assert_eq!(bed.read_mapped(A, 0, 8), Some(vec![1; 4096]));
+    assert_eq!(bed.read_mapped(A, 0, 16), None, "zeroes");
+    assert_eq!(bed.read_mapped(A, 16, 8), None, "never written");
+    assert_eq!(bed.read_mapped(B, 0, 8), None, "nothing of this export");
+    assert!(bed.write(A, 0, &[2; 4096], false));
+    bed.settle();
+    assert_eq!(bed.read_mapped(A, 0, 8), None, "newer than what is locked");
+    bed.lock_all();
+    assert_eq!(bed.read_mapped(A, 0, 8), Some(vec![2; 4096]));
+    assert!(bed.is_nothing_pinned());
+}
+
+#[test]
+fn a_read_whose_copy_fails_is_left_to_the_other_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bed = open_mapped(&directory, 8);
+    assert!(bed.write(A, 0, &[1; 4096], false));
+    bed.settle();
+    bed.lock_all();
+    let volume = bed.cache.volume(A);
+    let fails = |_: &[IoSlice<'_>]| Err(io::Error::from_raw_os_error(libc::EFAULT));
+    assert!(!bed.rig.shard.read_mapped(&volume, range(0, 8), fails));
+    assert_eq!(bed.stats.reads_mapped.get(), 0);
+    assert!(bed.is_nothing_pinned());
+}
+
+#[test]
+fn a_wrong_byte_in_memory_reaches_nobody_and_ends_the_mapping() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bed = open_mapped(&directory, 8);
+    assert!(bed.write(A, 0, &[1; 12_288], false));
+    bed.settle();
+    bed.lock_all();
+    let file =
+        std::fs::OpenOptions::new().write(true).open(directory.path().join("segments/00000000.seg")).unwrap();
+    file.write_at(&[0], 4 * 4096 + 100).unwrap();
+    assert_eq!(bed.read_mapped(A, 0, 8), Some(vec![1; 4096]));
+    assert_eq!(bed.read_mapped(A, 0, 24), None);
+    assert_eq!(bed.read_mapped(A, 0, 8), None, "nothing is read from the mapping any more");
+    bed.keeper.step();
+    assert_eq!(bed.mapped(), [0_u32; 0], "the page cache can drop the wrong copy");
+    assert_eq!(bed.read(A, 8, 8), Err(IoError::Corrupt));
+    assert_eq!(bed.read(A, 0, 8), Ok(vec![1; 4096]));
+    assert!(bed.is_nothing_pinned());
+}
+
+#[test]
+fn no_more_is_locked_than_allowed_and_no_free_segment_is_mapped() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bed = open_mapped(&directory, 16);
+    let blocks = 6 * SEGMENT_BYTES / 16_384;
+    for step in 0..3 * blocks {
+        let block = step * 37 % blocks;
+        assert!(bed.write(A, block * 32, &[u8::try_from(step % 251).unwrap(); 16_384], false));
+        bed.settle();
+        if step % 32 == 0 {
+            bed.lock_all();
+        }
+        let table = &bed.cache.shared.table;
+        let mapped = bed.mapped();
+        let locked = mapped.iter().map(|number| table.get(*number).mapping().as_ref().unwrap().locked());
+        let locked = locked.map(u64::from).sum::<u64>() * FRAME_BYTES as u64;
+        assert!(locked <= MAPPED * SEGMENT_BYTES, "{mapped:?} are mapped, {locked} bytes are locked");
+        assert!(mapped.iter().all(|number| table.get(*number).state() != State::Free));
+    }
+    assert!(!bed.mapped().is_empty());
+}
+
+#[test]
+fn a_segment_is_mapped_when_as_much_was_read_as_it_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bed = open_mapped(&directory, 8);
+    for block in 0..16 {
+        assert!(bed.write(A, block * 8, &[1; 4096], false));
+    }
+    bed.settle();
+    bed.look();
+    assert_eq!(bed.mapped(), [0_u32; 0], "what nobody reads costs nothing");
+    // With the header, the announcement, and the header of the record.
+    for read in 0..19 {
+        assert_eq!(bed.read_mapped(A, 0, 8), None, "after {read} reads");
+        assert_eq!(bed.read(A, 0, 8), Ok(vec![1; 4096]));
+    }
+    bed.look();
+    assert_eq!(bed.read_mapped(A, 0, 128), Some(vec![1; 16 * 4096]));
+}
+
+#[test]
+fn a_segment_takes_the_place_of_another_only_when_read_several_times() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bed = open_mapped(&directory, 12);
+    for block in 0..4 * SEGMENT_BYTES / 16_384 {
+        assert!(bed.write(A, block * 32, &[1; 16_384], false));
+        bed.settle();
+    }
+    let read = |bed: &Bed, times: u32| {
+        for (_, info) in bed.cache.shared.table.iter().filter(|(_, info)| info.appended() > 1) {
+            info.set_missed_frames(times * info.appended());
+        }
+    };
+    read(&bed, 1);
+    bed.look();
+    let first = bed.mapped();
+    assert!(!first.is_empty());
+    read(&bed, READS_FOR_A_PLACE - 1);
+    bed.look();
+    assert_eq!(bed.mapped(), first);
+    read(&bed, READS_FOR_A_PLACE);
+    bed.look();
+    assert_ne!(bed.mapped(), first);
+}
+
+#[test]
+fn bytes_that_a_reader_looks_at_stay_when_a_newer_segment_takes_the_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bed = open_mapped(&directory, 8);
+    assert!(bed.write(A, 0, &[7; 4096], false));
+    bed.settle();
+    bed.lock_all();
+    let number = bed.mapped()[0];
+    let shared = Arc::clone(&bed.cache.shared);
+    let info = shared.table.get(number);
+    info.pin();
+    let held = info.mapping();
+    let frames = held.as_ref().unwrap().locked();
+    // SAFETY: the segment is pinned until the end of the test.
+    let bytes = unsafe { held.as_ref().unwrap().frames(0, frames) }.unwrap();
+    let before = frame_crc(bytes);
+    for block in 1..4 * SEGMENT_BYTES / 16_384 {
+        assert!(bed.write(A, block * 32, &[1; 16_384], false));
+        bed.settle();
+    }
+    bed.lock_all();
+    assert!(!bed.mapped().contains(&number));
+    assert_eq!(frame_crc(bytes), before);
+    drop(held);
+    info.unpin();
+    assert_eq!(bed.read(A, 0, 8), Ok(vec![7; 4096]));
+}
