@@ -95,9 +95,9 @@ pub const SECTIONS: &[Section] = &[
             ),
             key(
                 "mapped_max",
-                "\"256MiB\"",
+                "\"0\"",
                 "64MiB to 1TiB, or 0 for none",
-                "Most memory for data of the log that is read often, locked: reads of the data take no buffer and no system call to the cache's disk. Taken as data is read. Not used by the engines named direct, nor in bounce mode.",
+                "Most memory for data of the log that is read often, locked: reads of the data take no buffer and no system call to the cache's disk. Taken as data is read. Off by default: a disk that does not read some of the data slows writes of all exports while segments are locked. Not used by the engines named direct, nor in bounce mode.",
             ),
             optional(
                 "index_max",
