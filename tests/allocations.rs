@@ -140,7 +140,10 @@ fn reading_mapped_blocks_allocates_nothing_in_whatever_pieces_they_were_written(
     };
     let patience = Instant::now() + Duration::from_secs(30);
     while !read_mapped(&mut path, BLOCK_BYTES) {
-        assert!(Instant::now() < patience, "the keeper does not map what is read");
+        assert!(
+            Instant::now() < patience,
+            "the keeper does not map what is read: may this user lock 16 MiB of memory (ulimit -l)?"
+        );
         read_all(&mut path);
     }
     for bytes in [BLOCK_BYTES, 32 * BLOCK_BYTES] {

@@ -1,8 +1,8 @@
 //! A shard of a cache on a real directory with a pool of buffers, driven as a worker's loop drives a shard, without a device.
 //!
 //! Owns the way of a request: bounds → log space → slot → cache → turn → counters → slot back. Left out are the ring, the kernel's
-//! commands, and the copy to and from the client, but for READs where a file is the client. Invariant: a warm data path does not allocate, so a counting allocator sees only
-//! allocations of the measured code.
+//! commands, and the copy to and from the client, but for READs where a file is the client. Invariant: a warm data path does not
+//! allocate, so a counting allocator sees only allocations of the measured code.
 #![allow(dead_code, reason = "each user drives a part")]
 #![allow(clippy::expect_used, reason = "a data path that fails measures nothing")]
 

@@ -18,7 +18,7 @@ const DENSITY: [(&str, &str); 29] = [
     ("setup_detached_ms", "create all without"),
     ("resident_kib", "resident memory"),
     ("arenas_kib", "of that, arenas"),
-    ("locked_kib", "of that, data locked for reads"),
+    ("locked_kib", "of that, mapped"),
     ("rest_kib", "the rest"),
     ("started_rest_kib", "the rest before the first export"),
     ("recovered_rest_kib", "the rest after recovery"),

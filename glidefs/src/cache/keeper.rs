@@ -143,6 +143,7 @@ impl Keeper {
         progress |= self.relief.step(&self.shared, BURIED_EXTENTS);
         self.keep_cells();
         self.mapped.step(&self.shared);
+        progress |= self.prepare();
         progress |= self.seal();
         progress |= self.free();
         let free = self.usable();

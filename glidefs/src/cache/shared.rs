@@ -45,6 +45,8 @@ pub(super) struct Shared {
     pub sums: Sums,
     /// Most frames in memory for READs.
     pub mapped_frames_max: u64,
+    /// Whether READs have any mapped segment to look for.
+    mapped: AtomicBool,
     /// The budgets of memory for indexes and of log space.
     pub budget: Arc<Budget>,
     /// The facts that must outlive the cache.
@@ -143,6 +145,7 @@ impl Shared {
             signal: Signal::default(),
             sums: Sums::new(options.checksums_bytes_max),
             mapped_frames_max: options.mapped_bytes_max / FRAME_BYTES as u64,
+            mapped: AtomicBool::new(false),
             figures: Figures { bad_footers: AtomicU64::new(parts.bad_footers), ..Figures::default() },
             catalog,
             next_segment_id: AtomicU64::new(next_segment_id),
@@ -250,6 +253,16 @@ impl Shared {
     /// Moves the segments closed since the last call to `segments`.
     pub fn take_closed(&self, segments: &mut Vec<SegmentWriter>) {
         segments.append(&mut self.closed.lock_whole());
+    }
+
+    /// Whether a READ may find a mapped segment.
+    pub fn has_mapped(&self) -> bool {
+        self.mapped.load(Ordering::Relaxed)
+    }
+
+    /// Tells READs whether any segment is mapped.
+    pub fn set_mapped(&self, mapped: bool) {
+        self.mapped.store(mapped, Ordering::Relaxed);
     }
 
     /// Notes that the keeper found a file to sync being synced by another holder.

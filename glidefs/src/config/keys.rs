@@ -97,7 +97,7 @@ pub const SECTIONS: &[Section] = &[
                 "mapped_max",
                 "\"0\"",
                 "64MiB to 1TiB, or 0 for none",
-                "Most memory for data of the log that is read often, locked: reads of the data take no buffer and no system call to the cache's disk. Taken as data is read. Off by default: a disk that does not read some of the data slows writes of all exports while segments are locked. Not used by the engines named direct, nor in bounce mode.",
+                "Most memory for segments of the log that are read often, mapped and locked: reads there take no buffer, and do not read the file. Taken when as much of a segment was read as it has. Off by default, as it is new. Not used by the engines \"ring-direct\" and \"ring-fixed-direct\", nor in bounce mode.",
             ),
             optional(
                 "index_max",

@@ -49,7 +49,7 @@ impl Holders {
             [("heap_other", used.saturating_sub(named)), ("heap_free", free.min(room))]
         });
         let categories =
-            self.mapped(resident).into_iter().chain(on_heap).chain(allocator.into_iter().flatten());
+            self.outside_heap(resident).into_iter().chain(on_heap).chain(allocator.into_iter().flatten());
         Some(wire::Memory {
             resident_bytes: resident.all,
             categories: categories
@@ -63,7 +63,9 @@ impl Holders {
     pub(super) fn samples(&self, cache: &CacheStats, exports_bytes: u64, out: &mut Samples) {
         let Some(resident) = Resident::now() else { return };
         let mut rest = resident.all;
-        for (category, bytes) in self.mapped(resident).into_iter().chain(self.on_heap(cache, exports_bytes)) {
+        for (category, bytes) in
+            self.outside_heap(resident).into_iter().chain(self.on_heap(cache, exports_bytes))
+        {
             out.value(Metric::Memory, &[category], bytes);
             rest = rest.saturating_sub(bytes);
         }
@@ -75,9 +77,9 @@ impl Holders {
     }
 
     /// The categories that neither the allocator nor the cells of leaves count.
-    fn mapped(&self, resident: Resident) -> [Category; 3] {
+    fn outside_heap(&self, resident: Resident) -> [Category; 3] {
         let program = resident.files.saturating_sub(resident.locked);
-        [("arenas", self.arena_bytes()), ("log", resident.locked), ("program", program)]
+        [("arenas", self.arena_bytes()), ("mapped", resident.locked), ("program", program)]
     }
 
     /// The categories that the allocator and the cells of leaves count as in use.

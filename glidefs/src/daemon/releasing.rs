@@ -115,7 +115,8 @@ impl Load {
     }
 }
 
-/// Whether a walk through the free blocks of the heap is short, where arenas of workers and extents have `others` bytes, besides the locked part of the log.
+/// Whether a walk through the free blocks of the heap is short, where arenas of workers and extents have `others` bytes. Mapped segments
+/// of the log do not count either.
 fn is_small(resident: Resident, others: u64) -> bool {
     resident.swapped == 0 && resident.all.saturating_sub(resident.locked + others) <= REST_BYTES_MAX
 }

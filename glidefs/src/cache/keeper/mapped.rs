@@ -1,12 +1,12 @@
 //! The segments in memory for READs: which segments, and how far.
 //!
-//! Does not own the mappings (`log/mapping`). Invariants: no more frames are locked than the options allow, but for those that a READ
-//! still looks at; only appended frames are locked.
+//! Does not own the mappings (`log/mapping`). Invariants: no more frames are locked than the options allow; only appended frames are
+//! locked; a segment of which a frame could not be locked is not locked any further, so a bad sector is met once.
 //!
-//! To map and lock a frame costs about as much as a READ of the frame from the page cache costs more than one from a mapping. So a
-//! segment is mapped, as far as it is appended, when as many of its frames were read from the page cache as it has: whatever comes then,
-//! no more than twice the least possible cost was paid. Data that is written and not read costs nothing. Where another segment has to
-//! make room, four times as many reads are asked for: otherwise reads all over a large cache would map one segment after the other.
+//! Locking a frame that is in memory costs about what a READ of the frame gains. So a segment is mapped, as far as it is appended, when
+//! within seconds as many frames of the segment were read the other way as are to be locked: data that is written and not read costs
+//! nothing. Where other segments have to make room, the oldest first, four times as many READs are asked for, of what comes and of what
+//! goes: otherwise READs all over a large cache would map one segment after the other.
 
 use std::io;
 use std::sync::Arc;
@@ -17,14 +17,16 @@ use crate::cache::log::mapping::Mapping;
 use crate::cache::shared::Shared;
 use crate::observe::repeat::Repeat;
 
-/// Time from one look at the segments to the next.
+/// Time from the end of one look at the segments to the next look.
 const PAUSE: Duration = Duration::from_millis(100);
-/// After so long a read counts half.
+/// After so long a frame read counts half.
 const HALVING: Duration = Duration::from_secs(10);
-/// How many reads of a frame are worth another frame's place.
+/// How many READs of a frame are worth another frame's place.
 const READS_FOR_A_PLACE: u64 = 4;
-/// Frames that are locked in one step, unless a single segment has more: 64 MiB.
-const FRAMES_AT_ONCE: u64 = 1 << 14;
+/// Most frames locked in one look: 64 MiB.
+const FRAMES_A_LOOK: u32 = 1 << 14;
+/// Frames locked at once: 1 MiB. Between two such pieces the keeper notices who waits.
+const FRAMES_AT_ONCE: u32 = 256;
 
 /// A segment in one use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,10 @@ impl Use {
     fn mapping(self, shared: &Shared) -> Option<Arc<Mapping>> {
         Option::clone(&self.info(shared)?.mapping())
     }
+
+    fn locked(self, shared: &Shared) -> u32 {
+        self.mapping(shared).map_or(0, |mapping| mapping.locked())
+    }
 }
 
 /// The segments that are mapped.
@@ -50,101 +56,128 @@ impl Use {
 pub(super) struct Mapped {
     /// In the order of mapping.
     mapped: Vec<Use>,
-    /// No longer found by READs; READs that found one before may still look at it.
+    /// No longer found by READs, and still in the hands of one: a READ holds a mapping while it copies.
     leaving: Vec<Arc<Mapping>>,
+    /// Segments of which a frame could not be locked, or had other bytes than were acknowledged.
+    failed: Vec<Use>,
     look_at: Duration,
     halve_at: Duration,
     failures: Repeat,
 }
 
 impl Mapped {
-    /// Maps and locks the segments that were read often. Waits for the disk only for pages that the kernel has dropped since.
+    /// Looks at the segments at times, and locks what was read often. Reads the disk for frames that are not in memory.
     pub fn step(&mut self, shared: &Shared) {
-        self.leaving.retain(|mapping| Arc::strong_count(mapping) > 1);
-        self.forget(shared);
         let now = shared.clock.now();
         if shared.mapped_frames_max == 0 || now < self.look_at {
             return;
         }
-        self.look_at = now.saturating_add(PAUSE);
         let halves = now >= self.halve_at;
         if halves {
             self.halve_at = now.saturating_add(HALVING);
         }
-        let mut left = FRAMES_AT_ONCE;
+        self.forget(shared);
+        let mut left = FRAMES_A_LOOK;
         for (number, info) in shared.table.iter().filter(|(_, info)| info.missed_frames() > 0) {
             let one = Use { number, segment_id: info.segment_id() };
-            let locked = one.mapping(shared).map_or(0, |mapping| mapping.locked());
-            let more = u64::from(info.appended().saturating_sub(locked));
-            if left > 0 && self.is_worth(shared, one, info, more) {
-                self.lock(shared, one);
-                info.set_missed_frames(0);
-                left = left.saturating_sub(more);
-            } else if halves {
+            left = left.saturating_sub(self.lock_if_worth(shared, one, left));
+            if halves {
                 info.set_missed_frames(info.missed_frames() / 2);
             }
         }
+        shared.set_mapped(!self.mapped.is_empty());
+        // Locking may have waited for the disk.
+        self.look_at = shared.clock.now().saturating_add(PAUSE);
     }
 
-    /// Whether `more` frames of segment `one` were read so often that they should be locked; makes room for them.
-    fn is_worth(&mut self, shared: &Shared, one: Use, info: &SegmentInfo, more: u64) -> bool {
-        let missed = u64::from(info.missed_frames());
-        let is_known = one.segment_id != 0 && info.segment_id() == one.segment_id;
-        is_known && more > 0 && missed >= more && self.make_room(shared, one, more, missed)
-    }
-
-    /// Forgets segments that were freed, or whose mapping was given up.
+    /// Forgets segments that were freed, or that READs gave up, and mappings that no READ holds any more.
     fn forget(&mut self, shared: &Shared) {
-        let Self { mapped, leaving, .. } = self;
-        mapped.retain(|one| match one.mapping(shared) {
-            Some(mapping) if mapping.is_given_up() => {
-                leaving.extend(one.info(shared).and_then(|info| info.set_mapping(None)));
-                false
+        self.failed.retain(|one| one.info(shared).is_some());
+        for one in self.mapped.clone() {
+            match one.mapping(shared) {
+                Some(mapping) if mapping.is_given_up() => {
+                    // The page may stay wrong in memory, and would be met again.
+                    self.failed.push(one);
+                }
+                Some(_) => continue,
+                None => {}
             }
-            found => found.is_some(),
-        });
+            self.unmap(shared, one);
+        }
+        self.leaving.retain(|mapping| Arc::strong_count(mapping) > 1);
     }
 
-    /// Locks all frames appended to segment `one`, and maps the segment before if it is not.
-    fn lock(&mut self, shared: &Shared, one: Use) {
-        let Some(info) = one.info(shared) else { return };
-        let (end, mapping) = (info.appended(), one.mapping(shared));
-        let mapping = match mapping {
-            Some(mapping) => Ok(Some(mapping)),
-            None => {
-                info.file().map_or(Ok(None), |file| file.map(shared.table.segment_bytes())).map(|mapping| {
-                    let mapping = Arc::new(mapping?);
-                    info.set_mapping(Some(Arc::clone(&mapping)));
-                    self.mapped.push(one);
-                    Some(mapping)
-                })
-            }
-        };
-        if let Err(error) = mapping.and_then(|mapping| mapping.map_or(Ok(()), |mapping| mapping.lock(end))) {
-            self.unmap(shared, one);
+    /// Locks the frames appended to segment `one`, at most `most`, if they were read often enough. Returns how many frames were locked.
+    fn lock_if_worth(&mut self, shared: &Shared, one: Use, most: u32) -> u32 {
+        let Some(info) = one.info(shared).filter(|_| one.segment_id != 0) else { return 0 };
+        let (end, before) = (info.appended(), one.locked(shared));
+        let more = end.saturating_sub(before);
+        let is_worth = more > 0 && more <= most && info.missed_frames() >= more;
+        if !is_worth || self.failed.contains(&one) || !self.make_room(shared, one, more) {
+            return 0;
+        }
+        if let Err(error) = self.lock(shared, one, info, end) {
+            self.failed.push(one);
             self.report(shared, one.number, &error);
         }
+        let locked = one.locked(shared);
+        if locked == end {
+            info.set_missed_frames(0);
+        }
+        locked.saturating_sub(before)
     }
 
-    /// Makes room for `frames` more frames of segment `of`, `missed` of which were read: unmaps the segments mapped first. `false` where
-    /// that is not worth the reads, or is not enough.
-    fn make_room(&mut self, shared: &Shared, of: Use, frames: u64, missed: u64) -> bool {
-        let locked = |one: &Use| one.mapping(shared).map_or(0, |mapping| u64::from(mapping.locked()));
-        while self.mapped.iter().map(locked).sum::<u64>().saturating_add(frames) > shared.mapped_frames_max {
-            let oldest = self.mapped.iter().find(|one| **one != of).copied();
-            match oldest {
-                Some(oldest) if missed >= frames.saturating_mul(READS_FOR_A_PLACE) => {
-                    self.unmap(shared, oldest);
-                }
-                _ => return false,
+    /// Locks the frames of segment `one` before `end`, and maps the segment before if it is not. Ends early when somebody waits for the
+    /// keeper; the next look goes on.
+    fn lock(&mut self, shared: &Shared, one: Use, info: &SegmentInfo, end: u32) -> io::Result<()> {
+        let mapping = match one.mapping(shared) {
+            Some(mapping) => mapping,
+            None => {
+                let file = info.file().map(|file| file.map(shared.table.segment_bytes()));
+                let Some(mapping) = file.transpose()?.flatten().map(Arc::new) else { return Ok(()) };
+                info.set_mapping(Some(Arc::clone(&mapping)));
+                self.mapped.retain(|other| *other != one);
+                self.mapped.push(one);
+                mapping
             }
+        };
+        while mapping.locked() < end && !shared.is_keeper_needed() {
+            mapping.lock(mapping.locked().saturating_add(FRAMES_AT_ONCE).min(end))?;
+        }
+        Ok(())
+    }
+
+    /// Makes room for `more` frames of segment `of`: unmaps the segments mapped first. `false` where that is not worth the READs, or not
+    /// enough.
+    fn make_room(&mut self, shared: &Shared, of: Use, more: u32) -> bool {
+        let missed = of.info(shared).map_or(0, |info| u64::from(info.missed_frames()));
+        let of_mapped = self.mapped.iter().map(|one| u64::from(one.locked(shared)));
+        let of_leaving = self.leaving.iter().map(|mapping| u64::from(mapping.locked()));
+        let mut locked = of_mapped.chain(of_leaving).sum::<u64>().saturating_add(u64::from(more));
+        while locked > shared.mapped_frames_max {
+            let Some(oldest) = self.mapped.iter().find(|one| **one != of).copied() else { return false };
+            let frames = oldest.locked(shared);
+            if missed < u64::from(frames.max(more)).saturating_mul(READS_FOR_A_PLACE) {
+                return false;
+            }
+            if !self.unmap(shared, oldest) {
+                // The room comes when the READ has ended.
+                return false;
+            }
+            locked = locked.saturating_sub(u64::from(frames));
         }
         true
     }
 
-    fn unmap(&mut self, shared: &Shared, one: Use) {
+    /// Unmaps a segment; `false` if a READ still holds the mapping.
+    fn unmap(&mut self, shared: &Shared, one: Use) -> bool {
         self.mapped.retain(|other| *other != one);
-        self.leaving.extend(one.info(shared).and_then(|info| info.set_mapping(None)));
+        let found = one.info(shared).and_then(|info| info.set_mapping(None));
+        // Whoever holds the mapping is counted since the mapping cannot be found any more.
+        let held = found.filter(|mapping| Arc::strong_count(mapping) > 1);
+        let is_gone = held.is_none();
+        self.leaving.extend(held);
+        is_gone
     }
 
     fn report(&self, shared: &Shared, number: u32, error: &io::Error) {
@@ -153,8 +186,8 @@ impl Mapped {
                 file = shared.disk.segment_name(number),
                 error = error as &dyn std::error::Error,
                 suppressed,
-                "a segment cannot be kept in memory, so READs of its data are slower: if memory that may be locked is short, raise its limit \
-                 (ulimit -l, LimitMEMLOCK), or lower cache.mapped_max"
+                "a segment cannot be locked in memory, so READs of its data are slower: either the disk did not read the data, or memory \
+                 that may be locked is short; then raise its limit (ulimit -l, LimitMEMLOCK), or lower cache.mapped_max"
             );
         }
     }

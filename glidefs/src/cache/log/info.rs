@@ -46,7 +46,7 @@ pub(in crate::cache) struct SegmentInfo {
     /// The checksums of all frames: until the segment is sealed, and later where the sums on the disk cannot be used. Readers take
     /// no lock: a segment may be sealed while the segment is read.
     crcs: ArcSwapOption<Crcs>,
-    /// Frames read from the page cache since all appended frames were mapped, or since the segment's begin.
+    /// Frames that READs took from the page cache, as the keeper counts for the choice of what is mapped.
     missed_frames: AtomicU32,
     /// The file in memory, of a segment that is read often. Readers take no lock.
     mapping: ArcSwapOption<Mapping>,
@@ -252,12 +252,12 @@ impl SegmentInfo {
         }
     }
 
-    /// Counts frames of a READ that were not in a mapping. Approximate where several workers count at once.
+    /// Counts frames that a READ took from the page cache. Approximate where several workers count at once.
     pub fn count_missed(&self, frames: u32) {
         self.set_missed_frames(self.missed_frames().saturating_add(frames));
     }
 
-    /// Frames read from the page cache, as counted since the last change by the keeper.
+    /// Frames that READs took from the page cache since the keeper's last change of the count.
     pub fn missed_frames(&self) -> u32 {
         self.missed_frames.load(Ordering::Relaxed)
     }
@@ -271,7 +271,7 @@ impl SegmentInfo {
         self.mapping.load()
     }
 
-    /// Has READs find the file in memory, or no longer; returns what they found before. READs under way may still look at it.
+    /// Has READs find this mapping, or none; returns the mapping before, which READs under way may still use.
     pub fn set_mapping(&self, mapping: Option<Arc<Mapping>>) -> Option<Arc<Mapping>> {
         self.mapping.swap(mapping)
     }

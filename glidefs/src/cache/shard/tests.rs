@@ -44,7 +44,11 @@ fn range(start: u64, count: u64) -> SectorRange {
 }
 
 fn open(directory: &tempfile::TempDir, segments: u64) -> Bed {
-    let options = Options {
+    open_on(Arc::new(Directory::new(directory.path())), options(segments))
+}
+
+fn options(segments: u64) -> Options {
+    Options {
         size_bytes: segments * SEGMENT_BYTES,
         segment_bytes: SEGMENT_BYTES,
         shards: 1,
@@ -53,8 +57,7 @@ fn open(directory: &tempfile::TempDir, segments: u64) -> Bed {
         mapped_bytes_max: 0,
         budgets: Budgets::default(),
         hands: 1,
-    };
-    open_on(Arc::new(Directory::new(directory.path())), options)
+    }
 }
 
 fn open_on(disk: Arc<dyn Disk>, options: Options) -> Bed {

@@ -25,15 +25,15 @@ const PIECES_MAX: usize = 32;
 
 impl<T: Token> Shard<T> {
     /// Serves a READ as [`Self::read`] does, if all of the content is in mapped segments and right: `copy` copies the bytes to the client,
-    /// in order. `false` where [`Self::read`] has to serve the READ, because the content is elsewhere, or the copy failed: then the other
-    /// way meets the failure, or makes up for a page that is gone.
+    /// in order. `false` where [`Self::read`] has to serve the READ: the content is elsewhere, or the copy failed. The other way then
+    /// meets the same failure and reports it, or succeeds.
     pub fn read_mapped(
         &mut self,
         volume: &Volume,
         range: SectorRange,
         copy: impl FnOnce(&[IoSlice<'_>]) -> io::Result<()>,
     ) -> bool {
-        if self.shared.mapped_frames_max == 0 || volume.lost().is_some() {
+        if !self.shared.has_mapped() || volume.lost().is_some() {
             return false;
         }
         let mut plan = std::mem::take(&mut self.reads.plan);
