@@ -37,10 +37,14 @@
 //! `push`, `pop` and `remove` take time in the logarithm of the number of keys; `pop_where` takes as much for each key passed over, and
 //! `remove_all` looks at each item.
 
-use std::collections::{BTreeSet, HashMap};
+mod order;
+
+use std::collections::HashMap;
 use std::hash::Hash;
 
 use slab::Slab;
+
+use self::order::Order;
 
 /// Weight of a key without preference.
 pub(crate) const WEIGHT_DEFAULT: u16 = 100;
@@ -62,11 +66,11 @@ pub(crate) struct Fair<K, T> {
     keys: Slab<Key<K>>,
     places: HashMap<K, usize>,
     /// The keys with items by the end of the first bundle; of equal ends, the key which has had items for longer comes first.
-    turns: BTreeSet<(Time, u64, usize)>,
+    turns: Order<(Time, u64, usize)>,
     /// The same keys by the start of the first item.
-    starts: BTreeSet<(Time, usize)>,
+    starts: Order<(Time, usize)>,
     /// The keys without items which were served ahead of the others, by the end of the last item.
-    resting: BTreeSet<(Time, usize)>,
+    resting: Order<(Time, usize)>,
     now: Time,
     /// The sum of the weights of all keys.
     weights: u128,
@@ -116,9 +120,9 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
             items: Slab::new(),
             keys: Slab::new(),
             places: HashMap::new(),
-            turns: BTreeSet::new(),
-            starts: BTreeSet::new(),
-            resting: BTreeSet::new(),
+            turns: Order::new(),
+            starts: Order::new(),
+            resting: Order::new(),
             now: 0,
             weights: 0,
             number: 0,
@@ -144,13 +148,22 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
             self.places.insert(key, place);
             place
         });
-        self.leave(place);
-        let of_key = &mut self.keys[place];
         let weight = weight.clamp(1, WEIGHT_MAX);
-        self.weights += u128::from(weight);
-        self.weights -= u128::from(std::mem::replace(&mut of_key.weight, weight));
         // A stream of items without a cost would keep all other keys waiting.
         let cost = cost.max(1);
+        let of_key = &mut self.keys[place];
+        if let Some(before) = of_key.last.filter(|_| of_key.weight == weight) {
+            // The first items of the key are chosen already, so the key keeps its place in all orders.
+            let item = Item { value, cost, key: place, before: Some(before), behind: None };
+            let item = self.items.insert(item);
+            of_key.last = Some(item);
+            self.items[before].behind = Some(item);
+            return Place(item);
+        }
+        self.leave(place);
+        let of_key = &mut self.keys[place];
+        self.weights += u128::from(weight);
+        self.weights -= u128::from(std::mem::replace(&mut of_key.weight, weight));
         let item = self.items.insert(Item { value, cost, key: place, before: of_key.last, behind: None });
         match of_key.last.replace(item) {
             Some(before) => self.items[before].behind = Some(item),
@@ -166,7 +179,7 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
 
     /// The next item, with the key. The answer stays the same until the item is taken out, whatever is added.
     pub fn peek(&mut self) -> Option<(K, &T)> {
-        let key = self.next_of(|_, _| true)?;
+        let key = self.head()?;
         self.seen = Some(key);
         let of_key = &self.keys[key];
         Some((of_key.name, &self.items[of_key.first?].value))
@@ -174,13 +187,13 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
 
     /// Takes the next item out.
     pub fn pop(&mut self) -> Option<T> {
-        let key = self.next_of(|_, _| true)?;
+        let key = self.head()?;
         self.serve(key, &[]).map(|(_, item)| item)
     }
 
     /// Takes the next item out if `fits` is true for the key and the item. A newcomer may be the next one then.
     pub fn pop_if(&mut self, fits: impl Fn(&K, &T) -> bool) -> Option<T> {
-        let key = self.next_of(|_, _| true)?;
+        let key = self.head()?;
         let of_key = &self.keys[key];
         fits(&of_key.name, &self.items[of_key.first?].value).then(|| self.pop()).flatten()
     }
@@ -246,6 +259,11 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
             }
             self.enter(key);
         }
+    }
+
+    /// The key of the next item.
+    fn head(&self) -> Option<usize> {
+        self.seen.or_else(|| self.turns.first().map(|turn| turn.2))
     }
 
     /// The key of the next item, of the keys for which `may` is true.
@@ -320,7 +338,7 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
             self.forget(place);
         }
         if self.turns.is_empty() && self.resting.len() > RESTING_MAX {
-            for (_, place) in std::mem::take(&mut self.resting) {
+            for (_, place) in self.resting.take_all() {
                 self.forget(place);
             }
         }
@@ -335,7 +353,7 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
     /// Moves the clock on by a service of cost `cost`, which all keys share by weight: a key without items only until its last item ends.
     fn pass(&mut self, cost: u64) {
         let mut work = work_of(cost);
-        while let Some(&(end, _)) = self.resting.first() {
+        while let Some((end, _)) = self.resting.first() {
             let needed = end.saturating_sub(self.now).saturating_mul(self.weights);
             if needed > work {
                 break;
@@ -345,7 +363,7 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
         }
         self.advance(self.now.saturating_add(work / self.weights.max(1)));
         // Where the first items of all keys start later than now, no key was owed the time between.
-        if let Some(&(start, _)) = self.starts.first() {
+        if let Some((start, _)) = self.starts.first() {
             self.advance(start);
         }
     }
@@ -353,7 +371,7 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
     /// Sets the clock to `now`, if later.
     fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
-        while let Some(&(end, place)) = self.resting.first().filter(|(end, _)| *end <= self.now) {
+        while let Some((end, place)) = self.resting.first().filter(|(end, _)| *end <= self.now) {
             self.resting.remove(&(end, place));
             self.forget(place);
         }

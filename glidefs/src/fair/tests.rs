@@ -127,7 +127,7 @@ proptest! {
             prop_assert_eq!(fair.keys.len(), fair.places.len());
             prop_assert_eq!(fair.turns.len(), fair.starts.len());
             prop_assert_eq!(fair.weights, fair.keys.iter().map(|(_, key)| u128::from(key.weight)).sum::<u128>());
-            prop_assert!(fair.resting.iter().all(|(end, _)| *end > fair.now));
+            prop_assert!(fair.resting.iter().all(|(end, _)| end > fair.now));
         }
         let rest: Vec<u32> = std::iter::from_fn(|| fair.pop()).collect();
         prop_assert_eq!(rest, std::iter::from_fn(|| model.pop(|_| true)).map(|(_, number)| number).collect::<Vec<_>>());
@@ -153,7 +153,7 @@ proptest! {
             }
             busy.fair.pop();
         }
-        let end = busy.fair.resting.first().map_or(0, |(end, _)| *end - busy.fair.now);
+        let end = busy.fair.resting.first().map_or(0, |(end, _)| end - busy.fair.now);
         let ahead = u64::try_from((end * busy.fair.weights).div_ceil(TIME_SCALE)).unwrap();
         if is_seen {
             busy.fair.peek();
