@@ -131,7 +131,7 @@ impl Host {
         Self { path: DataPath::over(cache), remote, volumes, stop, runtime }
     }
 
-    /// Writes everything back.
+    /// Writes everything back, and waits for the end.
     fn write_back(&mut self) {
         self.path.flush();
         self.path.settle();

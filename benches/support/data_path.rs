@@ -51,6 +51,10 @@ impl Token for PathRequest {
         self.buffer.as_deref_mut().unwrap_or_default()
     }
 
+    fn is_lendable(&self) -> bool {
+        self.buffer.is_some()
+    }
+
     fn lend(&mut self, bytes: usize) -> Option<Slot> {
         let mut slot = self.buffer.take()?;
         slot.shorten(bytes);

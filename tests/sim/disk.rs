@@ -82,7 +82,7 @@ impl Disk for FakeDisk {
 
     fn open_segment(&self, number: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>> {
         let inode = machine(&self.shared).open(self.generation, number, bytes)?;
-        Ok(Arc::new(FakeFile { disk: self.clone(), inode }))
+        Ok(Arc::new(FakeFile { disk: self.clone(), inode, is_stable: false }))
     }
 
     fn remove_segment(&self, number: u32) -> io::Result<()> {
@@ -131,6 +131,8 @@ impl CheckpointFile for FakeCheckpoint {
 struct FakeFile {
     disk: FakeDisk,
     inode: Inode,
+    /// Whether appends are durable as soon as they have ended.
+    is_stable: bool,
 }
 
 impl SegmentFile for FakeFile {
@@ -138,6 +140,19 @@ impl SegmentFile for FakeFile {
         let parts: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
         let bytes = parts.concat();
         machine(&self.disk.shared).write(self.disk.generation, self.inode, offset, &bytes)
+    }
+
+    fn append_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        if !self.is_stable {
+            return self.write_at(parts, offset);
+        }
+        let parts: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
+        let bytes = parts.concat();
+        machine(&self.disk.shared).write_through(self.disk.generation, self.inode, offset, &bytes)
+    }
+
+    fn stable(&self) -> io::Result<Option<Arc<dyn SegmentFile>>> {
+        Ok(Some(Arc::new(Self { disk: self.disk.clone(), inode: self.inode, is_stable: true })))
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {

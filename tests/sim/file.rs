@@ -123,6 +123,15 @@ impl File {
         }
     }
 
+    /// Makes the last content of `len` bytes at `offset` durable.
+    pub fn sync_part(&mut self, offset: usize, len: usize) {
+        for frame in offset / FRAME..(offset + len).div_ceil(FRAME) {
+            if let Some(last) = self.dirty.remove(&frame).and_then(|mut versions| versions.pop()) {
+                self.durable[frame * FRAME..(frame + 1) * FRAME].copy_from_slice(&last.bytes);
+            }
+        }
+    }
+
     /// As [`Self::sync`] on a medium which fails: some frames become durable, all others are no longer dirty, so no
     /// later sync will write the others. Readers still see those frames, or, of `gone` in 1000, the content of the
     /// medium. Returns the contents hidden from readers.

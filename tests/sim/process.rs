@@ -62,6 +62,10 @@ impl Process {
             if appends > 0 {
                 rig.defer_appends(appends);
             }
+            // A worker with a small arena does without.
+            if appends != 1 {
+                rig.write_through(2);
+            }
             rig.shard.write_in_pieces(index.is_multiple_of(2));
             Lane {
                 rig,

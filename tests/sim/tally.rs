@@ -15,6 +15,8 @@ pub enum Event {
     AppendCutByKill,
     /// Power was lost in the middle of an append.
     AppendCutByPower,
+    /// A write was durable as soon as it had ended.
+    AppendStable,
     /// A crash in the middle of a sync.
     CrashInSync,
     /// A crash while a segment file was made.
@@ -152,13 +154,14 @@ pub enum Event {
 
 impl Event {
     /// All events, in the order of declaration.
-    pub const ALL: [Self; 73] = {
+    pub const ALL: [Self; 74] = {
         use Event as E;
         [
             E::Kill,
             E::PowerCut,
             E::AppendCutByKill,
             E::AppendCutByPower,
+            E::AppendStable,
             E::CrashInSync,
             E::CrashInCreate,
             E::CrashInSuperblock,

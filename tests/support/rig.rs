@@ -62,7 +62,7 @@ pub fn carry_out<P: AsMut<[u8]>>(want: Want<P>) -> Outcome<P> {
     match want {
         Want::Append { op, file, offset, mut parts } => {
             let pieces: Vec<_> = parts.iter_mut().map(|part| IoSlice::new(part.as_mut())).collect();
-            let result = file.write_at(&pieces, offset);
+            let result = file.append_at(&pieces, offset);
             Outcome::Append { op, result, parts }
         }
         Want::Sync { op, file } => Outcome::Sync { op, result: file.sync() },
@@ -202,6 +202,13 @@ impl<T: Token<Part = Vec<u8>>> Rig<T> {
         let headers = (0..HEADERS_PER_APPEND * appends).map(|_| vec![0; FRAME]);
         self.shard.defer_appends(headers.collect());
     }
+
+    /// From now on writes whose FLUSH is expected may be written through, with at most `appends` under way. Call before the first write.
+    pub fn write_through(&mut self, appends: usize) {
+        // Few records need both of their headers.
+        let headers = (0..=appends).map(|_| vec![0; FRAME]);
+        self.shard.write_through(headers.collect());
+    }
 }
 
 /// Random numbers.
@@ -263,6 +270,10 @@ impl<N> Token for MemoryToken<N> {
 
     fn buffer(&mut self) -> &mut [u8] {
         &mut self.buffer
+    }
+
+    fn is_lendable(&self) -> bool {
+        true
     }
 
     fn lend(&mut self, bytes: usize) -> Option<Vec<u8>> {

@@ -59,6 +59,11 @@ impl Driver {
         driver
     }
 
+    /// Lets writes whose FLUSH is expected go through.
+    pub fn write_through(&mut self) {
+        self.rig.write_through(APPENDS_MAX);
+    }
+
     /// Makes requests under way fail when the host goes down.
     pub fn ends_when(&mut self, is_down: impl Fn() -> bool + Send + 'static) {
         self.is_down = Some(Box::new(is_down));

@@ -87,6 +87,10 @@ pub struct Faults {
     /// Time that a look at the clock takes.
     pub tick: Mutex<Duration>,
     after_sleeps: Mutex<Option<AfterSleeps>>,
+    /// The disk has appends that are stable at once.
+    pub stable_appends: AtomicBool,
+    /// The disk takes the files of such appends, and none of the appends.
+    pub refuses_stable: AtomicBool,
     /// Free bytes of the file system, unless the file system is to be asked.
     pub free_bytes: Mutex<Option<u64>>,
 }
@@ -143,6 +147,7 @@ struct File {
     inner: Arc<dyn SegmentFile>,
     number: u32,
     faults: Arc<Faults>,
+    is_stable: bool,
 }
 
 fn eio() -> io::Error {
@@ -348,6 +353,23 @@ impl SegmentFile for File {
         None
     }
 
+    fn append_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        if self.is_stable && self.faults.refuses_stable.load(Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        self.write_at(parts, offset)?;
+        if self.is_stable { self.inner.sync() } else { Ok(()) }
+    }
+
+    fn stable(&self) -> io::Result<Option<Arc<dyn SegmentFile>>> {
+        let Self { inner, number, faults, .. } = self;
+        let is_possible = faults.stable_appends.load(Ordering::SeqCst);
+        Ok(is_possible.then(|| {
+            let (inner, faults) = (Arc::clone(inner), Arc::clone(faults));
+            Arc::new(Self { inner, number: *number, faults, is_stable: true }) as Arc<dyn SegmentFile>
+        }))
+    }
+
     fn map(&self, bytes: u64) -> io::Result<Option<Mapping>> {
         self.inner.map(bytes)
     }
@@ -383,7 +405,7 @@ impl Disk for Faulty {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
         let inner = self.inner.open_segment(number, bytes)?;
-        Ok(Arc::new(File { inner, number, faults: Arc::clone(&self.faults) }))
+        Ok(Arc::new(File { inner, number, faults: Arc::clone(&self.faults), is_stable: false }))
     }
 
     fn remove_segment(&self, number: u32) -> io::Result<()> {

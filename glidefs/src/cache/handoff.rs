@@ -16,6 +16,15 @@ use crate::units::ExportId;
 /// Called, from any thread, to make a worker take a turn.
 pub type Hook = Arc<dyn Fn() + Send + Sync>;
 
+/// The way of a shard's records to the disk: each way has a lane with segments of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// As the engine says: mostly through the page cache. Any write may go this way.
+    Common,
+    /// Past the page cache, and stable when written.
+    Through,
+}
+
 /// One shard's port to the keeper.
 #[derive(Default)]
 pub(super) struct Port {
@@ -30,16 +39,35 @@ pub(super) struct Port {
 
 #[derive(Default)]
 struct PortInner {
+    common: Supply,
+    through: Supply,
+}
+
+/// The segments of one lane.
+#[derive(Default)]
+struct Supply {
     ready: VecDeque<SegmentWriter>,
     /// Segments the shard has, the ready one included.
     owned: u32,
     waiting: bool,
 }
 
+impl PortInner {
+    fn supply(&mut self, way: Way) -> &mut Supply {
+        match way {
+            Way::Common => &mut self.common,
+            Way::Through => &mut self.through,
+        }
+    }
+}
+
 /// Segments a shard has at most while free ones are few: the one it fills and the next.
 pub(super) const OWNED_MIN: u32 = 2;
 /// Segments a shard has at most: enough to take a burst of writes while the keeper waits for the disk.
 pub(super) const OWNED_MAX: u32 = 4;
+/// Segments of writes whose FLUSH is expected that a shard has at most, only while free ones are not scarce: the one it fills, and one that
+/// is being sealed.
+pub(super) const OWNED_THROUGH: u32 = 2;
 
 impl fmt::Debug for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,12 +78,13 @@ impl fmt::Debug for Port {
 impl Port {
     /// The shard takes the segment ready for the shard. Without one, the shard is woken for the next one. Tells `keeper` when there
     /// is one less, or that there is none: once, however often a shard asks that has nothing else to do.
-    pub fn take(&self, keeper: &Signal) -> Option<SegmentWriter> {
+    pub fn take(&self, way: Way, keeper: &Signal) -> Option<SegmentWriter> {
         let (ready, knows) = {
             let mut inner = self.inner.lock_whole();
-            let ready = inner.ready.pop_front();
+            let supply = inner.supply(way);
+            let ready = supply.ready.pop_front();
             let waiting = ready.is_none();
-            (ready, std::mem::replace(&mut inner.waiting, waiting) && waiting)
+            (ready, std::mem::replace(&mut supply.waiting, waiting) && waiting)
         };
         if !knows {
             keeper.raise();
@@ -63,29 +92,40 @@ impl Port {
         ready
     }
 
+    /// The keeper takes a segment back which the shard has not taken: one for writes whose FLUSH is expected.
+    pub fn take_back_through(&self) -> Option<SegmentWriter> {
+        let mut inner = self.inner.lock_whole();
+        let Supply { ready, owned, .. } = &mut inner.through;
+        let segment = ready.pop_front()?;
+        *owned = owned.saturating_sub(1);
+        Some(segment)
+    }
+
     /// Segments of the shard, ready ones included.
-    pub fn owned(&self) -> u32 {
-        self.inner.lock_whole().owned
+    pub fn owned(&self, way: Way) -> u32 {
+        self.inner.lock_whole().supply(way).owned
     }
 
     /// Whether the shard asked for a segment and there was none.
-    pub fn is_waiting(&self) -> bool {
-        self.inner.lock_whole().waiting
+    pub fn is_waiting(&self, way: Way) -> bool {
+        self.inner.lock_whole().supply(way).waiting
     }
 
     /// The shard let go of a segment.
-    pub fn gave_back(&self) {
+    pub fn gave_back(&self, way: Way) {
         let mut inner = self.inner.lock_whole();
-        inner.owned = inner.owned.saturating_sub(1);
+        let supply = inner.supply(way);
+        supply.owned = supply.owned.saturating_sub(1);
     }
 
     /// The keeper gives the shard a segment.
-    pub fn offer(&self, segment: SegmentWriter) {
+    pub fn offer(&self, way: Way, segment: SegmentWriter) {
         let waiting = {
             let mut inner = self.inner.lock_whole();
-            inner.ready.push_back(segment);
-            inner.owned += 1;
-            std::mem::take(&mut inner.waiting)
+            let supply = inner.supply(way);
+            supply.ready.push_back(segment);
+            supply.owned += 1;
+            std::mem::take(&mut supply.waiting)
         };
         if waiting {
             self.wake();

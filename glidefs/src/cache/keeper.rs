@@ -32,8 +32,9 @@ use self::prepare::Preparer;
 use self::relief::Relief;
 use self::sealing::{Sealing, seal_one, write_footer_again};
 use self::syncing::sync;
-use super::handoff::{OWNED_MAX, OWNED_MIN};
+use super::handoff::{OWNED_MAX, OWNED_MIN, OWNED_THROUGH, Way};
 use crate::cache::log::disk::SegmentFile;
+use crate::cache::log::format::THROUGH;
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::{Event, State};
 use crate::cache::log::pressure::RESERVE;
@@ -79,6 +80,8 @@ pub struct Keeper {
     /// The index of the shard which is next to get a segment: the one behind the shard asked last.
     turn: usize,
     stuck: bool,
+    /// Free segments are scarce, as far as the shards were told.
+    scarce: bool,
 }
 
 impl Keeper {
@@ -100,6 +103,7 @@ impl Keeper {
             mapped: Mapped::default(),
             turn: 0,
             stuck: false,
+            scarce: false,
         }
     }
 
@@ -182,10 +186,11 @@ impl Keeper {
                 let (shard, port) = (self.turn, &ports[self.turn]);
                 self.turn = (shard + 1) % ports.len();
                 passed += 1;
-                if port.owned() < owned
-                    && let Some(segment) = self.preparer.prepare(&self.shared, number_of(shard), spare)
+                if port.owned(Way::Common) < owned
+                    && let Some(segment) =
+                        self.preparer.prepare(&self.shared, number_of(shard), spare, Way::Common)
                 {
-                    port.offer(segment);
+                    port.offer(Way::Common, segment);
                     (progress, passed) = (true, 0);
                     if std::mem::take(&mut self.preparer.filled) {
                         // Filling a file takes long, and no shard waits: other work comes first.
@@ -194,7 +199,45 @@ impl Keeper {
                 }
             }
         }
+        progress | self.prepare_through()
+    }
+
+    /// Gives segments for writes whose FLUSH is expected to the shards that ask, while so many are free that they are not scarce
+    /// when all shards have one.
+    fn prepare_through(&mut self) -> bool {
+        let mut progress = false;
+        if self.scarce || self.preparer.failing {
+            return false;
+        }
+        let spare = self.shared.watermarks.scarce_below().saturating_add(number_of(self.shared.ports.len()));
+        for (shard, port) in self.shared.ports.iter().enumerate() {
+            if port.is_waiting(Way::Through)
+                && port.owned(Way::Through) < OWNED_THROUGH
+                && let Some(segment) =
+                    self.preparer.prepare(&self.shared, number_of(shard) | THROUGH, spare, Way::Through)
+            {
+                port.offer(Way::Through, segment);
+                progress = true;
+                if std::mem::take(&mut self.preparer.filled) {
+                    return true;
+                }
+            }
+        }
         progress
+    }
+
+    /// Has the shards do without segments that they can do without, while free ones are scarce.
+    fn publish_scarcity(&mut self, is_scarce: bool) {
+        self.shared.pressure.set_scarce(is_scarce);
+        for port in self.shared.ports.iter().filter(|_| is_scarce) {
+            while let Some(segment) = port.take_back_through() {
+                self.shared.close(segment);
+            }
+            if !self.scarce && port.owned(Way::Through) > 0 {
+                port.wake();
+            }
+        }
+        self.scarce = is_scarce;
     }
 
     fn seal(&mut self) -> bool {
@@ -287,14 +330,16 @@ impl Keeper {
     fn publish_pressure(&mut self, progress: bool) -> bool {
         let shared = &self.shared;
         let free = self.usable();
-        let idle = !progress && self.barrier.is_none() && self.closed.is_empty();
+        let is_scarce = free < shared.watermarks.scarce_below();
+        let gives_back = is_scarce && shared.ports.iter().any(|port| port.owned(Way::Through) > 0);
+        let idle = !progress && self.barrier.is_none() && self.closed.is_empty() && !gives_back;
         let stuck = idle && (free <= RESERVE || self.preparer.failing);
         let is_clean = |info: &SegmentInfo| {
             info.state() == State::Sealed && info.dirty_extents() == 0 && !info.is_poisoned()
         };
-        let can_be_had = shared.table.iter().filter(|(_, info)| self.is_usable(info) || is_clean(info));
-        let wants_writeback =
-            shared.has_store() && can_be_had.count() < shared.watermarks.writeback_below as usize;
+        let can_be_had =
+            || shared.table.iter().filter(|(_, info)| self.is_usable(info) || is_clean(info)).count();
+        let wants_writeback = shared.has_store() && can_be_had() < shared.watermarks.writeback_below as usize;
         shared.pressure.set(shared.watermarks.pause_per_frame(free), stuck, wants_writeback);
         let news = stuck && !self.stuck;
         self.stuck = stuck;
@@ -311,6 +356,7 @@ impl Keeper {
                 port.wake();
             }
         }
+        self.publish_scarcity(is_scarce);
         news
     }
 }

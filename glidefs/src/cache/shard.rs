@@ -8,6 +8,7 @@
 //! admit ─▶ write/zero ─▶ open batch ──turn──▶ one append ─▶ index ─▶ completed
 //!                                             │      ▲    │ FUA
 //!                         deferred: Want::Append ─▶ append_done
+//! write, FLUSH expected ─▶ batch of its own ─▶ Want::Append ─▶ append_done: stable
 //! flush ──────────────────────────▶ unsynced? ─▶ Want::Sync ─▶ sync_done ─▶ completed
 //! read ─▶ index ─▶ page cache, or Want::Read ─▶ read_done ─▶ checksums ─▶ completed
 //! ```
@@ -23,6 +24,8 @@ mod sums;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod through;
+mod write;
 mod zero;
 
 use std::io;
@@ -35,6 +38,7 @@ use self::state::Log;
 use self::sync::Syncs;
 use super::stats::ShardStats;
 use super::volume::Volume;
+use crate::cache::log::batch::HEADERS_MAX;
 use crate::cache::shared::Shared;
 use crate::cache::volume::error::IoError;
 use crate::observe::repeat::Repeat;
@@ -54,6 +58,8 @@ pub struct Shard<T: Token> {
     reads: Reads<T>,
     done: Done<T>,
     wanted: Vec<Want<T::Part>>,
+    /// Number of the next [`Want::Append`].
+    next_append: u32,
     /// Limits the log lines about failed appends, and those about failed syncs.
     bad_appends: Repeat,
     bad_syncs: Repeat,
@@ -75,6 +81,7 @@ impl<T: Token> Shard<T> {
             reads: Reads::new(pages_bytes),
             done: Vec::new(),
             wanted: Vec::new(),
+            next_append: 0,
             bad_appends: Repeat::default(),
             bad_syncs: Repeat::default(),
             #[cfg(debug_assertions)]
@@ -85,7 +92,15 @@ impl<T: Token> Shard<T> {
     /// From now on appends are not done at once but handed out as [`Want::Append`]. A record under way needs two of `headers`:
     /// memory of 4 KiB each for the headers of the record. Call this before the first write.
     pub fn defer_appends(&mut self, headers: Vec<T::Part>) {
-        self.log.flights.defer(headers);
+        self.log.common.flights.defer(headers);
+    }
+
+    /// From now on writes whose FLUSH is expected may be handed out as a [`Want::Append`] to a file that makes them stable at once. One
+    /// record less than there are `headers`, memory of 4 KiB each, is under way at most. Call this before the first write.
+    pub fn write_through(&mut self, headers: Vec<T::Part>) {
+        if headers.len() >= HEADERS_MAX {
+            self.log.through.flights.defer(headers);
+        }
     }
 
     /// Takes a FLUSH. The token comes back when every write to this volume acknowledged before, by any shard, survives a power
@@ -98,6 +113,8 @@ impl<T: Token> Shard<T> {
     /// Ends a turn of the worker's loop: appends the open batch and begins the syncs that are due. Call this also when the
     /// progress hook has woken the worker and no request has arrived.
     pub fn turn(&mut self) {
+        // First: what cannot be written through goes the common way in this turn.
+        self.through_turn();
         self.append_turn();
         sync::turn(self);
         self.read_turn();
@@ -106,12 +123,12 @@ impl<T: Token> Shard<T> {
     /// Whether the shard begins to write a large record in pieces: a turn writes one piece, and the next turns the rest. Only where the
     /// shard itself writes the records.
     pub fn write_in_pieces(&mut self, in_pieces: bool) {
-        self.log.flights.in_pieces = in_pieces;
+        self.log.common.flights.in_pieces = in_pieces;
     }
 
     /// Whether a record is written in pieces, and the next turn goes on with the record.
     pub fn has_rest(&self) -> bool {
-        self.log.flights.has_rest()
+        self.log.common.flights.has_rest()
     }
 
     /// The finished requests, each exactly once.

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::cache::catalog::CacheCatalog;
-use crate::cache::handoff::{OWNED_MAX, OWNED_MIN, Port, Signal};
+use crate::cache::handoff::{OWNED_MAX, OWNED_MIN, OWNED_THROUGH, Port, Signal, Way};
 use crate::cache::log::disk::{Clock, Disk, Lock};
 use crate::cache::log::life::Event;
 use crate::cache::log::pressure::{Pressure, Watermarks};
@@ -122,7 +122,7 @@ impl Shared {
         let Parts { disk, superblock, clock, table, volumes, next_segment_id, lock, catalog, .. } = parts;
         // Room for all segments of all shards, so letting go of a segment allocates nothing.
         let mut closed = parts.given_up;
-        closed.reserve(options.shards.saturating_mul(OWNED_MAX as usize));
+        closed.reserve(options.shards.saturating_mul((OWNED_MAX + OWNED_THROUGH) as usize));
         // Checked when opening: there are far more segments than shards.
         let shards = u32::try_from(options.shards).unwrap_or(u32::MAX);
         let watermarks = Watermarks::new(table.limit(), shards);
@@ -245,7 +245,7 @@ impl Shared {
 
     /// Whether a shard waits for a segment or for checksums, or a segment waits to be sealed.
     pub fn is_keeper_needed(&self) -> bool {
-        self.ports.iter().any(|port| port.is_waiting())
+        self.ports.iter().any(|port| port.is_waiting(Way::Common))
             || self.sums.is_asked()
             || !self.closed.lock_whole().is_empty()
     }

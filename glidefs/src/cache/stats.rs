@@ -19,6 +19,8 @@ pub struct ShardStats {
     pub sync_errors: Counter,
     /// FLUSH requests and FUA writes waiting for a sync.
     pub sync_waiters: Counter,
+    /// Records that were stable as soon as they were written.
+    pub stable_appends: Counter,
     /// FLUSH requests with nothing to sync.
     pub empty_flushes: Counter,
     /// READs.

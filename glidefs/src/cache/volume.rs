@@ -19,6 +19,7 @@ pub mod durability;
 pub mod error;
 pub mod extent;
 pub mod fetch;
+pub mod flush_habit;
 mod gate;
 pub(in crate::cache) mod hold;
 pub mod index;
@@ -43,6 +44,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use self::budget::Usage;
+use self::flush_habit::FlushHabit;
 use self::gate::Gate;
 use self::sample::Sample;
 use crate::cache::log::table::{Place, SegmentTable};
@@ -66,6 +68,7 @@ pub struct Volume {
     gate: Arc<Gate>,
     weight: AtomicU16,
     usage: Usage,
+    flush_habit: FlushHabit,
     /// Holds back log lines about data unreadable here.
     bad_reads: Repeat,
     /// Holds back log lines about failing writeback.
@@ -162,6 +165,7 @@ impl Volume {
             gate: Arc::default(),
             weight: AtomicU16::new(WEIGHT_DEFAULT),
             usage: Usage::default(),
+            flush_habit: FlushHabit::default(),
             bad_reads: Repeat::default(),
             bad_writebacks: Repeat::default(),
             silence: Repeat::default(),
@@ -199,6 +203,11 @@ impl Volume {
         if let Some(link) = self.store_link() {
             link.remote().set_weight(self.weight());
         }
+    }
+
+    /// What the export does with its writes.
+    pub fn flush_habit(&self) -> &FlushHabit {
+        &self.flush_habit
     }
 
     pub(super) fn bad_reads(&self) -> &Repeat {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::mem;
 
-/// A sorted set.
+/// A sorted set that mostly has one element.
 #[derive(Debug)]
 pub(super) struct Order<T> {
     /// Any one element of the set, not necessarily the first; `None` only if the tree has none either, or since an element was removed.
@@ -50,7 +50,7 @@ impl<T: Copy + Ord> Order<T> {
         }
     }
 
-    /// The elements, in order.
+    /// The elements, the least one first.
     pub fn iter(&self) -> impl Iterator<Item = T> {
         let mut tree = self.tree.iter().copied().peekable();
         let mut beside = self.beside;

@@ -88,6 +88,10 @@ impl Token for InFlight {
         self.buffer.bytes()
     }
 
+    fn is_lendable(&self) -> bool {
+        matches!(self.buffer, RequestBuffer::Slot(_))
+    }
+
     fn lend(&mut self, bytes: usize) -> Option<Slot> {
         match std::mem::replace(&mut self.buffer, RequestBuffer::None) {
             RequestBuffer::Slot(mut slot) => {

@@ -117,6 +117,26 @@ impl Machine {
         }
     }
 
+    /// As [`Self::write`] past the page cache: what was written is durable.
+    pub fn write_through(
+        &mut self,
+        generation: u64,
+        inode: Inode,
+        offset: u64,
+        bytes: &[u8],
+    ) -> io::Result<()> {
+        self.write(generation, inode, offset, bytes)?;
+        // A frame of zeroes is a trial.
+        if bytes.iter().any(|byte| *byte != 0) {
+            self.tally.hit(Event::AppendStable);
+        }
+        if !self.syncs_lie {
+            let offset = self.check_place(inode, offset, bytes.len());
+            self.file(inode).sync_part(offset, bytes.len());
+        }
+        Ok(())
+    }
+
     /// Nothing, all, or any number of sectors.
     fn part_of(&mut self, len: usize) -> usize {
         match self.rng.index(6) {

@@ -109,7 +109,9 @@ impl Mapped {
 
     /// Locks the frames appended to segment `one`, at most `most`, if they were read often enough. Returns how many frames were locked.
     fn lock_if_worth(&mut self, shared: &Shared, one: Use, most: u32) -> u32 {
-        let Some(info) = one.info(shared).filter(|_| one.segment_id != 0) else { return 0 };
+        let Some(info) = one.info(shared).filter(|info| one.segment_id != 0 && !info.loses_pages()) else {
+            return 0;
+        };
         let (end, before) = (info.appended(), one.locked(shared));
         let more = end.saturating_sub(before);
         let is_worth = more > 0 && more <= most && info.missed_frames() >= more;

@@ -6,6 +6,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use super::syncing::report;
+use crate::cache::handoff::Way;
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::format::SegmentHeader;
 use crate::cache::log::life::{Event, State};
@@ -14,6 +15,7 @@ use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::sums::Crcs;
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
+use crate::units::FRAME_BYTES;
 
 /// Bytes of a new segment that are written and synced at once.
 const FILL_BYTES: usize = 1 << 20;
@@ -29,13 +31,16 @@ pub(super) struct Preparer {
     pub failing: bool,
     /// The file of the last segment was new, and was filled with zeroes.
     pub filled: bool,
+    /// The disk has no writes that are stable at once.
+    without_stable: bool,
 }
 
 impl Preparer {
-    /// A segment for shard `shard`; `None` when the disk failed or no more than `spare` segments are free.
-    pub fn prepare(&mut self, shared: &Shared, shard: u32, spare: u32) -> Option<SegmentWriter> {
+    /// A segment for shard `shard`, with a file that is written to in this way; `None` when the disk failed or no more than `spare` segments are free.
+    pub fn prepare(&mut self, shared: &Shared, shard: u32, spare: u32, way: Way) -> Option<SegmentWriter> {
         let table = &shared.table;
-        if table.count(State::Free) <= spare {
+        let is_impossible = way == Way::Through && self.without_stable;
+        if is_impossible || table.count(State::Free) <= spare {
             return None;
         }
         let limit = table.limit();
@@ -46,8 +51,9 @@ impl Preparer {
         let hold = having_files.chain(in_turn()).find_map(|number| SyncHold::begin(shared, number))?;
         let number = hold.number();
         self.next = (number + 1) % limit;
-        let prepared = self.prepare_held(&hold, shared, shard);
+        let prepared = self.prepare_held(&hold, shared, shard, way);
         drop(hold);
+        let prepared = prepared.transpose()?;
         if let Err(error) = &prepared
             && !self.failing
         {
@@ -57,13 +63,14 @@ impl Preparer {
         prepared.ok()
     }
 
-    /// Writes a fresh header into a free segment.
+    /// Writes a fresh header into a free segment. `None` where the disk has no such way.
     fn prepare_held(
         &mut self,
         hold: &SyncHold<&Shared>,
         shared: &Shared,
         shard: u32,
-    ) -> std::io::Result<SegmentWriter> {
+        way: Way,
+    ) -> std::io::Result<Option<SegmentWriter>> {
         let (table, info, number) = (&shared.table, hold.info(), hold.number());
         let file = match info.file() {
             Some(file) => Arc::clone(file),
@@ -73,18 +80,65 @@ impl Preparer {
                 Arc::clone(info.set_file(file))
             }
         };
+        let writer = match way {
+            Way::Common => Arc::clone(&file),
+            Way::Through => match self.stable(&*file) {
+                Some(file) => file,
+                None => return Ok(None),
+            },
+        };
         let header = SegmentHeader {
             cache_id: table.cache_id(),
             segment_id: shared.new_segment_id(),
             shard,
             segment_bytes: table.segment_bytes(),
         };
-        file.forget_pages();
+        writer.forget_pages();
         seal::write_header(&*file, &header, table.segment_frames(), &info.front_unsure)?;
+        if way == Way::Through {
+            // With a page in memory, the kernel ends each append on another thread, which drops the page.
+            writer.forget_pages();
+            if !self.can_append(&*writer) {
+                return Ok(None);
+            }
+            info.set_through();
+        }
         info.keep_crcs(Crcs::new(table.segment_frames()));
         info.begin_use(header.segment_id, 1);
         info.on(Event::Prepare);
-        Ok(SegmentWriter::new(number, header.key(), file, table.segment_frames()))
+        Ok(Some(SegmentWriter::new(number, header.key(), writer, table.segment_frames())))
+    }
+
+    /// The file for writes that are stable at once, if the disk has such writes.
+    fn stable(&mut self, file: &dyn SegmentFile) -> Option<Arc<dyn SegmentFile>> {
+        match file.stable() {
+            Ok(Some(stable)) => return Some(stable),
+            Ok(None) => {
+                tracing::debug!("no writes past the page cache on the cache disk: each FLUSH is a sync");
+            }
+            Err(error) => tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "a segment file cannot be opened for writes past the page cache: each FLUSH is a sync until the next start"
+            ),
+        }
+        self.without_stable = true;
+        None
+    }
+
+    /// Tries a stable append of a frame, behind a fresh header: some disks can be opened for such writes, and refuse each. After any other
+    /// failure the next segment is tried.
+    fn can_append(&mut self, file: &dyn SegmentFile) -> bool {
+        let tried = file.append_at(&[IoSlice::new(&[0; FRAME_BYTES])], FRAME_BYTES as u64);
+        if let Err(error) = &tried
+            && matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
+        {
+            self.without_stable = true;
+            tracing::warn!(
+                error = error as &dyn std::error::Error,
+                "the cache disk refuses writes past the page cache: each FLUSH is a sync until the next start"
+            );
+        }
+        tried.is_ok()
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{CheckpointPace, Keeper, RESERVE};
 use crate::cache::driver::Driver;
+use crate::cache::handoff::Way;
 use crate::cache::{
     Budgets, Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, Triggers,
 };
@@ -141,9 +142,9 @@ fn who_wants_to_sync_a_file_that_the_keeper_holds_is_woken_although_the_keeper_d
     assert!(keeper.prepare(), "the shard has its first segment");
     assert_eq!(woken.load(Ordering::SeqCst), 1, "a segment was prepared");
 
-    let segment = port.take(&shared.signal).unwrap();
+    let segment = port.take(Way::Common, &shared.signal).unwrap();
     let number = segment.number;
-    port.gave_back();
+    port.gave_back(Way::Common);
     shared.close(segment);
     port.block_on_sync();
     assert!(super::release(&shared, number));
@@ -158,14 +159,14 @@ fn shards_get_the_last_free_segments_in_turns() {
     let shared = Arc::clone(&keeper.shared);
     while keeper.prepare() {}
     let mut spare = Vec::new();
-    while let Some(segment) = keeper.preparer.prepare(&shared, 0, RESERVE) {
+    while let Some(segment) = keeper.preparer.prepare(&shared, 0, RESERVE, Way::Common) {
         spare.push(segment);
     }
     let mut given = [0; 2];
     for round in 1..=6 {
         for port in &shared.ports {
-            while port.take(&shared.signal).is_some() {
-                port.gave_back();
+            while port.take(Way::Common, &shared.signal).is_some() {
+                port.gave_back(Way::Common);
             }
         }
         let segment = spare.pop().unwrap();
@@ -174,9 +175,9 @@ fn shards_get_the_last_free_segments_in_turns() {
         assert!(super::release(&shared, number));
         assert!(keeper.prepare(), "one segment more than the reserve is free");
         for (port, given) in shared.ports.iter().zip(&mut given) {
-            while let Some(segment) = port.take(&shared.signal) {
+            while let Some(segment) = port.take(Way::Common, &shared.signal) {
                 spare.push(segment);
-                port.gave_back();
+                port.gave_back(Way::Common);
                 *given += 1;
             }
         }
@@ -189,7 +190,7 @@ fn shards_get_the_last_free_segments_in_turns() {
 fn stuck_with_a_checkpoint(directory: &tempfile::TempDir) -> Keeper {
     let mut keeper = open(directory).keeper();
     while keeper.step() {}
-    while keeper.preparer.prepare(&keeper.shared, 0, 0).is_some() {}
+    while keeper.preparer.prepare(&keeper.shared, 0, 0, Way::Common).is_some() {}
     keeper.step();
     assert!(keeper.shared.pressure.is_stuck());
     keeper.checkpointer.sealed = 100;

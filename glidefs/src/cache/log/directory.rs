@@ -205,7 +205,7 @@ impl Disk for Directory {
 #[derive(Debug)]
 struct RealSegment {
     file: File,
-    /// A second descriptor, which goes past the page cache; only where [`Directory::direct`] says so.
+    /// A second descriptor, which goes past the page cache; only where [`Directory::direct`] says so, and for stable appends.
     direct: Option<File>,
 }
 
@@ -319,6 +319,36 @@ impl SegmentFile for RealSegment {
 
     fn append_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.direct.as_ref().unwrap_or(&self.file).as_fd())
+    }
+
+    fn append_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let Some(direct) = &self.direct else { return self.write_at(parts, offset) };
+        let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
+        // The kernel takes aligned memory only.
+        let mut memory = vec![0; bytes + FRAME_BYTES];
+        let start = memory.as_ptr().align_offset(FRAME_BYTES);
+        let aligned = memory.get_mut(start..start.saturating_add(bytes));
+        let aligned = aligned.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let mut at = 0;
+        for part in parts {
+            aligned[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        direct.write_all_at(aligned, offset)
+    }
+
+    fn stable(&self) -> io::Result<Option<Arc<dyn SegmentFile>>> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let flags = libc::O_DIRECT | libc::O_DSYNC;
+        match OpenOptions::new().write(true).custom_flags(flags).open(path) {
+            Ok(direct) => {
+                let file = self.file.try_clone()?;
+                Ok(Some(Arc::new(Self { file, direct: Some(direct) })))
+            }
+            // The file system has no such writes.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn map(&self, bytes: u64) -> io::Result<Option<Mapping>> {

@@ -107,6 +107,17 @@ pub trait SegmentFile: Debug + Send + Sync {
         self.fd()
     }
 
+    /// Writes all of `parts` at `offset` as a deferred append is written, on the calling thread, or fails.
+    fn append_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write_at(parts, offset)
+    }
+
+    /// The same file, with appends ([`SegmentFile::append_fd`], [`SegmentFile::append_at`]) that survive a power cut as soon as they have
+    /// ended. `None` where the disk has no such writes.
+    fn stable(&self) -> io::Result<Option<Arc<dyn SegmentFile>>> {
+        Ok(None)
+    }
+
     /// The first `bytes` of the file in memory; `None` where the file cannot be mapped, or appends go past the page cache.
     fn map(&self, _bytes: u64) -> io::Result<Option<Mapping>> {
         Ok(None)

@@ -39,7 +39,7 @@ pub use footer::{FooterBuilder, FooterMark, FooterRecord, decode_footer, is_foot
 pub use record::{
     PushError, RECORD_ENTRIES_MAX, Record, RecordBuilder, decode_record, is_damaged_record, newer_version,
 };
-pub use segment::{CLEANER, SegmentHeader, Trailer, is_torn_end};
+pub use segment::{CLEANER, SegmentHeader, THROUGH, Trailer, is_torn_end};
 pub use sums::{PAGE_SUMS, check_sums, encode_sums, sum_in, sums_key, sums_pages};
 
 use crate::checksum;

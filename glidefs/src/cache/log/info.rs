@@ -50,6 +50,8 @@ pub(in crate::cache) struct SegmentInfo {
     missed_frames: AtomicU32,
     /// The file in memory, of a segment that is read often. Readers take no lock.
     mapping: ArcSwapOption<Mapping>,
+    /// The segment is appended to past the page cache.
+    through: AtomicBool,
     /// First frame of the sums on the disk; 0 without sums.
     sums_frame: AtomicU32,
     /// Length and CRC of the footer before the sums.
@@ -153,6 +155,16 @@ impl SegmentInfo {
         self.file.get_or_init(|| file)
     }
 
+    /// Notes that the segment is appended to past the page cache.
+    pub fn set_through(&self) {
+        self.through.store(true, Ordering::Release);
+    }
+
+    /// Whether appends, past the page cache, may still take pages of the file out of memory.
+    pub fn loses_pages(&self) -> bool {
+        self.through.load(Ordering::Acquire) && self.state() == State::Open
+    }
+
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) != 0
     }
@@ -200,6 +212,15 @@ impl SegmentInfo {
         }
     }
 
+    /// Notes that the frames from `begin` to `end` are stable without a sync. They count where all frames before are known to be
+    /// stable.
+    pub fn note_stable(&self, begin: u32, end: u32) {
+        // After a failed sync nothing counts any more before the segment is healed; a sync that ends meanwhile has less to report.
+        if !self.is_poisoned() && self.synced() >= begin {
+            self.synced.fetch_max(end, Ordering::AcqRel);
+        }
+    }
+
     /// Notes that the appended frames are stable, after a rewrite and a sync. The caller holds the file; nothing is appended any
     /// more.
     pub fn heal(&self) {
@@ -213,6 +234,7 @@ impl SegmentInfo {
         self.segment_id.store(0, Ordering::SeqCst);
         self.poisoned.store(false, Ordering::Release);
         self.sums_frame.store(0, Ordering::Release);
+        self.through.store(false, Ordering::Release);
         self.crcs.store(None);
         self.mapping.store(None);
         self.set_missed_frames(0);

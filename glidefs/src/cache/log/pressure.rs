@@ -37,6 +37,12 @@ impl Watermarks {
         }
     }
 
+    /// Fewer free segments than these are scarce: shards do without segments that they can do without. A full cache of 50 segments and more
+    /// has more, because cleaning starts before; a smaller one has not.
+    pub fn scarce_below(self) -> u32 {
+        self.delay_below.max(RESERVE + 1)
+    }
+
     /// Bytes of data that a log of `segments` segments has room for, whatever the order of the writes: without the segments which
     /// must be free for cleaning, without `owned` segments of shards, and without an eighth of each other segment, for which no
     /// segment is cleaned (`keeper/cleaner`). At least a quarter of all.
@@ -60,6 +66,7 @@ pub(in crate::cache) struct Pressure {
     pause_nanos_per_frame: AtomicU32,
     stuck: AtomicBool,
     writeback: AtomicBool,
+    scarce: AtomicBool,
 }
 
 impl Pressure {
@@ -70,6 +77,16 @@ impl Pressure {
         self.pause_nanos_per_frame.store(nanos, Ordering::Relaxed);
         self.stuck.store(stuck, Ordering::Relaxed);
         self.writeback.store(writeback, Ordering::Relaxed);
+    }
+
+    /// Sets whether so few segments are free that no shard has one more than it must.
+    pub fn set_scarce(&self, scarce: bool) {
+        self.scarce.store(scarce, Ordering::Relaxed);
+    }
+
+    /// Whether shards should do without segments that they can do without.
+    pub fn is_scarce(&self) -> bool {
+        self.scarce.load(Ordering::Relaxed)
     }
 
     /// Least time that an append of `frames` frames should take.
@@ -126,6 +143,10 @@ mod tests {
             for shards in 1..20 {
                 let watermarks = Watermarks::new(segments, shards);
                 assert!(watermarks.clean_below > RESERVE, "{segments} segments, {shards} shards");
+                assert!(
+                    segments < 50 || watermarks.scarce_below() < watermarks.clean_below,
+                    "{segments}, {shards}"
+                );
                 assert!(
                     watermarks.clean_below >= watermarks.delay_below.min(segments / 10),
                     "{segments} segments, {shards} shards"

@@ -5,6 +5,7 @@ mod anyones;
 mod checkpoint;
 mod dropped;
 mod hands;
+mod lanes;
 mod places;
 mod syncs;
 

@@ -1,4 +1,4 @@
-//! Writes: admission, the open batch, the append of the batch as one record, and the change to the next segment.
+//! Writes: admission, the open batch of the common lane, the append of the batch as one record, and the change to the next segment.
 //!
 //! Invariants: all admitted requests together have room in the active segment, or together in an empty segment; an append
 //! succeeds for every request in the record, and then all are indexed, or fails for every request, and then none is indexed.
@@ -7,10 +7,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::request::{Admission, Reservation, Token, WriteSums};
-use super::state::{Flight, Load, Pending, WRITE_FRAMES_MAX};
+use super::request::{Admission, Reservation, Token};
+use super::state::{Flight, Load, Log, Pending, WRITE_FRAMES_MAX};
 use super::zero::{self, ZERO_ENTRIES_MAX};
 use super::{Shard, flight, sync};
+use crate::cache::handoff::Way;
 use crate::cache::log::format::frame_crc;
 use crate::cache::log::segment::{Room, SegmentWriter};
 use crate::cache::options::OnFull;
@@ -32,33 +33,6 @@ impl<T: Token> Shard<T> {
     /// Gives back the room of a reservation that no write will use.
     pub fn cancel(&mut self, reservation: Reservation) {
         release(self, reservation.into_room());
-    }
-
-    /// Takes a WRITE of `range`, 1 byte to [`crate::units::REQUEST_BYTES_MAX`], from the token's buffer, and adds
-    /// the WRITE to the open batch. The bytes of the buffer after the range, up to the end of the range's last frame, are
-    /// overwritten with zeroes. With `fua` the token comes back when the data survives a power cut.
-    pub fn write(
-        &mut self,
-        volume: &Arc<Volume>,
-        range: SectorRange,
-        fua: bool,
-        reservation: Reservation,
-        token: T,
-    ) {
-        self.write_summed(volume, range, fua, reservation, (token, None));
-    }
-
-    /// As [`Self::write`]. Where `sums` are given, these are of the bytes in the buffer, and the bytes after the range are zeroes.
-    pub fn write_summed(
-        &mut self,
-        volume: &Arc<Volume>,
-        range: SectorRange,
-        fua: bool,
-        reservation: Reservation,
-        (token, sums): (T, Option<WriteSums>),
-    ) {
-        let Some(token) = self.enter(volume, token) else { return self.cancel(reservation) };
-        write(self, volume, range, fua, reservation.into_room(), (token, sums));
     }
 
     /// Takes a DISCARD or `WRITE_ZEROES` of `range`, at most 32 TiB. With `fua` the token comes back when the zeroes survive a
@@ -86,7 +60,7 @@ impl<T: Token> Shard<T> {
     }
 }
 
-fn room_of(data_bytes: usize) -> Room {
+pub(super) fn room_of(data_bytes: usize) -> Room {
     match data_bytes.div_ceil(FRAME_BYTES) {
         0 => Room::of(ZERO_ENTRIES_MAX, 0),
         frames => Room::of(1, u32::try_from(frames).unwrap_or(u32::MAX)),
@@ -123,7 +97,7 @@ fn admit<T: Token>(shard: &mut Shard<T>, data_bytes: usize) -> Admission {
 /// Whether `total` has room in the active segment, or all of `total` in an empty segment.
 fn has_room<T: Token>(shard: &mut Shard<T>, total: Room) -> bool {
     let table = &shard.shared.table;
-    if shard.log.active.as_ref().is_some_and(|active| active.has_room(table, total)) {
+    if shard.log.common.active.as_ref().is_some_and(|active| active.has_room(table, total)) {
         return true;
     }
     if !SegmentWriter::empty_has_room(table, total) {
@@ -135,7 +109,7 @@ fn has_room<T: Token>(shard: &mut Shard<T>, total: Room) -> bool {
 /// Takes the ready segment from the keeper unless the shard has one. Returns whether the shard has one now.
 fn fetch_standby<T: Token>(shard: &mut Shard<T>) -> bool {
     if shard.log.standby.is_none() {
-        shard.log.standby = shard.shared.ports[shard.index].take(&shard.shared.signal);
+        shard.log.standby = shard.shared.ports[shard.index].take(Way::Common, &shard.shared.signal);
     }
     shard.log.standby.is_some()
 }
@@ -150,31 +124,6 @@ pub(super) fn release<T: Token>(shard: &mut Shard<T>, room: Room) {
     shard.log.released = true;
 }
 
-fn write<T: Token>(
-    shard: &mut Shard<T>,
-    volume: &Arc<Volume>,
-    range: SectorRange,
-    fua: bool,
-    room: Room,
-    (mut token, sums): (T, Option<WriteSums>),
-) {
-    let bytes = range.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
-    let frames = bytes.div_ceil(FRAME_BYTES);
-    let fits = frames > 0 && frames <= WRITE_FRAMES_MAX && token.buffer().len() >= frames * FRAME_BYTES;
-    if !fits || room_of(bytes).frames > room.frames {
-        release(shard, room);
-        shard.finish(token, Err(IoError::TooLarge));
-        return;
-    }
-    let crcs = sums.and_then(|sums| sums.of(frames));
-    if crcs.is_none() {
-        // The checksum covers the padding, and must not depend on the former content of the buffer.
-        token.buffer()[bytes..frames * FRAME_BYTES].fill(0);
-    }
-    let volume = Arc::clone(volume);
-    take(shard, Pending { token, volume, range, frames, entries: 1, crcs, fua, room });
-}
-
 pub(super) fn take<T: Token>(shard: &mut Shard<T>, pending: Pending<T>) {
     if shard.log.backlog.is_empty() {
         if let Err(pending) = join(shard, pending) {
@@ -185,13 +134,14 @@ pub(super) fn take<T: Token>(shard: &mut Shard<T>, pending: Pending<T>) {
     }
 }
 
-/// Adds a request to the open batch. Where the batch or the active segment is too full for one request more, the batch is
+/// Adds a request to the open batch of the common lane. Where the batch or the active segment is too full for one request more, the batch is
 /// appended before. Gives the request back when the append is not possible now.
-fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) -> Result<(), Pending<T>> {
+fn join<T: Token>(shard: &mut Shard<T>, pending: Pending<T>) -> Result<(), Pending<T>> {
     let frames = u32::try_from(pending.frames).unwrap_or(u32::MAX);
-    let (log, batch) = (&shard.log, &shard.log.open.batch);
+    let Log { common, standby, .. } = &shard.log;
+    let batch = &common.open.batch;
     let crowded = !batch.fits(pending.entries, pending.frames)
-        || log.active.as_ref().is_some_and(|active| {
+        || common.active.as_ref().or(standby.as_ref()).is_some_and(|active| {
             !batch.is_empty() && !active.has_room_for(&shard.shared.table, batch, pending.entries, frames)
         });
     if crowded && !append(shard) {
@@ -201,6 +151,12 @@ fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) -> Result<(), P
         zero::join(shard, pending);
         return Ok(());
     }
+    add_data(&mut shard.log.common.open, pending);
+    Ok(())
+}
+
+/// Adds a WRITE to a batch that has room for it.
+pub(super) fn add_data<T: Token>(open: &mut Load<T>, mut pending: Pending<T>) {
     let first = pending.volume.next_seqs(1);
     let mut made = [0; WRITE_FRAMES_MAX];
     if pending.crcs.is_none() {
@@ -209,12 +165,10 @@ fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) -> Result<(), P
             *crc = frame_crc(frame);
         }
     }
-    let open = &mut shard.log.open;
     let crcs = &pending.crcs.as_deref().unwrap_or(&made)[..pending.frames];
     let pushed = open.batch.push_data(pending.volume.id(), first, pending.range, crcs);
     debug_assert!(pushed.is_ok(), "the request was measured before");
     open.joined.push(pending);
-    Ok(())
 }
 
 /// Ends the requests of the backlog that may not wait any more, with [`IoError::Detached`].
@@ -236,10 +190,10 @@ fn turn<T: Token>(shard: &mut Shard<T>) {
         && has_segment(shard)
         && let Some(pending) = shard.log.backlog.pop_front()
     {
-        let joined = shard.log.open.joined.len();
+        let joined = shard.log.common.open.joined.len();
         if let Err(pending) = join(shard, pending) {
             // The failed append may have moved the open batch to the front of the backlog; this request belongs behind the batch.
-            let before = joined - shard.log.open.joined.len();
+            let before = joined - shard.log.common.open.joined.len();
             shard.log.backlog.insert(before, pending);
             break;
         }
@@ -247,8 +201,8 @@ fn turn<T: Token>(shard: &mut Shard<T>) {
     append(shard);
     zero::turn(shard);
     let table = &shard.shared.table;
-    if shard.log.active.as_ref().is_some_and(|active| table.get(active.number).is_poisoned()) {
-        flight::leave(shard);
+    if shard.log.common.active.as_ref().is_some_and(|active| table.get(active.number).is_poisoned()) {
+        flight::leave(shard, Way::Common);
     }
     if shard.log.released && std::mem::take(&mut shard.log.crowded) {
         shard.shared.ports[shard.index].wake();
@@ -259,32 +213,32 @@ fn turn<T: Token>(shard: &mut Shard<T>) {
 /// Whether some segment can take a record: the active one, or the standby.
 fn has_segment<T: Token>(shard: &mut Shard<T>) -> bool {
     let table = &shard.shared.table;
-    shard.log.active.as_ref().is_some_and(|active| !table.get(active.number).is_poisoned())
+    shard.log.common.active.as_ref().is_some_and(|active| !table.get(active.number).is_poisoned())
         || fetch_standby(shard)
 }
 
 /// Makes a segment active that has room for the open batch; `false` when the keeper has no segment ready.
 fn make_room<T: Token>(shard: &mut Shard<T>) -> bool {
-    if let Some(active) = &shard.log.active {
+    if let Some(active) = &shard.log.common.active {
         let table = &shard.shared.table;
         let usable = !table.get(active.number).is_poisoned();
-        if usable && active.has_room_for(table, &shard.log.open.batch, 0, 0) {
+        if usable && active.has_room_for(table, &shard.log.common.open.batch, 0, 0) {
             return true;
         }
-        flight::leave(shard);
+        flight::leave(shard, Way::Common);
     }
     if !fetch_standby(shard) {
         return false;
     }
     debug_assert!(
-        shard.log.active.is_none(),
+        shard.log.common.active.is_none(),
         "the active segment was left before the next one takes its place"
     );
-    shard.log.active = shard.log.standby.take();
+    shard.log.common.active = shard.log.standby.take();
     debug_assert!(
-        shard.log.active.as_ref().is_some_and(|active| active.has_room_for(
+        shard.log.common.active.as_ref().is_some_and(|active| active.has_room_for(
             &shard.shared.table,
-            &shard.log.open.batch,
+            &shard.log.common.open.batch,
             0,
             0
         )),
@@ -296,30 +250,34 @@ fn make_room<T: Token>(shard: &mut Shard<T>) -> bool {
 /// Appends the open batch. Returns `false`, and appends nothing, when no segment has room for the batch or too many records are
 /// under way.
 fn append<T: Token>(shard: &mut Shard<T>) -> bool {
-    if shard.log.open.batch.is_empty() {
+    if shard.log.common.open.batch.is_empty() {
         return true;
     }
-    if !shard.log.flights.may_start() {
+    if !shard.log.common.flights.may_start() {
         return false;
     }
     if !make_room(shard) {
-        take_apart(shard);
+        take_apart(shard, Way::Common);
         return false;
     }
-    let spare = shard.log.flights.spare_load();
-    let load = std::mem::replace(&mut shard.log.open, spare);
+    let spare = shard.log.common.flights.spare_load();
+    let load = std::mem::replace(&mut shard.log.common.open, spare);
     for pending in &load.joined {
         release(shard, pending.room);
     }
-    flight::start(shard, load);
+    flight::start(shard, Way::Common, load);
     true
 }
 
-/// Moves the requests of the open batch to the front of the backlog, because no segment has room for the batch. The requests give
+/// Moves the requests of a lane's open batch to the front of the backlog, because no segment has room for the batch. The requests give
 /// their sequence numbers back. Otherwise a cut would wait for these writes, and these writes for the room made by the cut. The CRCs
 /// stay: the requests keep their buffers.
-fn take_apart<T: Token>(shard: &mut Shard<T>) {
-    let Load { batch, joined } = &mut shard.log.open;
+pub(super) fn take_apart<T: Token>(shard: &mut Shard<T>, way: Way) {
+    let Log { common, through, backlog, reserved, .. } = &mut shard.log;
+    let Load { batch, joined } = match way {
+        Way::Common => &mut common.open,
+        Way::Through => &mut through.open,
+    };
     let mut end = batch.entries().len();
     let mut crcs = batch.crcs();
     while let Some(mut pending) = joined.pop() {
@@ -335,14 +293,19 @@ fn take_apart<T: Token>(shard: &mut Shard<T>) {
             kept[..of_this.len()].copy_from_slice(of_this);
         }
         pending.measure();
-        shard.log.backlog.push_front(pending);
+        if way == Way::Through {
+            // Nobody asked for room in the common lane, but those who ask from now on wait for this one.
+            pending.room = room_of(pending.frames * FRAME_BYTES);
+            *reserved = reserved.plus(pending.room);
+        }
+        backlog.push_front(pending);
     }
     debug_assert_eq!(end, 0, "every entry of a batch is of a request that joined it");
     batch.reset();
 }
 
 /// Puts the requests of a written record into the index and ends the requests. A FUA write has to wait for a sync first.
-pub(super) fn publish<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>) {
+pub(super) fn publish<T: Token>(shard: &mut Shard<T>, way: Way, flight: &mut Flight<T>) {
     let Flight { mark, place, load, .. } = flight;
     let info = shard.shared.table.get(place.number);
     debug_assert_eq!(
@@ -352,6 +315,10 @@ pub(super) fn publish<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>) {
     );
     debug_assert_eq!(info.appended(), mark.position, "a record lands where the record before it ended");
     info.set_appended(place.end);
+    if way == Way::Through {
+        info.note_stable(mark.position, place.end);
+        shard.stats.stable_appends.add(1);
+    }
     shard.stats.appends.add(1);
     shard.stats.appended_requests.add(load.joined.len() as u64);
     shard.stats.appended_bytes.add(u64::from(place.end - mark.position) * FRAME_BYTES as u64);

@@ -1,6 +1,6 @@
 //! Records from the moment when a record has a place until the requests of the record may be acknowledged.
 //!
-//! Invariants: the records of a segment land in the order of their places, because recovery ends at the first hole, and so no
+//! Invariants, for each lane: the records of a segment land in the order of their places, because recovery ends at the first hole, and so no
 //! record behind a hole may be acknowledged; when one record fails, all records behind the failed one in the same segment fail as
 //! well; a segment is closed when no write to the segment is under way.
 
@@ -10,27 +10,28 @@ use std::ops::Range;
 use super::Shard;
 use super::append::{fail, publish};
 use super::request::{Token, Want};
-use super::state::{Flight, Flights, Load, LogStep, Rest};
+use super::state::{Flight, Flights, Lane, Load, LogStep, Rest};
+use crate::cache::handoff::Way;
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::segment::{Mark, SegmentWriter};
 use crate::units::{FRAME_BYTES, PIECE_BYTES};
 
 /// Writes the record of `load`, or a first piece of the record, or hands the record out to be written. The active segment has room for
 /// the record.
-pub(super) fn start<T: Token>(shard: &mut Shard<T>, mut load: Load<T>) {
-    let Shard { shared, log, wanted, .. } = shard;
-    let Some(active) = &mut log.active else {
+pub(super) fn start<T: Token>(shard: &mut Shard<T>, way: Way, mut load: Load<T>) {
+    let Shard { shared, log, wanted, next_append, .. } = shard;
+    let Lane { active, flights, .. } = log.lane(way);
+    let Some(active) = active else {
         debug_assert!(false, "a record is written only when there is a segment for it");
         return;
     };
-    let flights = &mut log.flights;
     let mark = active.place_record(&shared.table, &mut load.batch);
     let place = active.place();
     debug_assert!(place.end < shared.table.segment_frames(), "a record leaves room for footer and trailer");
-    let op = flights.next_op;
+    let op = *next_append;
     let mut rest = None;
     let outcome = if let Some(headers) = &mut flights.headers {
-        flights.next_op = op.wrapping_add(1);
+        *next_append = op.wrapping_add(1);
         let mut parts = flights.parts.pop().unwrap_or_default();
         match lend(headers, &mut load, &mut parts) {
             Ok(()) => {
@@ -54,10 +55,10 @@ pub(super) fn start<T: Token>(shard: &mut Shard<T>, mut load: Load<T>) {
     let flight = Flight { op, mark, place, load, outcome: None, rest };
     match outcome {
         // No record before this one is under way.
-        Some(outcome) if log.flights.steps.is_empty() => land(shard, flight, outcome),
-        outcome => log.flights.steps.push_back(LogStep::Land(Flight { outcome, ..flight })),
+        Some(outcome) if flights.steps.is_empty() => land(shard, way, flight, outcome),
+        outcome => flights.steps.push_back(LogStep::Land(Flight { outcome, ..flight })),
     }
-    settle(shard);
+    settle(shard, way);
     go_on(shard);
 }
 
@@ -80,9 +81,10 @@ fn in_page(mark: Mark, at: usize) -> usize {
     (usize::try_from(mark.offset() % PIECE_BYTES as u64).unwrap_or(0) + at) % PIECE_BYTES
 }
 
-/// Writes the next piece of a record that is written in pieces, if there is one.
+/// Writes the next piece of a record that is written in pieces, if there is one: only in the common lane.
 pub(super) fn go_on<T: Token>(shard: &mut Shard<T>) {
-    let Some(LogStep::Land(Flight { mark, load, outcome, rest, .. })) = shard.log.flights.steps.front_mut()
+    let Some(LogStep::Land(Flight { mark, load, outcome, rest, .. })) =
+        shard.log.common.flights.steps.front_mut()
     else {
         return;
     };
@@ -94,7 +96,7 @@ pub(super) fn go_on<T: Token>(shard: &mut Shard<T>) {
         Ok(()) if end < bytes => *written = end,
         ended => (*outcome, *rest) = (Some(ended), None),
     }
-    settle(shard);
+    settle(shard, Way::Common);
 }
 
 /// Moves the memory of the record of `load` to `parts`: headers first, then the data of the requests.
@@ -130,9 +132,14 @@ impl<T: Token> Shard<T> {
 
 /// Notes how the write of record `op` ended, and lands every record that waited for this result only.
 fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, mut parts: Vec<T::Part>) {
-    let Flights { headers, steps, parts: spare, .. } = &mut shard.log.flights;
+    let is_it = |flight: &Flight<T>| flight.op == op && flight.outcome.is_none();
+    let has_it = |lane: &Lane<T>| {
+        lane.flights.steps.iter().any(|step| matches!(step, LogStep::Land(flight) if is_it(flight)))
+    };
+    let way = if has_it(&shard.log.through) { Way::Through } else { Way::Common };
+    let Flights { headers, steps, parts: spare, .. } = &mut shard.log.lane(way).flights;
     let found = steps.iter_mut().find_map(|step| match step {
-        LogStep::Land(flight) if flight.op == op && flight.outcome.is_none() => Some(flight),
+        LogStep::Land(flight) if is_it(flight) => Some(flight),
         _ => None,
     });
     debug_assert!(found.is_some(), "no append {op} is under way");
@@ -149,33 +156,33 @@ fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, mut par
         flight.outcome = Some(result);
     }
     spare.push(parts);
-    settle(shard);
+    settle(shard, way);
 }
 
-/// Gives up the active segment. The segment is closed after the last record under way in the segment has landed.
-pub(super) fn leave<T: Token>(shard: &mut Shard<T>) {
-    if let Some(active) = shard.log.active.take() {
-        shard.log.flights.steps.push_back(LogStep::Close(active));
-        settle(shard);
+/// Gives up the active segment of a lane. The segment is closed after the last record under way in the segment has landed.
+pub(super) fn leave<T: Token>(shard: &mut Shard<T>, way: Way) {
+    let Lane { active, flights, .. } = shard.log.lane(way);
+    if let Some(active) = active.take() {
+        flights.steps.push_back(LogStep::Close(active));
+        settle(shard, way);
     }
 }
 
-/// Takes all steps up to the first record that is still being written.
-fn settle<T: Token>(shard: &mut Shard<T>) {
-    while let Some(step) = shard.log.flights.steps.pop_front() {
+/// Takes all steps of a lane up to the first record that is still being written.
+fn settle<T: Token>(shard: &mut Shard<T>, way: Way) {
+    while let Some(step) = shard.log.lane(way).flights.steps.pop_front() {
         match step {
             LogStep::Land(mut flight) => match flight.outcome.take() {
-                Some(outcome) => land(shard, flight, outcome),
+                Some(outcome) => land(shard, way, flight, outcome),
                 None => {
-                    shard.log.flights.steps.push_front(LogStep::Land(flight));
+                    shard.log.lane(way).flights.steps.push_front(LogStep::Land(flight));
                     return;
                 }
             },
             LogStep::Close(segment) => {
-                if shard.log.flights.failed == Some(segment.key.segment_id) {
-                    shard.log.flights.failed = None;
-                }
-                shard.shared.ports[shard.index].gave_back();
+                let failed = &mut shard.log.lane(way).flights.failed;
+                failed.take_if(|failed| *failed == segment.key.segment_id);
+                shard.shared.ports[shard.index].gave_back(way);
                 shard.shared.close(segment);
             }
         }
@@ -183,23 +190,24 @@ fn settle<T: Token>(shard: &mut Shard<T>) {
 }
 
 /// Ends a flight that is in front of all others.
-fn land<T: Token>(shard: &mut Shard<T>, mut flight: Flight<T>, outcome: io::Result<()>) {
+fn land<T: Token>(shard: &mut Shard<T>, way: Way, mut flight: Flight<T>, outcome: io::Result<()>) {
+    let flights = &mut shard.log.lane(way).flights;
     debug_assert!(
-        shard.log.flights.steps.iter().all(|step| may_follow(step, &flight)),
+        flights.steps.iter().all(|step| may_follow(step, &flight)),
         "the records of a segment land in the order of their places"
     );
-    let behind_failed = shard.log.flights.failed == Some(flight.place.segment_id);
+    let behind_failed = flights.failed == Some(flight.place.segment_id);
     let outcome =
         if behind_failed { Err(io::Error::other("a record in front of this one failed")) } else { outcome };
     match outcome {
-        Ok(()) => publish(shard, &mut flight),
+        Ok(()) => publish(shard, way, &mut flight),
         Err(error) => {
-            give_up(shard, &flight);
+            give_up(shard, way, &flight);
             fail(shard, &mut flight, &error);
         }
     }
     flight.load.batch.reset();
-    shard.log.flights.loads.push(flight.load);
+    shard.log.lane(way).flights.loads.push(flight.load);
 }
 
 /// Whether `step` may be taken after `flight` has landed: a later record of the same segment has a place behind the flight.
@@ -213,18 +221,18 @@ fn may_follow<T>(step: &LogStep<T>, flight: &Flight<T>) -> bool {
 }
 
 /// Ends the segment of a failed record where the record was to begin: the bytes from there on are unknown.
-fn give_up<T: Token>(shard: &mut Shard<T>, flight: &Flight<T>) {
+fn give_up<T: Token>(shard: &mut Shard<T>, way: Way, flight: &Flight<T>) {
     let id = flight.place.segment_id;
-    let log = &mut shard.log;
-    if log.flights.failed.replace(id) == Some(id) {
+    let Lane { active, flights, .. } = shard.log.lane(way);
+    if flights.failed.replace(id) == Some(id) {
         return;
     }
-    if let Some(mut active) = log.active.take_if(|active| active.key.segment_id == id) {
+    if let Some(mut active) = active.take_if(|active| active.key.segment_id == id) {
         active.retract(flight.mark);
-        log.flights.steps.push_back(LogStep::Close(active));
+        flights.steps.push_back(LogStep::Close(active));
         return;
     }
-    let left = log.flights.steps.iter_mut().find_map(|step| match step {
+    let left = flights.steps.iter_mut().find_map(|step| match step {
         LogStep::Close(segment) if segment.key.segment_id == id => Some(segment),
         _ => None,
     });

@@ -18,6 +18,9 @@ pub trait Token {
     /// READ and WRITE: at least the bytes of the range, rounded up to whole frames. Other requests: may be empty.
     fn buffer(&mut self) -> &mut [u8];
 
+    /// Whether [`Self::lend`] can give the buffer away.
+    fn is_lendable(&self) -> bool;
+
     /// Gives away the first `bytes` bytes of the buffer, whole frames; the rest of the buffer may be given away as well. Called
     /// once for a WRITE where appends are deferred. `None` when the buffer cannot be given away: then the WRITE fails.
     fn lend(&mut self, bytes: usize) -> Option<Self::Part>;
@@ -79,7 +82,7 @@ pub enum Admission {
 #[derive(Debug)]
 pub enum Want<P> {
     /// Write all of `parts`, one after the other, from `offset` of `file` through [`SegmentFile::append_fd`]; hand the result and
-    /// the parts to `Shard::append_done`. Only where appends are deferred.
+    /// the parts to `Shard::append_done`. Only where appends are deferred, or some may be written through.
     Append {
         /// Number of the append, to be handed back.
         op: u32,

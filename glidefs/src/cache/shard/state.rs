@@ -1,6 +1,7 @@
-//! The writes inside a shard: the admitted writes, the open batch, and the records being written.
+//! The writes inside a shard: the admitted writes, the open batches, and the records being written.
 //!
-//! Owns the containers and the order of the writes. Does not own the steps from one container to the next (`append`, `flight`).
+//! Owns the containers and the order of the writes. Does not own the steps from one container to the next (`append`, `through`,
+//! `flight`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::request::Token;
-use crate::cache::handoff::OWNED_MAX;
+use crate::cache::handoff::{OWNED_MAX, Way};
 use crate::cache::log::batch::{Batch, HEADERS_MAX};
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::segment::{Mark, Room, SegmentWriter};
@@ -61,15 +62,37 @@ pub(super) struct Zeroes<T> {
     pub fua: bool,
 }
 
+/// A lane of the log: a segment that is appended to, the batch that is next, and the records being written.
+#[derive(Debug)]
+pub(super) struct Lane<T: Token> {
+    pub active: Option<SegmentWriter>,
+    pub open: Load<T>,
+    pub flights: Flights<T>,
+}
+
+impl<T: Token> Default for Lane<T> {
+    fn default() -> Self {
+        Self { active: None, open: Load::default(), flights: Flights::default() }
+    }
+}
+
+impl<T: Token> Lane<T> {
+    fn is_idle(&self) -> bool {
+        self.open.joined.is_empty() && self.flights.is_idle()
+    }
+}
+
 /// The segments that a shard appends to, and the writes on their way there.
 #[derive(Debug)]
 pub(super) struct Log<T: Token> {
-    pub active: Option<SegmentWriter>,
+    /// Any write: records are written as the engine says.
+    pub common: Lane<T>,
+    /// Writes whose FLUSH is expected: records are stable as soon as they are written (`through`).
+    pub through: Lane<T>,
+    /// The segment that is next in the common lane.
     pub standby: Option<SegmentWriter>,
     /// Room promised to admitted requests and not used by an append yet.
     pub reserved: Room,
-    pub open: Load<T>,
-    pub flights: Flights<T>,
     /// Requests that wait for a segment, behind the open batch.
     pub backlog: VecDeque<Pending<T>>,
     /// Zeroes on their way into the index: so much is put there in each turn, in the order of arrival.
@@ -89,11 +112,10 @@ pub(super) struct Log<T: Token> {
 impl<T: Token> Default for Log<T> {
     fn default() -> Self {
         Self {
-            active: None,
+            common: Lane::default(),
+            through: Lane::default(),
             standby: None,
             reserved: Room::default(),
-            open: Load::default(),
-            flights: Flights::default(),
             backlog: VecDeque::new(),
             zeroes: VecDeque::new(),
             zeroes_left: EXTENTS_MAX,
@@ -107,10 +129,14 @@ impl<T: Token> Default for Log<T> {
 
 impl<T: Token> Log<T> {
     pub fn is_idle(&self) -> bool {
-        self.open.joined.is_empty()
-            && self.backlog.is_empty()
-            && self.flights.is_idle()
-            && self.zeroes.is_empty()
+        self.common.is_idle() && self.through.is_idle() && self.backlog.is_empty() && self.zeroes.is_empty()
+    }
+
+    pub fn lane(&mut self, way: Way) -> &mut Lane<T> {
+        match way {
+            Way::Common => &mut self.common,
+            Way::Through => &mut self.through,
+        }
     }
 }
 
@@ -167,7 +193,6 @@ pub(super) struct Flights<T: Token> {
     pub steps: VecDeque<LogStep<T>>,
     /// Whether the shard writes large records in pieces, one or more a turn.
     pub in_pieces: bool,
-    pub next_op: u32,
     /// Id of the segment where a record failed, until the segment is closed.
     pub failed: Option<u64>,
     /// Empty loads and lists: only the capacity is kept.
@@ -181,7 +206,6 @@ impl<T: Token> Default for Flights<T> {
             headers: None,
             steps: VecDeque::with_capacity(OWNED_MAX as usize),
             in_pieces: false,
-            next_op: 0,
             failed: None,
             loads: Vec::with_capacity(1),
             parts: Vec::new(),
@@ -201,6 +225,11 @@ impl<T: Token> Flights<T> {
         self.loads.reserve(flights);
         self.parts.reserve(flights);
         self.headers = Some(headers);
+    }
+
+    /// Whether records are handed out to be written.
+    pub fn is_deferred(&self) -> bool {
+        self.headers.is_some()
     }
 
     /// Whether one more record may be written.

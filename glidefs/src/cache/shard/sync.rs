@@ -185,6 +185,7 @@ impl<T> Syncs<T> {
 }
 
 pub(super) fn flush<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, token: T) {
+    volume.flush_habit().flushed();
     let mut places = std::mem::take(&mut shard.syncs.places);
     places.clear();
     match volume.flush(&shard.shared.table, &mut places) {
@@ -210,6 +211,10 @@ pub(super) fn flush<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, token:
 /// Ends `token` when `place` is stable and the store has `store`.
 pub(super) fn wait_for<T: Token>(shard: &mut Shard<T>, place: Place, store: Option<InStore>, mut token: T) {
     token.give_back();
+    if place.stability(&shard.shared.table) == Stability::Stable {
+        let waiter = Waiter { token, open: 0, outcome: Ok(()), store };
+        return shard.syncs.end(waiter, &mut shard.done);
+    }
     shard.stats.sync_waiters.add(1);
     let waiter = shard.syncs.waiters.insert(Waiter { token, open: 1, outcome: Ok(()), store });
     shard.syncs.need(place, waiter);

@@ -3,6 +3,7 @@
 mod mapped;
 mod pieces;
 mod sums;
+mod through;
 mod zeroes;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use super::*;
 use crate::cache::Budgets;
 use crate::cache::driver::rig::{Completion, Duty, MemoryToken, Rig, carry_out};
 use crate::cache::facade::Cache;
+use crate::cache::handoff::Way;
 use crate::cache::keeper::Keeper;
 use crate::cache::log::directory::Directory;
 use crate::cache::log::disk::{Disk, MonotonicClock, SegmentFile};
@@ -461,8 +463,8 @@ fn writes_that_wait_for_a_segment_keep_no_cut_waiting_and_are_written_when_there
     let (a, b) = (bed.cache.volume(A), bed.cache.volume(B));
     let shared = Arc::clone(&bed.cache.shared);
     // The segment for these writes fails, and the keeper has no other one.
-    let spare: Vec<_> = std::iter::from_fn(|| shared.ports[0].take(&shared.signal)).collect();
-    shared.table.get(bed.rig.shard.log.active.as_ref().unwrap().number).poison();
+    let spare: Vec<_> = std::iter::from_fn(|| shared.ports[0].take(Way::Common, &shared.signal)).collect();
+    shared.table.get(bed.rig.shard.log.common.active.as_ref().unwrap().number).poison();
     a.cut_now();
     assert_eq!(a.cut_state(), CutState::Landing);
     bed.rig.shard.turn();
@@ -483,7 +485,7 @@ fn writes_that_wait_for_a_segment_keep_no_cut_waiting_and_are_written_when_there
     assert_eq!(bed.completed(), [Err(IoError::Detached)], "the device of B is being removed");
 
     for segment in spare {
-        shared.ports[0].offer(segment);
+        shared.ports[0].offer(Way::Common, segment);
     }
     let done = bed.settle();
     assert_eq!(done.len(), 2);

@@ -61,7 +61,7 @@ pub(super) fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) {
             return shard.finish(pending.token, Err(error));
         }
     };
-    let open = &mut shard.log.open;
+    let open = &mut shard.log.common.open;
     let (export, before) = (pending.volume.id(), open.batch.entries().len());
     let (mut at, mut seq) = (range.start(), first.0);
     while at < range.end() {

@@ -129,7 +129,7 @@ pub(super) fn clean_samples(figures: &BlockCacheFigures, out: &mut Samples) {
 }
 
 pub(super) fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {
-    let cells: [(Metric, &Counter); 16] = [
+    let cells: [(Metric, &Counter); 17] = [
         (Metric::CacheAppends, &stats.appends),
         (Metric::CacheAppendedRequests, &stats.appended_requests),
         (Metric::CacheAppended, &stats.appended_bytes),
@@ -137,6 +137,7 @@ pub(super) fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) 
         (Metric::CacheSyncs, &stats.syncs),
         (Metric::CacheSyncErrors, &stats.sync_errors),
         (Metric::CacheSyncWaiters, &stats.sync_waiters),
+        (Metric::CacheStableAppends, &stats.stable_appends),
         (Metric::CacheEmptyFlushes, &stats.empty_flushes),
         (Metric::CacheReads, &stats.reads),
         (Metric::CacheReadsMapped, &stats.reads_mapped),

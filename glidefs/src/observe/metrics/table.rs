@@ -328,6 +328,8 @@ metrics! {
         = "Syncs that failed.";
     CacheSyncWaiters: Counter "glidefs_cache_sync_waiters_total" in Number by [shard]
         = "FLUSHes and FUA writes that waited for a sync.";
+    CacheStableAppends: Counter "glidefs_cache_stable_appends_total" in Number by [shard]
+        = "Appends that were stable when written, because a FLUSH was expected.";
     CacheEmptyFlushes: Counter "glidefs_cache_empty_flushes_total" in Number by [shard]
         = "FLUSHes that found everything stable.";
     CacheReads: Counter "glidefs_cache_reads_total" in Number by [shard]

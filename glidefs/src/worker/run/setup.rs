@@ -33,6 +33,10 @@ use crate::worker::waits::store_reads::StoreReads;
 /// Memory for record headers: pieces of 4 KiB of the arena. Each append under way takes two; when none is left, requests gather
 /// in larger batches.
 const HEADERS: usize = 32;
+/// Most appends under way of writes whose FLUSH is expected. These, and one more, hold up to 128 KiB of the arena each while the disk
+/// writes them: in a small arena fewer are allowed, so that it is a quarter at most, or none.
+const THROUGH_MAX: usize = 4;
+const SLOTS_AN_APPEND: usize = 8;
 
 /// The parts of a worker which others have made.
 pub struct Setup {
@@ -131,7 +135,7 @@ fn make_ring(setup: &Setup, pool: &Pool) -> Result<(Ring<Purpose>, Appends), Set
     Ok((ring, appends))
 }
 
-/// The worker's shard of the log, with memory for headers where the ring carries out the appends.
+/// The worker's shard of the log, with memory for the headers of appends that the ring carries out.
 fn make_shard(
     setup: &Setup,
     ring: &Ring<Purpose>,
@@ -139,12 +143,25 @@ fn make_shard(
     pool: &Pool,
 ) -> Result<Shard<InFlight>, SetupError> {
     let mut shard = setup.cache.shard(setup.index, Arc::clone(&setup.shard_stats));
-    if appends != Appends::Pwrite {
-        if let Some(lock) = setup.cache.lock_fd() {
-            ring.register_file(setup.queues_max, lock.as_raw_fd())
-                .map_err(|error| ("registering the lock of the cache", error))?;
-        }
-        shard.defer_appends((0..HEADERS).map_while(|_| pool.try_acquire(FRAME_BYTES)).collect());
+    if let Some(lock) = setup.cache.lock_fd() {
+        ring.register_file(setup.queues_max, lock.as_raw_fd())
+            .map_err(|error| ("registering the lock of the cache", error))?;
+    }
+    // An append begins while there are two headers for it, and mostly takes one.
+    let headers_through = match THROUGH_MAX.min(setup.slots / SLOTS_AN_APPEND) {
+        0 => 0,
+        appends => appends + 1,
+    };
+    let of = |pool: &Pool, count| (0..count).map_while(|_| pool.try_acquire(FRAME_BYTES)).collect();
+    if appends == Appends::Pwrite && headers_through > 0 {
+        // No request has less memory because of these.
+        let pool = Pool::new(1, Arc::default())
+            .map_err(|error| ("making the buffers of headers", io::Error::other(error)))?;
+        shard.write_through(of(&pool, headers_through));
+    } else if appends != Appends::Pwrite {
+        // The ring may insist on registered memory.
+        shard.defer_appends(of(pool, HEADERS));
+        shard.write_through(of(pool, headers_through));
     }
     Ok(shard)
 }

@@ -2,7 +2,7 @@
 
 use super::share::Shared;
 use super::*;
-use crate::cache::Durability;
+use crate::cache::{Durability, ShardStats};
 
 const LARGE: u64 = 256;
 
@@ -35,4 +35,47 @@ async fn writes_that_wait_for_the_store_have_no_buffers_which_others_need() {
         assert!(read.1 == pattern(tag as u8, 128 << 10), "tag {tag}");
     }
     assert_eq!(shared.bench.worker.stats().pool.live_bytes.get(), 0);
+}
+
+/// One FUA WRITE after the other until `shard` has made one stable with its append; a segment for these comes with time.
+fn write_through(client: &mut Client, shard: &ShardStats) {
+    let before = shard.stable_appends.get();
+    for at in 0..10_000 {
+        let range = SectorRange::new(at % 100 * 8, 8).unwrap();
+        client.start_request(0, Request { operation: Operation::Write, range, fua: true }, pattern(1, 4096));
+        assert_eq!(client.finish(0).0, Ok(4096));
+        if shard.stable_appends.get() > before {
+            return;
+        }
+    }
+    panic!("each FUA WRITE was a sync");
+}
+
+#[tokio::test]
+async fn a_write_with_fua_and_one_of_an_export_that_flushes_each_are_stable_when_appended_with_every_engine()
+{
+    let directory = tempfile::tempdir().unwrap();
+    let probe = probe::run(directory.path(), None).unwrap();
+    for figures in probe.figures.iter().filter(|figures| figures.outcome.is_ok()) {
+        let bench = Bench::sized(figures.engine, Known::local(&[]), 8);
+        let (mut client, shard) =
+            (Client::attach(&bench.worker, &bench.export(1)).await, bench.worker.shard_stats());
+        write_through(&mut client, shard);
+        let before = (shard.syncs.get(), shard.stable_appends.get());
+        let mut pairs = 0;
+        for (seed, (start, count)) in
+            (1..).zip([(0, 8), (3, 1), (5, 17), (100, 256), (101, 254), (1, 2)].repeat(3))
+        {
+            let data = pattern(seed, count as usize * 512);
+            assert_eq!(client.run(Operation::Write, start, count, data.clone()).0, Ok(count as u32 * 512));
+            assert_eq!(client.run(Operation::Flush, 0, 0, Vec::new()).0, Ok(0));
+            assert!(client.run(Operation::Read, start, count, Vec::new()).1 == data, "{count} at {start}");
+            pairs += 1;
+        }
+        let after = (shard.syncs.get(), shard.stable_appends.get());
+        // Either is possible where a segment ended, and the next one was not ready.
+        assert!(after.1 - before.1 >= pairs / 2, "{}: {before:?} {after:?} of {pairs}", figures.engine);
+        assert!(after.0 - before.0 < pairs, "{}: {before:?} {after:?} of {pairs}", figures.engine);
+        client.detach().await;
+    }
 }

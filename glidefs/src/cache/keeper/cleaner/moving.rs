@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::gain::move_bytes;
 use super::{Cleaner, FAILURES_MAX, Halt};
+use crate::cache::handoff::Way;
 use crate::cache::keeper::prepare::Preparer;
 use crate::cache::keeper::runs::{Run, part_of};
 use crate::cache::keeper::syncing::report;
@@ -185,7 +186,7 @@ impl Cleaner {
                 shared.close(full);
             }
             self.failures = 0;
-            self.segment = preparer.prepare(shared, CLEANER, 0);
+            self.segment = preparer.prepare(shared, CLEANER, 0, Way::Common);
         }
         let Some(mut segment) = self.segment.take() else { return Err(Halt::NoRoom) };
         debug_assert_ne!(segment.number, from, "a segment is not emptied into itself");

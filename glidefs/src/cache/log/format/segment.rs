@@ -11,6 +11,9 @@ use crate::units::FRAME_BYTES;
 
 /// Shard number in the header of segments that cleaning fills.
 pub const CLEANER: u32 = u32::MAX;
+/// Added to a shard's number where its writes with an expected FLUSH are appended: the shard fills two segments at a time, and only in
+/// segments filled one after the other do the numbers of an export ascend.
+pub const THROUGH: u32 = 1 << 31;
 
 /// Smallest segment: header, one record of one data frame, footer, trailer.
 pub const SEGMENT_BYTES_MIN: u64 = 5 * FRAME_BYTES as u64;

@@ -235,7 +235,7 @@ fn a_damaged_frame_with_several_parts_fails_every_read_of_a_part() {
     bed.settle();
     assert!(bed.write(A, 3, &[0xee; 512], false));
     bed.settle();
-    let file = &bed.rig.shard.log.active.as_ref().unwrap().file;
+    let file = &bed.rig.shard.log.common.active.as_ref().unwrap().file;
     let old = (0..16).find(|frame| read_frame(&**file, *frame).unwrap()[..] == content(0)[..]);
     file.write_at(&[io::IoSlice::new(&[0; 512])], offset(old.unwrap())).unwrap();
     assert!(bed.read(A, 0, 8) == Err(IoError::Corrupt));
