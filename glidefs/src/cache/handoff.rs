@@ -65,8 +65,8 @@ impl PortInner {
 pub(super) const OWNED_MIN: u32 = 2;
 /// Segments a shard has at most: enough to take a burst of writes while the keeper waits for the disk.
 pub(super) const OWNED_MAX: u32 = 4;
-/// Segments of writes whose FLUSH is expected that a shard has at most, only while free ones are not scarce: the one it fills, and one that
-/// is being sealed.
+/// Segments of the lane for expected FLUSHes that a shard has at most, and only while free segments are not scarce: the segment being
+/// filled, and one whose last records are being written.
 pub(super) const OWNED_THROUGH: u32 = 2;
 
 impl fmt::Debug for Port {

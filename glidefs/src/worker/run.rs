@@ -38,7 +38,7 @@
 //!  the store's data (R)     `Loop::store_reads`: task  the answer of the control   as answers come     fails     fails
 //!                           in `Loop::executor`        threads (`Volume::fetch`)
 //!  this turn, with data     `StoreReads::arrived`      nobody: emptied each turn   first in, first out goes on   goes on
-//!  the end of the turn (W)  `Shard`: `Log::open`       `Shard::turn`; when all     first in, first     goes on   goes on
+//!  the end of the turn (W)  `Shard`: `Lane::open`      `Shard::turn`; when all     first in, first     goes on   goes on
 //!                                                      headers are under way, an   out, as one record
 //!                                                      append that ends
 //!  a segment (W)            `Shard`: `Log::backlog`    the inbox (`Port::offer`)   first in, first out fails     goes on

@@ -134,8 +134,8 @@ pub(super) fn take<T: Token>(shard: &mut Shard<T>, pending: Pending<T>) {
     }
 }
 
-/// Adds a request to the open batch of the common lane. Where the batch or the active segment is too full for one request more, the batch is
-/// appended before. Gives the request back when the append is not possible now.
+/// Adds a request to the open batch of the common lane. Where the batch or the active segment is too full for one request more, the
+/// batch is appended before. Gives the request back when the append is not possible now.
 fn join<T: Token>(shard: &mut Shard<T>, pending: Pending<T>) -> Result<(), Pending<T>> {
     let frames = u32::try_from(pending.frames).unwrap_or(u32::MAX);
     let Log { common, standby, .. } = &shard.log;

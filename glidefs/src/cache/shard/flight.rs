@@ -1,7 +1,7 @@
 //! Records from the moment when a record has a place until the requests of the record may be acknowledged.
 //!
-//! Invariants, for each lane: the records of a segment land in the order of their places, because recovery ends at the first hole, and so no
-//! record behind a hole may be acknowledged; when one record fails, all records behind the failed one in the same segment fail as
+//! Invariants, for each lane: the records of a segment land in the order of their places, because recovery ends at the first hole, and
+//! so no record behind a hole may be acknowledged; when one record fails, all records behind the failed one in the same segment fail as
 //! well; a segment is closed when no write to the segment is under way.
 
 use std::io;
