@@ -45,7 +45,7 @@ impl Writes {
             file: BufWriter::new(File::create(directory.join("index.ckpt")).expect("a checkpoint")),
             chain: PageChain::new(cache_id),
         };
-        pages.append(PageKind::Head, &Head { segment_bytes, start: 0 }.encode());
+        pages.append(PageKind::Head, &Head { segment_bytes, start: 0, proves_losses: true }.encode());
         let rows: Vec<_> =
             (0..segments).map(|number| segment(directory, cache_id, number, segment_bytes)).collect();
         encode_rows(&rows).for_each(|body| pages.append(PageKind::Covered, &body));

@@ -309,6 +309,9 @@ impl Keeper {
         }
         let mut progress = false;
         for number in barrier.unneeded {
+            if shared.table.get(number).is_retired() && !self.checkpointer.withdraw(shared) {
+                continue;
+            }
             progress |= release(shared, number);
         }
         progress

@@ -13,6 +13,7 @@ mod checkpoint;
 mod closing;
 mod identify;
 mod losses;
+mod missing;
 mod patience;
 mod reading;
 mod segments;
@@ -63,6 +64,7 @@ pub(super) fn open(
     let mut exports = known.exports;
     let (mut patience, mut doubted) = (Patience::new(&*clock), 0);
     let (mut tries_left, mut tries_checkpoint, mut refused) = (TRIES_MAX, true, 0);
+    let mut missing = Vec::new();
     while tries_left > 0 {
         let mut present = at(disk.segments(), "listing", || disk.location())?;
         present.sort_unstable();
@@ -89,10 +91,12 @@ pub(super) fn open(
             hands: options.hands,
             last_export: None,
             next_export: known.next_export,
+            missing: std::mem::take(&mut missing),
             found: Recovered::default(),
         };
         let outcome = recovery.run(&present, &mut superblock, &*known.catalog)?;
         refused += recovery.found.checkpoints_refused;
+        missing.clone_from(&recovery.missing);
         if outcome == Outcome::ReadWithoutCheckpoint {
             // Nothing was written.
             tries_checkpoint = false;
@@ -190,8 +194,12 @@ impl Recovery<'_> {
             return Ok(Outcome::ReadWithoutCheckpoint);
         }
         check_exports(self.last_export, self.next_export, self.disk.location())?;
-        // From here on the start writes: no later start may take the checkpoint for one of the log.
-        at(self.disk.remove_checkpoint(), "removing index.ckpt", || self.disk.location())?;
+        // From here on the start writes: no later start may take the checkpoint for one of the log. Where the checkpoint proves losses, a
+        // later start takes no more than this from the checkpoint, until the log tells of the losses.
+        self.report_missing();
+        if self.missing.is_empty() {
+            self.remove_checkpoint()?;
+        }
         self.refuse_a_disk_that_reads_nothing(present)?;
         self.make_room_to_clean(&segments);
         if !self.rewrite_fronts(&segments) {
@@ -199,6 +207,9 @@ impl Recovery<'_> {
         }
         let doubts = self.doubts(&segments);
         self.write_down(doubts, &mut segments, superblock, catalog)?;
+        if !self.missing.is_empty() {
+            self.remove_checkpoint()?;
+        }
         self.forget_old_doubts(&segments);
         // A header with a made-up id hides which segment the file was, so such headers are written only now, when the log says
         // which exports may have lost records in the file. A file in which no record was found is free, and may have the entries
@@ -221,6 +232,10 @@ impl Recovery<'_> {
         }
         self.remove_segments_beyond(present)?;
         Ok(Outcome::Done)
+    }
+
+    fn remove_checkpoint(&self) -> Result<(), CacheError> {
+        at(self.disk.remove_checkpoint(), "removing index.ckpt", || self.disk.location())
     }
 
     /// Finds the segments in the files with the numbers `present`.

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use self::work::{Halt, Progress, Work};
+use crate::cache::log::life::State;
 use crate::cache::shared::Shared;
 use crate::cache::volume::hold::EXTENTS_MAX;
 
@@ -73,6 +74,23 @@ impl Checkpointer {
     pub fn give_way(&mut self, shared: &Shared) {
         if self.work.take().is_some() {
             self.give_up(&Halt::Disk(io::ErrorKind::StorageFull.into()), shared);
+        }
+    }
+
+    /// Takes the checkpoint away, and gives the one under way up, before a file with a segment listed is put out of use: a start takes such
+    /// a segment for lost. `false` when the disk does not take the checkpoint away.
+    pub fn withdraw(&mut self, shared: &Shared) -> bool {
+        if self.work.take().is_some() {
+            self.give_up(&Halt::Loss, shared);
+        }
+        // All of these are in no checkpoint now.
+        self.sealed = self.sealed.max(shared.table.count(State::Sealed));
+        match shared.disk.remove_checkpoint() {
+            Ok(()) => true,
+            Err(error) => {
+                self.give_up(&Halt::Disk(error), shared);
+                false
+            }
         }
     }
 

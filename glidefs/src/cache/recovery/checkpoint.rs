@@ -6,8 +6,8 @@
 //! **The rule.** A checkpoint is used at most once, by the start directly after the life that wrote the checkpoint. Each start takes
 //! the checkpoint away, used or not, before the start writes anything; a start which cannot take the checkpoint away fails. The number of
 //! the life is in the checkpoint and in the superblock, so a checkpoint that an older program left behind is not used. A log which lacks
-//! a segment listed by the checkpoint, and has no later segment in the place, is an older copy that was put back: the checkpoint is not
-//! of this log.
+//! a segment listed by the checkpoint, and has no later segment in the place, has lost the segment (`missing`), or is an older copy that
+//! was put back: the checkpoint is not of this log. Only where a segment is lost, the checkpoint stays until the log tells of the loss.
 //!
 //! Why that start may rely on a checkpoint that is older than the end of the log:
 //!
@@ -52,6 +52,7 @@ pub(super) struct Checkpoint {
     pages: Pages,
     /// By ascending segment number, none twice.
     covered: Vec<CoveredSegment>,
+    proves_losses: bool,
 }
 
 /// What a start has to find beside the segments of a used checkpoint.
@@ -59,6 +60,8 @@ pub(super) struct Used {
     /// By ascending segment number, none twice.
     covered: Vec<CoveredSegment>,
     others: Vec<OtherSegment>,
+    /// A segment listed can be missing by a loss only, or because the log is an older copy.
+    proves_losses: bool,
 }
 
 impl Recovery<'_> {
@@ -100,7 +103,7 @@ impl Recovery<'_> {
         if !covered.is_sorted_by(|one, next| one.number < next.number) {
             return Err(Unusable::Damaged(ORDER));
         }
-        Ok(Some(Checkpoint { pages, covered }))
+        Ok(Some(Checkpoint { pages, covered, proves_losses: head.proves_losses }))
     }
 
     /// Loads the extents of `checkpoint` into the volumes, which are empty, and takes the covered ones of `segments` into use. An
@@ -118,7 +121,7 @@ impl Recovery<'_> {
     }
 
     fn load(&mut self, checkpoint: Checkpoint, segments: &mut [Found]) -> Result<Used, Unusable> {
-        let Checkpoint { mut pages, covered } = checkpoint;
+        let Checkpoint { mut pages, covered, proves_losses } = checkpoint;
         let ends = self.cover(&covered, segments);
         let Self { volumes, table, ranks, hands, .. } = self;
         let loaded = Loader { volumes, ends: &ends, table, ranks, hands: *hands }.load(&mut pages)?;
@@ -132,7 +135,7 @@ impl Recovery<'_> {
         if decode_end(body).map_err(Unusable::Damaged)? != loaded.listed {
             return Err(Unusable::Damaged(ORDER));
         }
-        Ok(Used { covered, others })
+        Ok(Used { covered, others, proves_losses })
     }
 
     /// Takes those of `segments` into use that are as `covered` says.
@@ -167,8 +170,11 @@ impl Recovery<'_> {
         let damage = self.found.unreadable.saturating_add(self.found.bad_footers);
         let is_whole = self.found.holes == 0 && damage == self.of_blank_files;
         let is_sure = !self.volumes.values().any(|volume| volume.is_doubted());
-        let is_there =
-            self.is_as_new_as(used, segments) && segments.iter().all(|found| used.has_all_of(found));
+        let absent = used.absent(segments, self.table.len());
+        let is_there = absent.is_empty() && segments.iter().all(|found| used.has_all_of(found));
+        if used.proves_losses {
+            self.find_missing(absent, segments);
+        }
         if is_whole && is_sure && is_there {
             return true;
         }
@@ -181,22 +187,25 @@ impl Recovery<'_> {
         );
         false
     }
+}
 
-    /// Whether each file has the segment that `used` lists, or one that was put there later.
-    fn is_as_new_as(&self, used: &Used, segments: &[Found]) -> bool {
-        let mut ids = vec![0; self.table.len()];
+impl Used {
+    /// The segments listed of which neither the segment nor one put there later is among `segments`, all of which have numbers below
+    /// `numbers`.
+    fn absent(&self, segments: &[Found], numbers: usize) -> Vec<(u32, u64)> {
+        let mut ids = vec![0; numbers];
         for found in segments {
             if let Some(id) = ids.get_mut(found.number as usize) {
                 *id = found.key.segment_id;
             }
         }
-        let covered = used.covered.iter().map(|row| (row.number, row.segment_id));
-        let mut listed = covered.chain(used.others.iter().map(|row| (row.number, row.segment_id)));
-        listed.all(|(number, segment_id)| ids.get(number as usize).is_some_and(|id| *id >= segment_id))
+        let covered = self.covered.iter().map(|row| (row.number, row.segment_id));
+        let listed = covered.chain(self.others.iter().map(|row| (row.number, row.segment_id)));
+        let is_there =
+            |(number, segment_id): &(u32, u64)| ids.get(*number as usize).is_some_and(|id| id >= segment_id);
+        listed.filter(|listed| !is_there(listed)).collect()
     }
-}
 
-impl Used {
     /// Whether `found` has all that was stable when the checkpoint was complete.
     fn has_all_of(&self, found: &Found) -> bool {
         let segment_id = found.key.segment_id;

@@ -15,6 +15,7 @@ use crate::cache::log::batch::Batch;
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::CLEANER;
 use crate::cache::log::format::{Entry, EntryKind, FooterRecord, SegmentHeader, frame_crc};
+use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::{Event, State};
 use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::seal;
@@ -50,7 +51,7 @@ impl Recovery<'_> {
     /// Entries of doubt: for each segment read, one for each export that may have lost records there, unless an earlier doubt
     /// covers the loss.
     pub fn doubts(&self, segments: &[Found]) -> Vec<Entry> {
-        let (mut doubts, mut pieces) = (Vec::new(), None);
+        let (mut doubts, mut pieces) = (self.doubts_of_missing(), None);
         for found in segments {
             let Some(walk) = found.walk.as_ref().filter(|walk| !walk.holes.is_empty()) else { continue };
             let Some(range) = evidence(found, walk) else { continue };
@@ -167,14 +168,19 @@ impl Recovery<'_> {
                 appended => return appended,
             }
         }
+        self.require_no_missing()?;
         self.hold(&entries, segments);
         Ok(())
     }
 
     /// Numbers of free segments to write entries of doubt to, the best first: those with a file, in which a full file system has
-    /// room, and then one without. [`PLACES_MAX`] at most.
+    /// room, and then one without. [`PLACES_MAX`] at most. The number of a lost segment is none of these: until the entries are stable,
+    /// only the checkpoint tells of the loss, and a later segment there would hide the loss.
     fn places_for_doubts(&self) -> Vec<u32> {
-        let free = self.table.iter().filter(|(_, info)| info.state() == State::Free);
+        let is_missing = |number| self.missing.iter().any(|missing| missing.number == number);
+        let is_free =
+            |(number, info): &(u32, &SegmentInfo)| info.state() == State::Free && !is_missing(*number);
+        let free = self.table.iter().filter(is_free);
         let (mut places, others): (Vec<_>, Vec<_>) = free.partition(|(_, info)| info.file().is_some());
         places.extend(others.first());
         places.into_iter().map(|(number, _)| number).take(PLACES_MAX).collect()
@@ -295,9 +301,14 @@ impl Recovery<'_> {
 fn evidence(found: &Found, walk: &Walk) -> Option<SectorRange> {
     let places: Vec<u8> =
         walk.records.iter().flat_map(|record| record.position_frames.to_le_bytes()).collect();
-    let checksum = u64::from(frame_crc(&places).max(2));
+    evidence_of(found.key.segment_id, &places)
+}
+
+/// As [`evidence`], of a segment with records found at `places`.
+pub(super) fn evidence_of(segment_id: u64, places: &[u8]) -> Option<SectorRange> {
+    let checksum = u64::from(frame_crc(places).max(2));
     // Ids count up from 1 and never reach this limit, which keeps the range valid.
-    SectorRange::new(found.key.segment_id.min(u64::MAX - checksum), checksum)
+    SectorRange::new(segment_id.min(u64::MAX - checksum), checksum)
 }
 
 /// The lowest sequence number of each export in the segments appended to after `found` by the shard of `found`.

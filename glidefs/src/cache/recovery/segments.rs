@@ -64,6 +64,13 @@ pub(super) struct Found {
     pub walk: Option<Walk>,
 }
 
+/// A segment that the checkpoint proves lost: the number of the file, and the id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Missing {
+    pub number: u32,
+    pub segment_id: u64,
+}
+
 /// How many entries were put into an index, were left out because of the marks, and are of no known export.
 #[derive(Default)]
 struct Replayed {
@@ -125,6 +132,8 @@ pub(super) struct Recovery<'a> {
     pub hands: usize,
     /// The highest id of an export with an entry in the log, or with an extent in the checkpoint.
     pub last_export: Option<ExportId>,
+    /// Segments that the checkpoint proves lost.
+    pub missing: Vec<Missing>,
     /// The id that the catalog has for the next export; `None` where nobody counts ids.
     pub next_export: Option<ExportId>,
     pub found: Recovered,

@@ -118,7 +118,7 @@ impl Work {
             doubted,
             extents: 0,
         });
-        let head = Head { segment_bytes: table.segment_bytes(), start: shared.start() };
+        let head = Head { segment_bytes: table.segment_bytes(), start: shared.start(), proves_losses: true };
         work.append(PageKind::Head, &head.encode())?;
         Ok(work)
     }

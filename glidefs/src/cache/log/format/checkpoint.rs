@@ -163,6 +163,11 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     field
 }
 
+/// Bytes of a head that proves no losses.
+const HEAD_BYTES: usize = 12;
+/// The last byte of a head that does.
+const PROVES_LOSSES: u8 = 1;
+
 /// The body of the first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -170,22 +175,33 @@ pub struct Head {
     pub segment_bytes: u64,
     /// Number of the start which made the checkpoint.
     pub start: u32,
+    /// The checkpoint is taken away before the file of a segment listed is put out of use. A version which did not do so wrote a shorter
+    /// head.
+    pub proves_losses: bool,
 }
 
 impl Head {
     /// The body of the first page, for this head.
-    pub fn encode(&self) -> [u8; 12] {
-        let mut body = [0; 12];
-        body[..8].copy_from_slice(&self.segment_bytes.to_le_bytes());
-        body[8..].copy_from_slice(&self.start.to_le_bytes());
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(HEAD_BYTES + 1);
+        body.extend_from_slice(&self.segment_bytes.to_le_bytes());
+        body.extend_from_slice(&self.start.to_le_bytes());
+        if self.proves_losses {
+            body.push(PROVES_LOSSES);
+        }
         body
     }
 
     /// Reads the body of the first page.
     pub fn decode(body: &[u8]) -> Result<Self, FormatError> {
-        let body = exactly::<12>(body)?;
-        let (segment_bytes, start) = (field(body, 0), field(body, 8));
-        Ok(Self { segment_bytes: u64::from_le_bytes(segment_bytes), start: u32::from_le_bytes(start) })
+        let (head, proves_losses) = match body.split_last() {
+            Some((&PROVES_LOSSES, head)) if head.len() == HEAD_BYTES => (head, true),
+            _ => (body, false),
+        };
+        let head = exactly::<HEAD_BYTES>(head)?;
+        let (segment_bytes, start) = (field(head, 0), field(head, 8));
+        let (segment_bytes, start) = (u64::from_le_bytes(segment_bytes), u32::from_le_bytes(start));
+        Ok(Self { segment_bytes, start, proves_losses })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod layers;
 mod lives;
+mod missing;
 mod spread;
 
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use proptest::prelude::*;
 
 use self::spread::spread;
 use super::*;
-use crate::cache::log::format::{Kept, KeptExtent};
+use crate::cache::log::format::{Kept, KeptExtent, PageChain, PageKind};
 use crate::cache::volume::layers::SeqMarks;
 use crate::cache::{Cache, CheckpointPace, Recovered};
 use crate::units::Seq;

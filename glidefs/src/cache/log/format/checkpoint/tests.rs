@@ -72,7 +72,7 @@ fn pages() -> Vec<Vec<u8>> {
         KeptExtent { range: SectorRange::new(8, 8).unwrap(), seq: Seq(1), number: 4, content: Kept::Zero };
     let covered = encode_rows(&[covered(4), covered(6)]).next().unwrap();
     let others = encode_rows(&[OtherSegment { number: 5, segment_id: 12, end: 77 }]).next().unwrap();
-    let head = Head { segment_bytes: 64 << 20, start: 3 }.encode();
+    let head = Head { segment_bytes: 64 << 20, start: 3, proves_losses: true }.encode();
     [
         chain.seal(PageKind::Head, &head),
         chain.seal(PageKind::Covered, &covered),
@@ -143,7 +143,9 @@ fn a_page_left_out_repeated_or_of_another_checkpoint_or_cache_is_refused() {
         assert!(!are_accepted(&twice), "page {page} twice");
     }
     let mut other = PageChain::new(CACHE);
-    other.seal(PageKind::Head, &Head { segment_bytes: 64 << 20, start: 4 }.encode()).unwrap();
+    other
+        .seal(PageKind::Head, &Head { segment_bytes: 64 << 20, start: 4, proves_losses: true }.encode())
+        .unwrap();
     let stranger = other.seal(PageKind::End, &encode_end(0)).unwrap();
     assert!(!are_accepted(&[pages[0].clone(), stranger]));
     assert!(PageChain::new([8; 16]).open(&pages[0]).is_err());
@@ -186,4 +188,14 @@ fn neighbours_of_one_writer_take_few_bytes() {
         assert!(rows.push(&KeptExtent { range, seq: Seq(u64::from(write) + 1), number: 7, content }));
     }
     assert!(rows.body().len() <= 5 * 1000 + 40, "{} bytes", rows.body().len());
+}
+
+#[test]
+fn a_head_of_the_version_before_proves_no_losses() {
+    for proves_losses in [false, true] {
+        let head = Head { segment_bytes: 64 << 20, start: 3, proves_losses };
+        let body = head.encode();
+        assert_eq!((body.len(), Head::decode(&body)), (12 + usize::from(proves_losses), Ok(head)));
+    }
+    assert!(Head::decode(&[2; 13]).is_err() && Head::decode(&[1; 14]).is_err());
 }
