@@ -5,8 +5,8 @@
 //! the order of the segments. Does not own the formats, or the use of segments after the start. Invariants: a failed open
 //! changed nothing stable; after an open without failure every segment with records, dropped records included, is sealed and
 //! stable, or given up to the keeper, so no record dropped by this recovery can come back; damage to a segment costs the data in
-//! the damaged place. Damage keeps the cache from opening in three cases: no segment file can be read; a file with data is
-//! shorter than a segment; a dropped record could come back, because the disk does not take the closing of the record's segment.
+//! the damaged place. Damage keeps the cache from opening if no segment file can be read, a file with data is shorter than a segment, the
+//! disk does not take the closing of a segment, whose dropped record could come back, or no file takes the note of lost segments.
 
 mod ages;
 mod checkpoint;
@@ -96,7 +96,7 @@ pub(super) fn open(
         };
         let outcome = recovery.run(&present, &mut superblock, &*known.catalog)?;
         refused += recovery.found.checkpoints_refused;
-        missing.clone_from(&recovery.missing);
+        missing = std::mem::take(&mut recovery.missing);
         if outcome == Outcome::ReadWithoutCheckpoint {
             // Nothing was written.
             tries_checkpoint = false;
@@ -194,22 +194,22 @@ impl Recovery<'_> {
             return Ok(Outcome::ReadWithoutCheckpoint);
         }
         check_exports(self.last_export, self.next_export, self.disk.location())?;
+        self.judge_missing(&segments);
         // From here on the start writes: no later start may take the checkpoint for one of the log. Where the checkpoint proves losses, a
         // later start takes no more than this from the checkpoint, until the log tells of the losses.
-        self.report_missing();
         if self.missing.is_empty() {
             self.remove_checkpoint()?;
         }
         self.refuse_a_disk_that_reads_nothing(present)?;
         self.make_room_to_clean(&segments);
+        let doubts = self.doubts(&segments);
+        if !doubts.is_empty() {
+            self.require_place_for_missing()?;
+        }
         if !self.rewrite_fronts(&segments) {
             return Ok(Outcome::ReadAgain);
         }
-        let doubts = self.doubts(&segments);
         self.write_down(doubts, &mut segments, superblock, catalog)?;
-        if !self.missing.is_empty() {
-            self.remove_checkpoint()?;
-        }
         self.forget_old_doubts(&segments);
         // A header with a made-up id hides which segment the file was, so such headers are written only now, when the log says
         // which exports may have lost records in the file. A file in which no record was found is free, and may have the entries
@@ -229,6 +229,10 @@ impl Recovery<'_> {
             if !self.seal(found)? {
                 return Ok(Outcome::ReadAgain);
             }
+        }
+        // All entries of doubt are in closed segments now, those that a start which came to a bad end left behind included.
+        if !self.missing.is_empty() {
+            self.remove_checkpoint()?;
         }
         self.remove_segments_beyond(present)?;
         Ok(Outcome::Done)

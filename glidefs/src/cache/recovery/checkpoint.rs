@@ -36,7 +36,7 @@ mod tests;
 use self::extents::{Ends, Loader};
 use self::pages::Pages;
 use super::Outcome;
-use super::segments::{Found, Recovery};
+use super::segments::{Found, Missing, Recovery};
 use crate::cache::log::format::{
     CoveredSegment, FormatError, Head, OtherSegment, PageChain, PageKind, decode_end,
 };
@@ -170,13 +170,16 @@ impl Recovery<'_> {
         let damage = self.found.unreadable.saturating_add(self.found.bad_footers);
         let is_whole = self.found.holes == 0 && damage == self.of_blank_files;
         let is_sure = !self.volumes.values().any(|volume| volume.is_doubted());
-        let absent = used.absent(segments, self.table.len());
+        // A file with a made-up name may turn out to hold anything, or nothing.
+        let is_named = |found: &&Found| !self.made_up.iter().any(|(number, _)| *number == found.number);
+        let absent = used.absent(segments.iter().filter(is_named), self.table.len());
         let is_there = absent.is_empty() && segments.iter().all(|found| used.has_all_of(found));
-        if used.proves_losses {
-            self.find_missing(absent, segments);
-        }
         if is_whole && is_sure && is_there {
             return true;
+        }
+        if used.proves_losses {
+            // The next reading judges: a file may be away for a moment only.
+            self.missing = absent.into_iter().filter(|absent| used.had_records(absent)).collect();
         }
         self.found.checkpoints_refused += 1;
         tracing::warn!(
@@ -192,18 +195,25 @@ impl Recovery<'_> {
 impl Used {
     /// The segments listed of which neither the segment nor one put there later is among `segments`, all of which have numbers below
     /// `numbers`.
-    fn absent(&self, segments: &[Found], numbers: usize) -> Vec<(u32, u64)> {
+    fn absent<'f>(&self, segments: impl Iterator<Item = &'f Found>, numbers: usize) -> Vec<Missing> {
         let mut ids = vec![0; numbers];
         for found in segments {
             if let Some(id) = ids.get_mut(found.number as usize) {
                 *id = found.key.segment_id;
             }
         }
-        let covered = self.covered.iter().map(|row| (row.number, row.segment_id));
-        let listed = covered.chain(self.others.iter().map(|row| (row.number, row.segment_id)));
-        let is_there =
-            |(number, segment_id): &(u32, u64)| ids.get(*number as usize).is_some_and(|id| id >= segment_id);
-        listed.filter(|listed| !is_there(listed)).collect()
+        let missing = |number, segment_id| Missing { number, segment_id };
+        let covered = self.covered.iter().map(|row| missing(row.number, row.segment_id));
+        let listed = covered.chain(self.others.iter().map(|row| missing(row.number, row.segment_id)));
+        let is_there = |row: &Missing| ids.get(row.number as usize).is_some_and(|id| *id >= row.segment_id);
+        listed.filter(|row| !is_there(row)).collect()
+    }
+
+    /// Whether a stable record was in `absent` when the checkpoint was complete. The header of a segment takes one frame.
+    fn had_records(&self, absent: &Missing) -> bool {
+        let other = self.others.binary_search_by_key(&absent.number, |other| other.number).ok();
+        let other = other.and_then(|at| self.others.get(at));
+        other.is_none_or(|other| other.segment_id != absent.segment_id || other.end > 1)
     }
 
     /// Whether `found` has all that was stable when the checkpoint was complete.

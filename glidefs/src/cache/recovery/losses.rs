@@ -51,7 +51,7 @@ impl Recovery<'_> {
     /// Entries of doubt: for each segment read, one for each export that may have lost records there, unless an earlier doubt
     /// covers the loss.
     pub fn doubts(&self, segments: &[Found]) -> Vec<Entry> {
-        let (mut doubts, mut pieces) = (self.doubts_of_missing(), None);
+        let (mut doubts, mut pieces) = (Vec::new(), None);
         for found in segments {
             let Some(walk) = found.walk.as_ref().filter(|walk| !walk.holes.is_empty()) else { continue };
             let Some(range) = evidence(found, walk) else { continue };
@@ -70,6 +70,7 @@ impl Recovery<'_> {
                 }
             }
         }
+        doubts.extend(self.doubts_of_missing(&doubts));
         doubts
     }
 
@@ -159,8 +160,7 @@ impl Recovery<'_> {
             at(self.disk.replace_superblock(&superblock.encode()), "writing cache.meta", name)?;
         }
         for number in self.places_for_doubts() {
-            // Cleaning must find a free segment to move data to.
-            if self.table.count(State::Free) <= RESERVE {
+            if !self.can_spare_a_segment() {
                 break;
             }
             match self.append(&entries, number) {
@@ -168,15 +168,23 @@ impl Recovery<'_> {
                 appended => return appended,
             }
         }
-        self.require_no_missing()?;
+        if !self.missing.is_empty() {
+            return Err(self.no_place_for_missing());
+        }
         self.hold(&entries, segments);
         Ok(())
+    }
+
+    /// Whether a free segment may take entries of doubt: cleaning must find a free segment to move data to. Where a segment is lost, nothing
+    /// else can stand for the entries, so one free segment, which may be that of the lost number, has to do for cleaning.
+    pub fn can_spare_a_segment(&self) -> bool {
+        self.table.count(State::Free) > if self.missing.is_empty() { RESERVE } else { 1 }
     }
 
     /// Numbers of free segments to write entries of doubt to, the best first: those with a file, in which a full file system has
     /// room, and then one without. [`PLACES_MAX`] at most. The number of a lost segment is none of these: until the entries are stable,
     /// only the checkpoint tells of the loss, and a later segment there would hide the loss.
-    fn places_for_doubts(&self) -> Vec<u32> {
+    pub fn places_for_doubts(&self) -> Vec<u32> {
         let is_missing = |number| self.missing.iter().any(|missing| missing.number == number);
         let is_free =
             |(number, info): &(u32, &SegmentInfo)| info.state() == State::Free && !is_missing(*number);

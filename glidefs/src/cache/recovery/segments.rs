@@ -64,7 +64,7 @@ pub(super) struct Found {
     pub walk: Option<Walk>,
 }
 
-/// A segment that the checkpoint proves lost: the number of the file, and the id.
+/// A segment that the checkpoint lists and the log lacks: the number of the file, and the id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Missing {
     pub number: u32,
@@ -132,7 +132,7 @@ pub(super) struct Recovery<'a> {
     pub hands: usize,
     /// The highest id of an export with an entry in the log, or with an extent in the checkpoint.
     pub last_export: Option<ExportId>,
-    /// Segments that the checkpoint proves lost.
+    /// Segments that the reading before did not find; those that are lost, once this reading has judged.
     pub missing: Vec<Missing>,
     /// The id that the catalog has for the next export; `None` where nobody counts ids.
     pub next_export: Option<ExportId>,

@@ -78,12 +78,19 @@ fn a_segment_that_is_gone_is_missed_until_the_loss_is_written_down() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, segment) = stopped(directory.path());
     lose(&disk, segment, Loss::File);
-    // Too few free segments for the note.
+    // No free segment for the note: the last one has a copy of another.
+    let (earlier, _) = disk.find(|frame| frame == [OLDER; FRAME_BYTES]).unwrap();
+    let (free, copy): (Vec<_>, Vec<_>) = (disk.frames(4).collect(), disk.frames(earlier).collect());
+    disk.restore(4, &copy);
+    let superblock = || std::fs::read(directory.path().join("cache.meta")).unwrap();
+    let before = superblock();
     for _ in 0..2 {
-        let error = disk.open_with(5, Known::local(&[A, B])).unwrap_err();
+        let error = disk.open_with(5, Known::local(&[A, B])).err().unwrap();
         assert!(error.to_string().contains("cache.size"), "{error}");
         assert!(directory.path().join("index.ckpt").exists());
+        assert!(superblock() == before, "something was written before the refusal");
     }
+    disk.restore(4, &free);
     for writes in 0..8 {
         *disk.faults.writes_left.lock().unwrap() = Some(writes);
         drop(disk.open(Known::local(&[A, B])));
@@ -97,6 +104,82 @@ fn a_segment_that_is_gone_is_missed_until_the_loss_is_written_down() {
     assert_eq!(driver.read(&volume, range(PLACE, 64)), Err(IoError::Damaged));
     drop(volume);
     driver.kill();
+}
+
+/// One file is free beside that of the lost segment.
+#[test]
+fn a_segment_that_is_gone_does_not_keep_a_full_cache_from_opening() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, segment) = stopped(directory.path());
+    let has_records = |number: &u32| disk.frames(*number).any(|frame| is_magic(&frame, b"GLIDEREC"));
+    let used = (0..16).filter(has_records).max().unwrap() + 1;
+    lose(&disk, segment, Loss::File);
+    let (cache, found) = disk.open_with(u64::from(used) + 1, Known::local(&[A, B])).unwrap();
+    assert_eq!(found.doubted, 2, "{found:?}");
+    let mut driver = Driver::new(cache);
+    let volume = driver.cache.volume(A);
+    assert_eq!(driver.read(&volume, range(PLACE, 64)), Err(IoError::Damaged));
+    drop(volume);
+    driver.kill();
+}
+
+/// During the first reading a record of an earlier use is all that can be read of the file; the second reading reads the file.
+#[test]
+fn a_segment_that_cannot_be_read_for_a_moment_is_not_missed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, segment) = stopped(directory.path());
+    let (earlier, _) = disk.find(|frame| frame == [OLDER; FRAME_BYTES]).unwrap();
+    let (at, record) =
+        (2..).zip(disk.frames(earlier).skip(2)).find(|(_, frame)| is_magic(frame, b"GLIDEREC")).unwrap();
+    let mut frames: Vec<_> = disk.frames(segment).collect();
+    frames[at] = record;
+    disk.restore(segment, &frames);
+    (0..=LAST).filter(|frame| *frame != at as u64).for_each(|frame| disk.lose(segment, frame));
+    let faults = std::sync::Arc::clone(&disk.faults);
+    disk.faults.after_sleeps(6, move || faults.frames.lock().unwrap().clear());
+    let (_, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!((found.checkpoints_refused, found.doubted, found.holes), (1, 0, 0), "{found:?}");
+}
+
+/// Segments that were only prepared when the checkpoint was written.
+#[test]
+fn a_segment_that_had_no_records_is_not_missed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, _) = stopped(directory.path());
+    let is_prepared = |number: &u32| {
+        let has = |magic: &[u8]| disk.frames(*number).any(|frame| is_magic(&frame, magic));
+        has(b"GLIDESEG") && !has(b"GLIDEREC")
+    };
+    for number in (0..16).filter(is_prepared).collect::<Vec<_>>() {
+        let frames: Vec<_> = disk.frames(number).collect();
+        lose(&disk, number, Loss::File);
+        let checkpoint = directory.path().join("index.ckpt");
+        let bytes = std::fs::read(&checkpoint).unwrap();
+        let (_, found) = disk.open(Known::local(&[A, B])).unwrap();
+        assert_eq!(found.doubted, 0, "{found:?}");
+        std::fs::write(&checkpoint, bytes).unwrap();
+        disk.restore(number, &frames);
+    }
+}
+
+/// The first start ended when the note of the loss was stable, and before the checkpoint was gone.
+#[test]
+fn segments_that_are_gone_cost_an_entry_an_export_and_a_second_start_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, segment) = stopped(directory.path());
+    let (earlier, _) = disk.find(|frame| frame == [OLDER; FRAME_BYTES]).unwrap();
+    for number in [earlier, segment] {
+        lose(&disk, number, Loss::File);
+    }
+    let exports: Vec<ExportId> = (1..=600).map(ExportId).collect();
+    let checkpoint = directory.path().join("index.ckpt");
+    let bytes = std::fs::read(&checkpoint).unwrap();
+    for doubted in [600, 0] {
+        std::fs::write(&checkpoint, &bytes).unwrap();
+        let (_, found) = disk.open(Known::local(&exports)).unwrap();
+        assert_eq!((found.doubted, found.holes), (doubted, 2), "{found:?}");
+        assert!(!checkpoint.exists());
+    }
 }
 
 /// The keeper puts a failing file out of use after the checkpoint was written. That is no loss.
