@@ -309,10 +309,7 @@ impl Keeper {
         }
         let mut progress = false;
         for number in barrier.unneeded {
-            if shared.table.get(number).is_retired() && !self.checkpointer.withdraw(shared) {
-                continue;
-            }
-            progress |= release(shared, number);
+            progress |= release(shared, number, || self.checkpointer.withdraw(shared));
         }
         progress
     }
@@ -370,14 +367,19 @@ fn number_of(shard: usize) -> u32 {
     u32::try_from(shard).unwrap_or(u32::MAX)
 }
 
-/// Frees a segment nobody needs, unless a read or a sync of the segment is still under way.
-fn release(shared: &Shared, number: u32) -> bool {
+/// Frees a segment nobody needs, unless a read or a sync of the segment is still under way. `withdraw` takes the checkpoint away before
+/// the file of the segment is put out of use; where `withdraw` answers `false`, the segment stays.
+fn release(shared: &Shared, number: u32, withdraw: impl FnOnce() -> bool) -> bool {
     let info = shared.table.get(number);
     if !info.is_unneeded() {
         return false;
     }
     let Some(_hold) = SyncHold::begin(shared, number) else { return false };
+    // Asked once: a worker may retire the segment at any time.
     let retired = info.is_retired();
+    if retired && !withdraw() {
+        return false;
+    }
     if let Some(file) = info.file().filter(|_| retired) {
         discard(shared, number, &**file);
     }

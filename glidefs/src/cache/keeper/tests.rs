@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{CheckpointPace, Keeper, RESERVE};
 use crate::cache::driver::Driver;
 use crate::cache::handoff::Way;
+use crate::cache::log::scan::{self, Identity};
 use crate::cache::{
     Budgets, Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, Triggers,
 };
@@ -147,8 +148,26 @@ fn who_wants_to_sync_a_file_that_the_keeper_holds_is_woken_although_the_keeper_d
     port.gave_back(Way::Common);
     shared.close(segment);
     port.block_on_sync();
-    assert!(super::release(&shared, number));
+    assert!(super::release(&shared, number, || true));
     assert_eq!(woken.load(Ordering::SeqCst), 2, "a segment was freed");
+}
+
+/// A worker finds a read error when the keeper has chosen the segment already.
+#[test]
+fn a_failing_file_is_put_out_of_use_only_when_the_checkpoint_is_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut keeper = open_with(&directory, options(8, 1)).keeper();
+    let shared = Arc::clone(&keeper.shared);
+    assert!(keeper.prepare());
+    let segment = shared.ports[0].take(Way::Common, &shared.signal).unwrap();
+    let (number, file) = (segment.number, Arc::clone(&segment.file));
+    shared.close(segment);
+    let identity = || scan::identify(&*file, shared.table.cache_id(), shared.table.segment_frames()).unwrap();
+    shared.table.get(number).retire();
+    assert!(!super::release(&shared, number, || false));
+    assert!(!matches!(identity(), Identity::Blank { .. }), "the file is erased, and the checkpoint is there");
+    assert!(super::release(&shared, number, || true));
+    assert!(matches!(identity(), Identity::Blank { .. }));
 }
 
 /// Free segments are few, and both shards want all there are.
@@ -172,7 +191,7 @@ fn shards_get_the_last_free_segments_in_turns() {
         let segment = spare.pop().unwrap();
         let number = segment.number;
         shared.close(segment);
-        assert!(super::release(&shared, number));
+        assert!(super::release(&shared, number, || true));
         assert!(keeper.prepare(), "one segment more than the reserve is free");
         for (port, given) in shared.ports.iter().zip(&mut given) {
             while let Some(segment) = port.take(Way::Common, &shared.signal) {
