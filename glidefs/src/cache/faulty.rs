@@ -2,17 +2,20 @@
 //!
 //! Owns the faults only: everything else is done by a real directory.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod faults;
+
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+pub use self::faults::Faults;
+use self::faults::{Checkpoint, Sleepless, eio};
 use super::{Directory, MonotonicClock};
 use crate::cache::Budgets;
 use crate::cache::facade::Cache;
-use crate::cache::log::disk::{CheckpointFile, Clock, Disk, Lock, SegmentFile};
+use crate::cache::log::disk::{CheckpointFile, Disk, Lock, SegmentFile};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::mapping::Mapping;
 use crate::cache::options::{Known, OnFull, Options, Recovered};
@@ -20,119 +23,6 @@ use crate::units::FRAME_BYTES;
 
 /// Length of a segment of [`Faulty::open`].
 pub const SEGMENT_BYTES: u64 = 1 << 20;
-
-/// The machine's clock without sleep. [`Faults::away`] says how much sleep makes the disk come back.
-#[derive(Debug)]
-struct Sleepless {
-    machine: MonotonicClock,
-    faults: Arc<Faults>,
-}
-
-impl Clock for Sleepless {
-    fn now(&self) -> Duration {
-        let mut slept = self.faults.slept.lock().unwrap();
-        *slept += *self.faults.tick.lock().unwrap();
-        self.machine.now() + *slept
-    }
-
-    fn sleep(&self, time: Duration) {
-        *self.faults.slept.lock().unwrap() += time;
-        self.faults.count_sleep();
-        let mut away = self.faults.away.lock().unwrap();
-        *away = away.saturating_sub(time);
-    }
-}
-
-/// The faults of the disk.
-#[derive(Debug, Default)]
-pub struct Faults {
-    /// How often somebody read what the page cache has. No fault.
-    pub reads_now: AtomicU32,
-    pub syncs: AtomicBool,
-    /// Frames which cannot be read until the next write of the frame.
-    pub frames: Mutex<BTreeSet<(u32, u64)>>,
-    /// The frames in `frames` stay bad: a write of one succeeds, and the next sync of the file fails.
-    pub stay: AtomicBool,
-    /// The page cache has the content written to frames that stay bad.
-    pub copies_of_bad: AtomicBool,
-    /// Reads fail until somebody has slept for so long.
-    pub away: Mutex<Duration>,
-    /// Frames in the page cache only, with the content of the disk: the next sync of the file fails and costs the page cache's
-    /// content.
-    pub unstable: Mutex<BTreeMap<(u32, u64), Vec<u8>>>,
-    /// Syncs of a file with unstable frames that succeed beforehand.
-    pub unstable_after: AtomicU32,
-    /// Frames that stay bad, with a copy in the page cache.
-    pub copied: Mutex<BTreeSet<(u32, u64)>>,
-    /// Files with a failing next sync.
-    failing: Mutex<BTreeSet<u32>>,
-    /// Frames with a wrong copy in the page cache.
-    pub wrong_copies: Mutex<BTreeSet<(u32, u64)>>,
-    /// Wrong copies stay until the frames are written: the kernel does not drop the copies.
-    pub copies_stay: AtomicBool,
-    pub footers: AtomicBool,
-    /// The page cache has nothing.
-    pub cold: AtomicBool,
-    /// Only the page cache can be read: the disk is away, or no file can be opened.
-    pub only_copies: AtomicBool,
-    /// How many more writes to segments succeed.
-    pub writes_left: Mutex<Option<u32>>,
-    /// No file can be made longer: the file system is full.
-    pub full: AtomicBool,
-    /// The next record gets to the disk, and the write fails; every later write of the file fails without effect.
-    pub breaks: AtomicBool,
-    broken: Mutex<BTreeSet<u32>>,
-    /// Time passed in sleeps and in looks at the clock.
-    slept: Mutex<Duration>,
-    /// Time that a look at the clock takes.
-    pub tick: Mutex<Duration>,
-    after_sleeps: Mutex<Option<AfterSleeps>>,
-    /// The disk has appends that are stable at once.
-    pub stable_appends: AtomicBool,
-    /// The disk takes the files of such appends, and none of the appends.
-    pub refuses_stable: AtomicBool,
-    /// Free bytes of the file system, unless the file system is to be asked.
-    pub free_bytes: Mutex<Option<u64>>,
-}
-
-/// An action due after so many sleeps.
-struct AfterSleeps(u32, Box<dyn FnOnce() + Send>);
-
-impl std::fmt::Debug for AfterSleeps {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("AfterSleeps").field(&self.0).finish_non_exhaustive()
-    }
-}
-
-impl Faults {
-    /// Calls `action` at the end of a number of sleeps, in the place of any earlier action.
-    pub fn after_sleeps(&self, sleeps: u32, action: impl FnOnce() + Send + 'static) {
-        *self.after_sleeps.lock().unwrap() = Some(AfterSleeps(sleeps, Box::new(action)));
-    }
-
-    fn count_sleep(&self) {
-        let mut after = self.after_sleeps.lock().unwrap();
-        match &mut *after {
-            Some(AfterSleeps(left @ 1.., _)) => *left -= 1,
-            _ => {
-                if let Some(AfterSleeps(_, action)) = after.take() {
-                    action();
-                }
-            }
-        }
-    }
-
-    /// Time passed in sleeps and in looks at the clock.
-    pub fn slept(&self) -> Duration {
-        *self.slept.lock().unwrap()
-    }
-
-    /// Lets broken files be written again.
-    pub fn mend(&self) {
-        self.breaks.store(false, Ordering::SeqCst);
-        self.broken.lock().unwrap().clear();
-    }
-}
 
 #[derive(Clone, Debug)]
 pub struct Faulty {
@@ -148,10 +38,6 @@ struct File {
     number: u32,
     faults: Arc<Faults>,
     is_stable: bool,
-}
-
-fn eio() -> io::Error {
-    io::Error::from_raw_os_error(libc::EIO)
 }
 
 impl Faulty {
@@ -222,9 +108,7 @@ impl File {
     }
 
     fn check(&self, len: usize, offset: u64) -> io::Result<()> {
-        if !self.faults.away.lock().unwrap().is_zero() {
-            return Err(eio());
-        }
+        self.faults.check_away()?;
         let copied = self.faults.copied.lock().unwrap();
         match self
             .faults
@@ -272,11 +156,7 @@ impl SegmentFile for File {
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let len = parts.iter().map(|part| part.len()).sum();
         let range = self.frames(len, offset);
-        match &mut *self.faults.writes_left.lock().unwrap() {
-            Some(0) => return Err(eio()),
-            Some(left) => *left -= 1,
-            None => {}
-        }
+        self.faults.count_write()?;
         let is_footer = parts.first().is_some_and(|part| part.starts_with(b"GLIDEFTR"));
         if is_footer && self.faults.footers.load(Ordering::SeqCst) {
             return Err(eio());
@@ -389,6 +269,7 @@ impl Disk for Faulty {
     }
 
     fn replace_superblock(&self, bytes: &[u8]) -> io::Result<()> {
+        self.faults.count_write_beside();
         self.inner.replace_superblock(bytes)
     }
 
@@ -404,6 +285,7 @@ impl Disk for Faulty {
         if bytes > 0 && self.faults.full.load(Ordering::SeqCst) && self.frames(number).len() == 0 {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
+        self.faults.count_open(number);
         let inner = self.inner.open_segment(number, bytes)?;
         Ok(Arc::new(File { inner, number, faults: Arc::clone(&self.faults), is_stable: false }))
     }
@@ -419,10 +301,14 @@ impl Disk for Faulty {
     }
 
     fn read_checkpoint(&self) -> io::Result<Option<Box<dyn io::Read + Send>>> {
-        self.inner.read_checkpoint()
+        self.faults.check_away()?;
+        let read = self.inner.read_checkpoint()?;
+        let faults = || Arc::clone(&self.faults);
+        Ok(read.map(|inner| Box::new(Checkpoint { inner, faults: faults() }) as Box<dyn io::Read + Send>))
     }
 
     fn remove_checkpoint(&self) -> io::Result<()> {
+        self.faults.count_write_beside();
         self.inner.remove_checkpoint()
     }
 
