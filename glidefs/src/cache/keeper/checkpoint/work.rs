@@ -4,7 +4,8 @@
 //! (`recovery/checkpoint`). Invariants: the covered segments are chosen before any extent is gathered; a segment is known by the id,
 //! because the number may go to another segment meanwhile; the checkpoint replaces the one before only when everything appended before
 //! the end of the gathering is stable; a covered segment has all of its content in the indexes, and on the disk a trailer and sums; no
-//! checkpoint is written while the log has a loss.
+//! checkpoint is written while the log has a segment that is not stable, or that the disk does not read; while a doubt is in force, no
+//! segment is covered.
 //!
 //! Writes go on meanwhile: an extent which changes during the gathering is also in a segment that is not covered.
 
@@ -102,13 +103,15 @@ pub(super) enum Progress {
 }
 
 impl Work {
-    /// Begins a checkpoint beside the one before.
+    /// Begins a checkpoint beside the one before. While a doubt is in force, the checkpoint covers nothing, and says only which segments
+    /// there are: the next start has to notice if one of these is lost.
     pub fn begin(shared: &Shared) -> Result<Box<Self>, Halt> {
         refuse_losses(shared)?;
         refuse_a_full_disk(shared)?;
         let table = &shared.table;
         let mut doubted = shared.all_volumes();
         doubted.retain(|volume| volume.doubted_to() > Seq(0));
+        let is_in_doubt = doubted.iter().any(|volume| volume.is_doubted());
         let mut work = Box::new(Self {
             file: shared.disk.begin_checkpoint()?,
             chain: PageChain::new(table.cache_id()),
@@ -120,6 +123,9 @@ impl Work {
         });
         let head = Head { segment_bytes: table.segment_bytes(), start: shared.start(), proves_losses: true };
         work.append(PageKind::Head, &head.encode())?;
+        if is_in_doubt {
+            work.stage = Stage::Settle(places(shared, &work.covers)?);
+        }
         Ok(work)
     }
 
