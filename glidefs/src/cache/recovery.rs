@@ -12,8 +12,10 @@ mod ages;
 mod checkpoint;
 mod closing;
 mod identify;
+mod listed;
 mod losses;
 mod missing;
+mod note;
 mod patience;
 mod reading;
 mod segments;
@@ -25,6 +27,7 @@ use std::io;
 use std::sync::Arc;
 
 use self::ages::{check_exports, check_start, count_start};
+use self::listed::Missing;
 use self::patience::Patience;
 use self::segments::{Found, Recovery};
 use super::volume::Volume;
@@ -64,7 +67,7 @@ pub(super) fn open(
     let mut exports = known.exports;
     let (mut patience, mut doubted) = (Patience::new(&*clock), 0);
     let (mut tries_left, mut tries_checkpoint, mut refused) = (TRIES_MAX, true, 0);
-    let mut missing = Vec::new();
+    let mut missing = Missing::default();
     while tries_left > 0 {
         let mut present = at(disk.segments(), "listing", || disk.location())?;
         present.sort_unstable();
@@ -113,7 +116,7 @@ pub(super) fn open(
         if outcome == Outcome::ReadAgain {
             tries_checkpoint = false;
             tracing::warn!(
-                "a sync failed, and data read before is gone from the page cache: reading the cache again"
+                "a sync failed, or a file can be read again, and the disk has other data than was read before: reading the cache again"
             );
             for (id, marks) in &mut exports {
                 marks.evicted = noted.get(id).copied().unwrap_or_default().max(marks.evicted);
@@ -150,7 +153,7 @@ pub(super) fn open(
         };
         return Ok((Shared::new(parts, options), found));
     }
-    // Not reached: on the last try `run` never returns `false`.
+    // Of syncs the last try does not return `ReadAgain`, so a file could be read, and could not, again and again.
     let source = io::Error::other("segments went on changing after they were read");
     Err(CacheError::Disk { operation: "reading", file: disk.location(), source })
 }
@@ -159,8 +162,8 @@ pub(super) fn open(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Done,
-    /// A sync failed and the page cache dropped frames already read, of a segment not known to be stable: the indexes are worth
-    /// nothing.
+    /// A sync failed and the page cache dropped frames already read, of a segment not known to be stable; or a file can be read
+    /// again. The indexes are worth nothing.
     ReadAgain,
     /// The checkpoint was used, and is damaged, or the log tells of losses: the indexes are worth nothing, and nothing was written.
     ReadWithoutCheckpoint,
@@ -174,7 +177,10 @@ impl Recovery<'_> {
         superblock: &mut Superblock,
         catalog: &dyn CacheCatalog,
     ) -> Result<Outcome, CacheError> {
-        let checkpoint = self.begin_checkpoint(superblock);
+        let checkpoint = match self.begin_checkpoint(superblock) {
+            Ok(checkpoint) => checkpoint,
+            Err(outcome) => return Ok(outcome),
+        };
         // All files are read before any file is written: when damage refuses the start, the cache stays as it was. When `run`
         // returns `ReadAgain`, headers, entries of doubt and the catalog's marks may have been written: the next try finds the first
         // two in the log, and is told the marks.
@@ -190,11 +196,14 @@ impl Recovery<'_> {
             Err(outcome) => return Ok(outcome),
         };
         self.read_all(&mut segments)?;
-        if used.is_some_and(|used| !self.bears_out(&used, &segments)) {
+        if used.is_some_and(|used| !self.bears_out(used, &segments)) {
             return Ok(Outcome::ReadWithoutCheckpoint);
         }
+        if self.has_a_file_come_back() {
+            return Ok(Outcome::ReadAgain);
+        }
         check_exports(self.last_export, self.next_export, self.disk.location())?;
-        self.judge_missing(&segments);
+        self.judge_missing(&segments)?;
         // From here on the start writes: no later start may take the checkpoint for one of the log. Where the checkpoint proves losses, a
         // later start takes no more than this from the checkpoint, until the log tells of the losses.
         if self.missing.is_empty() {
@@ -202,14 +211,15 @@ impl Recovery<'_> {
         }
         self.refuse_a_disk_that_reads_nothing(present)?;
         self.make_room_to_clean(&segments);
-        let doubts = self.doubts(&segments);
-        if !doubts.is_empty() {
+        let mut losses = self.doubts(&segments);
+        losses.extend(self.entries_of_missing(&losses));
+        if !losses.is_empty() {
             self.require_place_for_missing()?;
         }
         if !self.rewrite_fronts(&segments) {
             return Ok(Outcome::ReadAgain);
         }
-        self.write_down(doubts, &mut segments, superblock, catalog)?;
+        self.write_down(losses, &mut segments, superblock, catalog)?;
         self.forget_old_doubts(&segments);
         // A header with a made-up id hides which segment the file was, so such headers are written only now, when the log says
         // which exports may have lost records in the file. A file in which no record was found is free, and may have the entries

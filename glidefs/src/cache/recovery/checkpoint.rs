@@ -27,6 +27,7 @@
 //!   the entry of a doubt.
 //!
 //! Where the disk lost anything, or the log tells of a loss, the checkpoint is not used at all: the losses are judged from the records.
+//! While a doubt is in force, a checkpoint covers nothing, and proves only which segments there were.
 
 mod extents;
 mod pages;
@@ -36,7 +37,8 @@ mod tests;
 use self::extents::{Ends, Loader};
 use self::pages::Pages;
 use super::Outcome;
-use super::segments::{Found, Missing, Recovery};
+use super::listed::{Ids, Listed, LostContent, Missing, MissingSegment};
+use super::segments::{Found, Recovery};
 use crate::cache::log::format::{
     CoveredSegment, FormatError, Head, OtherSegment, PageChain, PageKind, decode_end,
 };
@@ -48,8 +50,8 @@ use crate::units::FRAME_SECTORS;
 const ORDER: FormatError = FormatError::Malformed("a page, a segment or an export out of order");
 
 /// A checkpoint that is read up to the first page of extents.
-pub(super) struct Checkpoint {
-    pages: Pages,
+pub(super) struct Checkpoint<'s> {
+    pages: Pages<'s>,
     /// By ascending segment number, none twice.
     covered: Vec<CoveredSegment>,
     proves_losses: bool,
@@ -62,21 +64,24 @@ pub(super) struct Used {
     others: Vec<OtherSegment>,
     /// A segment listed can be missing by a loss only, or because the log is an older copy.
     proves_losses: bool,
+    /// The extents in missing segments.
+    lost: LostContent,
 }
 
-impl Recovery<'_> {
-    /// Reads the beginning of the checkpoint, if there is one that can be used.
-    pub fn begin_checkpoint(&mut self, superblock: &Superblock) -> Option<Checkpoint> {
+impl<'a> Recovery<'a> {
+    /// Reads the beginning of the checkpoint, if there is one that can be used. Fails where the disk does not read the checkpoint: the
+    /// log is read with all pauses then.
+    pub fn begin_checkpoint(&mut self, superblock: &Superblock) -> Result<Option<Checkpoint<'a>>, Outcome> {
         if !self.tries_checkpoint {
-            return None;
+            return Ok(None);
         }
-        match self.read_beginning(superblock) {
-            Ok(checkpoint) => checkpoint,
-            Err(error) => {
-                self.refuse(&error);
-                None
+        self.read_beginning(superblock).or_else(|error| {
+            self.refuse(&error);
+            match error {
+                Unusable::Unreadable(_) => Err(Outcome::ReadWithoutCheckpoint),
+                Unusable::Damaged(_) => Ok(None),
             }
-        }
+        })
     }
 
     fn refuse(&mut self, error: &Unusable) {
@@ -87,11 +92,12 @@ impl Recovery<'_> {
         );
     }
 
-    fn read_beginning(&self, superblock: &Superblock) -> Result<Option<Checkpoint>, Unusable> {
-        let Some(source) = self.disk.read_checkpoint().map_err(Unusable::Unreadable)? else {
-            return Ok(None);
-        };
-        let mut pages = Pages::new(source, PageChain::new(superblock.cache_id));
+    fn read_beginning(&self, superblock: &Superblock) -> Result<Option<Checkpoint<'a>>, Unusable> {
+        // A read that fails once must not cost the proof of a loss.
+        let patience = self.patience;
+        let source = patience.again(|| self.disk.read_checkpoint()).map_err(Unusable::Unreadable)?;
+        let Some(source) = source else { return Ok(None) };
+        let mut pages = Pages::new(patience.with_source(source), PageChain::new(superblock.cache_id));
         let (PageKind::Head, body) = pages.next()? else { return Err(Unusable::Damaged(ORDER)) };
         let head = Head::decode(body).map_err(Unusable::Damaged)?;
         if head.segment_bytes != superblock.segment_bytes || head.start != superblock.start {
@@ -110,7 +116,7 @@ impl Recovery<'_> {
     /// error leaves volumes and table worth nothing.
     pub fn load_checkpoint(
         &mut self,
-        checkpoint: Checkpoint,
+        checkpoint: Checkpoint<'_>,
         segments: &mut [Found],
     ) -> Result<Used, Outcome> {
         let loaded = self.load(checkpoint, segments);
@@ -120,13 +126,14 @@ impl Recovery<'_> {
         })
     }
 
-    fn load(&mut self, checkpoint: Checkpoint, segments: &mut [Found]) -> Result<Used, Unusable> {
+    fn load(&mut self, checkpoint: Checkpoint<'_>, segments: &mut [Found]) -> Result<Used, Unusable> {
         let Checkpoint { mut pages, covered, proves_losses } = checkpoint;
         let ends = self.cover(&covered, segments);
         let Self { volumes, table, ranks, hands, .. } = self;
         let loaded = Loader { volumes, ends: &ends, table, ranks, hands: *hands }.load(&mut pages)?;
         self.found.checkpoint_extents += loaded.loaded;
         self.last_export = self.last_export.max(loaded.last_export);
+        let lost = loaded.lost;
         let others: Vec<OtherSegment> = pages.rows(PageKind::Others)?;
         if !others.is_sorted_by(|one, next| one.number < next.number) {
             return Err(Unusable::Damaged(ORDER));
@@ -135,15 +142,20 @@ impl Recovery<'_> {
         if decode_end(body).map_err(Unusable::Damaged)? != loaded.listed {
             return Err(Unusable::Damaged(ORDER));
         }
-        Ok(Used { covered, others, proves_losses })
+        Ok(Used { covered, others, proves_losses, lost })
     }
 
     /// Takes those of `segments` into use that are as `covered` says.
     fn cover(&mut self, covered: &[CoveredSegment], segments: &mut [Found]) -> Ends {
         let frames = self.table.segment_frames();
         let mut ends = Ends::new(self.table.len());
+        let ids = self.ids(segments);
         for row in covered {
-            ends.list(row.number);
+            if ids.has(row.number, row.segment_id) {
+                ends.list(row.number);
+            } else {
+                ends.miss(row.number);
+            }
         }
         for found in segments {
             let Some(row) = row_of(covered, found.number) else { continue };
@@ -166,20 +178,19 @@ impl Recovery<'_> {
     }
 
     /// Whether the rest of the log, in `segments`, bears `used` out: nothing is lost that the checkpoint relied on.
-    pub fn bears_out(&mut self, used: &Used, segments: &[Found]) -> bool {
+    pub fn bears_out(&mut self, used: Used, segments: &[Found]) -> bool {
         let damage = self.found.unreadable.saturating_add(self.found.bad_footers);
         let is_whole = self.found.holes == 0 && damage == self.of_blank_files;
         let is_sure = !self.volumes.values().any(|volume| volume.is_doubted());
-        // A file with a made-up name may turn out to hold anything, or nothing.
-        let is_named = |found: &&Found| !self.made_up.iter().any(|(number, _)| *number == found.number);
-        let absent = used.absent(segments.iter().filter(is_named), self.table.len());
-        let is_there = absent.is_empty() && segments.iter().all(|found| used.has_all_of(found));
-        if is_whole && is_sure && is_there {
+        let missing = used.missing(&self.ids(segments));
+        let is_there = missing.is_empty() && segments.iter().all(|found| used.has_all_of(found));
+        // The indexes have nothing from a checkpoint that covers no segment.
+        if is_there && (used.covered.is_empty() || is_whole && is_sure) {
             return true;
         }
         if used.proves_losses {
             // The next reading judges: a file may be away for a moment only.
-            self.missing = absent.into_iter().filter(|absent| used.had_records(absent)).collect();
+            self.missing = Missing { segments: missing, content: used.lost };
         }
         self.found.checkpoints_refused += 1;
         tracing::warn!(
@@ -193,27 +204,20 @@ impl Recovery<'_> {
 }
 
 impl Used {
-    /// The segments listed of which neither the segment nor one put there later is among `segments`, all of which have numbers below
-    /// `numbers`.
-    fn absent<'f>(&self, segments: impl Iterator<Item = &'f Found>, numbers: usize) -> Vec<Missing> {
-        let mut ids = vec![0; numbers];
-        for found in segments {
-            if let Some(id) = ids.get_mut(found.number as usize) {
-                *id = found.key.segment_id;
-            }
-        }
-        let missing = |number, segment_id| Missing { number, segment_id };
-        let covered = self.covered.iter().map(|row| missing(row.number, row.segment_id));
-        let listed = covered.chain(self.others.iter().map(|row| missing(row.number, row.segment_id)));
-        let is_there = |row: &Missing| ids.get(row.number as usize).is_some_and(|id| *id >= row.segment_id);
-        listed.filter(|row| !is_there(row)).collect()
-    }
-
-    /// Whether a stable record was in `absent` when the checkpoint was complete. The header of a segment takes one frame.
-    fn had_records(&self, absent: &Missing) -> bool {
-        let other = self.others.binary_search_by_key(&absent.number, |other| other.number).ok();
-        let other = other.and_then(|at| self.others.get(at));
-        other.is_none_or(|other| other.segment_id != absent.segment_id || other.end > 1)
+    /// The segments listed of which neither the segment nor one put there later is among `ids`.
+    fn missing(&self, ids: &Ids) -> Vec<MissingSegment> {
+        let covered = self.covered.iter().map(|row| MissingSegment {
+            number: row.number,
+            segment_id: row.segment_id,
+            listed: Listed::Covered,
+        });
+        // The header of a segment takes one frame.
+        let others = self.others.iter().map(|row| MissingSegment {
+            number: row.number,
+            segment_id: row.segment_id,
+            listed: if row.end > 1 { Listed::Filled } else { Listed::Prepared },
+        });
+        covered.chain(others).filter(|row| !ids.has(row.number, row.segment_id)).collect()
     }
 
     /// Whether `found` has all that was stable when the checkpoint was complete.

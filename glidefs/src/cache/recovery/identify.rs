@@ -12,7 +12,7 @@ use super::segments::{Found, Recovery};
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::{CLEANER, Frame, SegmentHeader, SegmentKey};
-use crate::cache::log::life::Event;
+use crate::cache::log::life::{Event, State};
 use crate::cache::log::scan::Identity;
 use crate::cache::log::superblock::CACHE_VERSION;
 
@@ -137,6 +137,34 @@ impl Recovery<'_> {
             self.made_up.push((found.number, self.rebuilt_header(&found.key)));
         }
         Ok(())
+    }
+
+    /// Whether a file that could not be read when the segments were named can be read by now, and may hold one. Such a file counts as
+    /// empty, and would be written to: call before anything is written, and read again. Where the file still tells nothing, the file is
+    /// out of use until the next start.
+    pub fn has_a_file_come_back(&mut self) -> bool {
+        let reader = self.reader();
+        let is_back = |number| {
+            !matches!(
+                reader.ask(number),
+                Err(_) | Ok((_, Answer::Ends(Identity::Unknown, Traces { newest: None, whole: false })))
+            )
+        };
+        let numbers: Vec<u32> = self.made_up.iter().map(|(number, _)| *number).collect();
+        for number in numbers {
+            // Where a walk found a record, or a place for one, the segment is in use.
+            let state = self.table.get(number).state();
+            if !matches!(state, State::Free | State::Quarantined) {
+                continue;
+            }
+            if is_back(number) {
+                return true;
+            }
+            if state == State::Free {
+                self.quarantine(number);
+            }
+        }
+        false
     }
 
     /// An id that no segment has or had.

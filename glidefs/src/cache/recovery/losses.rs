@@ -1,7 +1,6 @@
-//! Records that cannot be found: which exports may have had data in them, and the entries of doubt about these exports in the
-//! log.
+//! Records that cannot be found: which exports may have had data in them.
 //!
-//! Does not own finding the holes (`walk`). Invariants: an export with a record that may be lost answers no READ with content
+//! Does not own finding the holes (`walk`), segments that are gone (`missing`), or the segment with the entries (`note`). Invariants: an export with a record that may be lost answers no READ with content
 //! that may be older than the record; which exports these are is stable in the log before the cache takes a WRITE.
 
 use std::cmp::Reverse;
@@ -11,26 +10,15 @@ use std::sync::Arc;
 use super::at;
 use super::segments::{Found, Recovery};
 use crate::cache::catalog::CacheCatalog;
-use crate::cache::log::batch::Batch;
 use crate::cache::log::error::CacheError;
-use crate::cache::log::format::CLEANER;
-use crate::cache::log::format::{Entry, EntryKind, FooterRecord, SegmentHeader, frame_crc};
-use crate::cache::log::info::SegmentInfo;
-use crate::cache::log::life::{Event, State};
-use crate::cache::log::pressure::RESERVE;
-use crate::cache::log::seal;
-use crate::cache::log::segment::SegmentWriter;
-use crate::cache::log::sums::Crcs;
+use crate::cache::log::format::{Entry, EntryKind, FooterRecord, frame_crc};
 use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
 use crate::cache::log::walk::{Hole, Walk};
 use crate::cache::volume::Volume;
 use crate::cache::volume::appends::{SEQS_IN_A_PIECE, SEQS_IN_A_SEGMENT};
-use crate::cache::volume::extent::Extent;
 use crate::cache::volume::extent::extent;
 use crate::units::{ExportId, SectorRange, Seq};
 
-/// Most free files in which entries of doubt are tried: a disk failing for a moment must not take all free files out of use.
-const PLACES_MAX: usize = 3;
 /// As many entries of doubt as the smallest segment has room for.
 const ENTRIES_MANY: usize = 1000;
 
@@ -70,7 +58,6 @@ impl Recovery<'_> {
                 }
             }
         }
-        doubts.extend(self.doubts_of_missing(&doubts));
         doubts
     }
 
@@ -112,7 +99,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// Makes `entries` of doubt stable in the log, and tells the volumes.
+    /// Makes `entries`, of doubt and of lost content, stable in the log, and tells the volumes.
     pub fn write_down(
         &mut self,
         mut entries: Vec<Entry>,
@@ -121,21 +108,47 @@ impl Recovery<'_> {
         catalog: &dyn CacheCatalog,
     ) -> Result<(), CacheError> {
         let mut marks: HashMap<ExportId, Seq> = HashMap::new();
-        let in_doubt: HashSet<ExportId> = entries.iter().map(|entry| entry.export).collect();
+        let with_losses: HashSet<ExportId> = entries.iter().map(|entry| entry.export).collect();
         for (export, volume) in &self.volumes {
             // The store has the right content of everything written back, and the copies in the log may be older: the volume
             // forgets these copies.
-            if volume.has_ended_doubt() || in_doubt.contains(export) {
+            if volume.has_ended_doubt() || with_losses.contains(export) {
                 marks.insert(*export, volume.forget_clean(self.table));
             }
         }
         entries.retain(|entry| marks.get(&entry.export).is_some_and(|stored| entry.seq > *stored));
-        if entries.len() > ENTRIES_MANY {
+        let (mut doubts, content): (Vec<Entry>, Vec<Entry>) =
+            entries.into_iter().partition(|entry| entry.kind == EntryKind::Doubt);
+        if doubts.len() > ENTRIES_MANY {
             // The entry with the highest number of an export covers the others.
-            entries.sort_unstable_by_key(|entry| (entry.export.0, Reverse(entry.seq)));
-            entries.dedup_by_key(|entry| entry.export);
+            doubts.sort_unstable_by_key(|entry| (entry.export.0, Reverse(entry.seq)));
+            doubts.dedup_by_key(|entry| entry.export);
         }
-        let in_doubt: HashSet<ExportId> = entries.iter().map(|entry| entry.export).collect();
+        self.report_losses(&doubts, &content);
+        let mut marks: Vec<(ExportId, Seq)> = marks.into_iter().collect();
+        marks.retain(|(_, stored)| *stored > Seq(0));
+        let name = || self.disk.location();
+        if !marks.is_empty() {
+            at(catalog.evicted(&marks), "noting in the catalog which entries are left out", name)?;
+            self.noted.extend(marks);
+        }
+        doubts.extend(content);
+        if doubts.is_empty() {
+            return Ok(());
+        }
+        if superblock.version < VERSION_DAMAGED {
+            superblock.version = VERSION_DAMAGED;
+            at(self.disk.replace_superblock(&superblock.encode()), "writing cache.meta", name)?;
+        }
+        if !self.note(&doubts)? {
+            self.hold(&doubts, segments);
+        }
+        Ok(())
+    }
+
+    /// Counts and reports the exports with `doubts`, and those with lost `content`.
+    fn report_losses(&mut self, doubts: &[Entry], content: &[Entry]) {
+        let in_doubt: HashSet<ExportId> = doubts.iter().map(|entry| entry.export).collect();
         for export in in_doubt {
             self.found.doubted += 1;
             tracing::error!(
@@ -145,67 +158,17 @@ impl Recovery<'_> {
                  writeback makes"
             );
         }
-        let mut marks: Vec<(ExportId, Seq)> = marks.into_iter().collect();
-        marks.retain(|(_, stored)| *stored > Seq(0));
-        let name = || self.disk.location();
-        if !marks.is_empty() {
-            at(catalog.evicted(&marks), "noting in the catalog which entries are left out", name)?;
-            self.noted.extend(marks);
+        let mut sectors: HashMap<ExportId, u64> = HashMap::new();
+        for entry in content.iter().filter(|entry| entry.kind == EntryKind::Damaged) {
+            let lost = sectors.entry(entry.export).or_default();
+            *lost = lost.saturating_add(entry.range.count());
         }
-        if entries.is_empty() {
-            return Ok(());
-        }
-        if superblock.version < VERSION_DAMAGED {
-            superblock.version = VERSION_DAMAGED;
-            at(self.disk.replace_superblock(&superblock.encode()), "writing cache.meta", name)?;
-        }
-        for number in self.places_for_doubts() {
-            if !self.can_spare_a_segment() {
-                break;
-            }
-            match self.append(&entries, number) {
-                Err(error @ CacheError::Disk { .. }) => self.pass_over(number, &error),
-                appended => return appended,
-            }
-        }
-        if !self.missing.is_empty() {
-            return Err(self.no_place_for_missing());
-        }
-        self.hold(&entries, segments);
-        Ok(())
-    }
-
-    /// Whether a free segment may take entries of doubt: cleaning must find a free segment to move data to. Where a segment is lost, nothing
-    /// else can stand for the entries, so one free segment, which may be that of the lost number, has to do for cleaning.
-    pub fn can_spare_a_segment(&self) -> bool {
-        self.table.count(State::Free) > if self.missing.is_empty() { RESERVE } else { 1 }
-    }
-
-    /// Numbers of free segments to write entries of doubt to, the best first: those with a file, in which a full file system has
-    /// room, and then one without. [`PLACES_MAX`] at most. The number of a lost segment is none of these: until the entries are stable,
-    /// only the checkpoint tells of the loss, and a later segment there would hide the loss.
-    pub fn places_for_doubts(&self) -> Vec<u32> {
-        let is_missing = |number| self.missing.iter().any(|missing| missing.number == number);
-        let is_free =
-            |(number, info): &(u32, &SegmentInfo)| info.state() == State::Free && !is_missing(*number);
-        let free = self.table.iter().filter(is_free);
-        let (mut places, others): (Vec<_>, Vec<_>) = free.partition(|(_, info)| info.file().is_some());
-        places.extend(others.first());
-        places.into_iter().map(|(number, _)| number).take(PLACES_MAX).collect()
-    }
-
-    /// Leaves out segment number `number`, whose file did not take entries of doubt. The keeper erases the written part.
-    fn pass_over(&mut self, number: u32, error: &CacheError) {
-        tracing::error!(
-            file = self.disk.segment_name(number),
-            error = error as &dyn std::error::Error,
-            "a segment file does not take the note of lost records: trying another file"
-        );
-        let info = self.table.get(number);
-        if info.state() == State::Open {
-            info.retire();
-            info.poison();
-            info.on(Event::Close);
+        for (export, sectors) in sectors {
+            tracing::error!(
+                export = export.0,
+                sectors,
+                "content of this export was in a lost segment: these sectors fail until they are written again"
+            );
         }
     }
 
@@ -234,72 +197,6 @@ impl Recovery<'_> {
         for volume in self.volumes.values() {
             volume.forget_doubts(self.table, |segment_id| !ids.contains(&segment_id));
         }
-    }
-
-    /// Writes a segment of `entries`, none of which has data, to the free segment number `number`.
-    fn append(&mut self, entries: &[Entry], number: u32) -> Result<(), CacheError> {
-        let (info, frames) = (self.table.get(number), self.table.segment_frames());
-        let name = || self.disk.segment_name(number);
-        let file = at(self.disk.open_segment(number, self.table.segment_bytes()), "opening", name)?;
-        let file = Arc::clone(info.set_file(file));
-        let header = SegmentHeader {
-            cache_id: self.table.cache_id(),
-            segment_id: self.new_segment_id()?,
-            shard: CLEANER,
-            segment_bytes: self.table.segment_bytes(),
-        };
-        at(seal::write_header(&*file, &header, frames, &info.front_unsure), "writing the header", name)?;
-        info.keep_crcs(Crcs::new(frames));
-        info.begin_use(header.segment_id, 1);
-        info.on(Event::Prepare);
-        let mut segment = SegmentWriter::new(number, header.key(), file, frames);
-        let (mut batch, mut placed) = (Batch::default(), Vec::new());
-        for entry in entries {
-            if !batch.fits(1, 0) {
-                self.write(&mut segment, &mut batch, &mut placed)?;
-            }
-            let pushed = batch.push_entry(*entry);
-            debug_assert!(pushed.is_ok(), "the batch has room, and records hold such entries");
-        }
-        self.write(&mut segment, &mut batch, &mut placed)?;
-        let trailer = at(seal::write_footer(&segment, frames), "writing the footer", name)?;
-        at(segment.file.sync(), "syncing", name)?;
-        at(seal::write_trailer(&*segment.file, &trailer, frames), "writing the trailer", name)?;
-        info.heal();
-        info.on(Event::Close);
-        info.on(Event::Seal);
-        info.leave_crcs(Some(&trailer), frames);
-        for (volume, extent) in placed {
-            volume.recovered(self.table, extent);
-        }
-        Ok(())
-    }
-
-    /// Appends `batch`, and adds the place of each entry to `placed`.
-    fn write(
-        &self,
-        segment: &mut SegmentWriter,
-        batch: &mut Batch,
-        placed: &mut Vec<(Arc<Volume>, Extent)>,
-    ) -> Result<(), CacheError> {
-        let number = segment.number;
-        if !segment.has_room_for(self.table, batch, 0, 0) {
-            return Err(CacheError::Exhausted {
-                directory: self.disk.location(),
-                what: "records of more exports are lost than one segment can name",
-            });
-        }
-        let appended = segment.append(self.table, batch, std::iter::empty());
-        let position = at(appended, "writing", || self.disk.segment_name(number))?;
-        for entry in batch.entries() {
-            if let (Some(volume), Some(extent)) =
-                (self.volumes.get(&entry.export), extent(entry, number, position))
-            {
-                placed.push((Arc::clone(volume), extent));
-            }
-        }
-        batch.reset();
-        Ok(())
     }
 }
 

@@ -1,55 +1,87 @@
 //! Segments that the checkpoint proves lost: the file is gone, or nothing in the file says any more which segment was there.
 //!
-//! Does not own the checkpoint (`checkpoint`), or the stability of entries of doubt (`losses`). Invariants: a segment counts as lost
-//! only if the checkpoint lists the segment with records, two readings of the log did not find the segment, the log is no older copy, and
-//! nothing could have put the file out of use since; the checkpoint stays until the entries of doubt about lost segments are stable, as
-//! nothing else tells of the loss; a start refused for want of a place for these entries has written nothing.
+//! Does not own the checkpoint (`checkpoint`), or the stability of the entries about a loss (`note`). Invariants: a segment counts as lost
+//! only if the checkpoint lists the segment, two readings of the log did not find the segment, and nothing could have put the file out of
+//! use since; where segments are gone, and nothing tells a loss from an older copy of the log, the start is refused; the checkpoint stays
+//! until the entries about lost segments are stable, as nothing else tells of the loss; a refused start has written nothing.
 //!
 //! A segment leaves its file in two ways only. A later segment takes the number: then the file has a header of a higher id, as two
 //! headers are never lost at once (`log/seal`). Or the keeper puts a failing file out of use, and takes the checkpoint away before.
 //! Ids ascend, so an older copy of the log has no segment later than one which is missing there. A file that is there and cannot be read
 //! is damage like any other: the walk of the file finds holes.
+//!
+//! **No room.** A note goes neither to the file of a lost segment nor to the last segment which cleaning needs. So a full cache may have no
+//! room for a note, or only a file with half of one: each start is refused then, until there is a larger `cache.size`, or no checkpoint. The
+//! error says so.
+//!
+//! **What is lost.** Of a covered segment the checkpoint lists all content that was the newest. What is listed, and has no newer content in
+//! the log, and no copy made by cleaning, is lost: an entry for each such part says so. Of any other segment nobody knows the content, so
+//! all exports are in doubt.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
+use super::listed::{Ids, Listed};
 use super::losses::evidence_of;
-use super::segments::{Found, Missing, Recovery};
+use super::segments::{Found, Recovery};
 use crate::cache::log::error::CacheError;
-use crate::cache::log::format::{Entry, EntryKind};
+use crate::cache::log::format::{Entry, EntryKind, Kept};
+use crate::cache::log::life::State;
 use crate::cache::volume::Volume;
 use crate::cache::volume::appends::SEQS_IN_A_SEGMENT;
 use crate::units::{ExportId, SectorRange, Seq};
 
+/// Entries without data in a frame.
+const ENTRIES_IN_A_FRAME: u32 = 144;
+/// Most files named in an error.
+const NAMES_MAX: usize = 3;
+
 impl Recovery<'_> {
-    /// Keeps those of the missing segments that are lost, and reports them: not those which this reading has found, and none if the log is an
-    /// older copy. `segments` are all segments of the log, read.
-    pub fn judge_missing(&mut self, segments: &[Found]) {
-        if self.missing.is_empty() {
-            return;
-        }
+    /// The ids of `segments`. A file with a made-up id may turn out to hold anything, or nothing.
+    pub fn ids(&self, segments: &[Found]) -> Ids {
         let made_up: HashSet<u32> = self.made_up.iter().map(|(number, _)| *number).collect();
-        let (mut ids, mut later, mut holed) = (HashSet::new(), HashMap::new(), HashSet::new());
-        for found in segments {
-            if !made_up.contains(&found.number) {
-                ids.insert(found.key.segment_id);
-                later.insert(found.number, found.key.segment_id);
-            } else if found.walk.as_ref().is_some_and(|walk| !walk.holes.is_empty()) {
-                holed.insert(found.number);
+        let mut ids = vec![0; self.table.len()];
+        for found in segments.iter().filter(|found| !made_up.contains(&found.number)) {
+            if let Some(id) = ids.get_mut(found.number as usize) {
+                *id = found.key.segment_id;
             }
         }
-        let newest = ids.iter().max().copied().unwrap_or(0);
-        let is_there = |missing: &Missing| {
-            ids.contains(&missing.segment_id)
-                || holed.contains(&missing.number)
-                || later.get(&missing.number).is_some_and(|id| *id > missing.segment_id)
-        };
-        self.missing.retain(|missing| !is_there(missing));
-        // One segment which an older copy would have proves that the log is none, for all of them.
-        if self.missing.iter().all(|missing| missing.segment_id > newest) {
-            self.missing.clear();
+        Ids(ids)
+    }
+
+    /// Keeps those of the missing segments that are lost, and reports them: not those which this reading has found. `segments` are all
+    /// segments of the log, read. Fails where the log may be an older copy.
+    pub fn judge_missing(&mut self, segments: &[Found]) -> Result<(), CacheError> {
+        if self.missing.is_empty() {
+            return Ok(());
         }
-        for missing in &self.missing {
+        let ids = self.ids(segments);
+        // Somebody may have given the file another name.
+        let anywhere: HashSet<u64> = ids.0.iter().copied().collect();
+        let newest = anywhere.iter().max().copied().unwrap_or(0);
+        let has_records =
+            |number: u32| !matches!(self.table.get(number).state(), State::Free | State::Quarantined);
+        let filled = (0..).zip(&ids.0).filter(|(number, _)| has_records(*number)).map(|(_, id)| *id);
+        let newest_filled = filled.max().unwrap_or(0);
+        // All exports are in doubt because of such a hole.
+        let of_anyone = |found: &&Found| {
+            found.walk.as_ref().is_some_and(|walk| walk.holes.iter().any(|hole| hole.of_anyone))
+        };
+        let doubted: HashSet<u32> = segments.iter().filter(of_anyone).map(|found| found.number).collect();
+        let made_up: HashSet<u32> = self.made_up.iter().map(|(number, _)| *number).collect();
+        self.missing.segments.retain(|missing| {
+            let is_there = anywhere.contains(&missing.segment_id)
+                || ids.has(missing.number, missing.segment_id)
+                || made_up.contains(&missing.number) && doubted.contains(&missing.number);
+            // Nothing says that the segment ever had a record.
+            let is_unused = missing.listed == Listed::Prepared && missing.segment_id > newest_filled;
+            !is_there && !is_unused
+        });
+        // One segment which an older copy would have proves that the log is none, for all of them.
+        if !self.missing.is_empty() && self.missing.segments.iter().all(|missing| missing.segment_id > newest)
+        {
+            return Err(self.all_newer_are_missing());
+        }
+        for missing in &self.missing.segments {
             self.found.holes += 1;
             tracing::error!(
                 file = self.disk.segment_name(missing.number),
@@ -57,54 +89,119 @@ impl Recovery<'_> {
                 "a segment is gone that was there when the checkpoint of the index was written"
             );
         }
+        Ok(())
     }
 
-    /// Entries of doubt about the lost segments, which may have had records of any export: one for each export. Each has a higher number
-    /// than those of `others` about the export, so of many entries this one is written.
-    pub fn doubts_of_missing(&self, others: &[Entry]) -> Vec<Entry> {
-        let Some(range) = self.evidence_of_missing() else { return Vec::new() };
-        let mut highest: HashMap<ExportId, Seq> = HashMap::new();
-        for entry in others {
-            let seq = highest.entry(entry.export).or_default();
-            *seq = entry.seq.max(*seq);
+    /// The entries about the lost segments, beside `others` about other losses: for each part of lost content, or, where nobody knows the
+    /// content, entries of doubt.
+    pub fn entries_of_missing(&self, others: &[Entry]) -> Vec<Entry> {
+        if self.missing.segments.iter().any(|missing| missing.listed != Listed::Covered) {
+            let mut highest: HashMap<ExportId, Seq> = HashMap::new();
+            for entry in others {
+                let seq = highest.entry(entry.export).or_default();
+                *seq = entry.seq.max(*seq);
+            }
+            let seqs = SEQS_IN_A_SEGMENT.saturating_mul(self.missing.segments.len() as u64);
+            return self.doubts_of_missing(|export, volume| {
+                // Of many entries the one of the highest number is written, and the next start must know this one.
+                let last = highest.get(&export).copied().unwrap_or_default().max(volume.figures().last_seq);
+                Some(Seq(last.0.saturating_add(seqs)))
+            });
         }
-        let seqs = SEQS_IN_A_SEGMENT.saturating_mul(self.missing.len() as u64);
+        self.lost_content().unwrap_or_else(|| {
+            // Nothing in a covered segment has a higher number.
+            self.doubts_of_missing(|export, volume| {
+                let last = self.missing.content.exports.get(&export).copied();
+                last.filter(|last| *last > volume.doubted_to())
+            })
+        })
+    }
+
+    /// Entries for the lost content: damage, or zeroes, which need no segment. `None` where there are more entries than a note may have.
+    fn lost_content(&self) -> Option<Vec<Entry>> {
+        let content = &self.missing.content;
+        let lost: HashSet<u32> = self.missing.segments.iter().map(|missing| missing.number).collect();
+        let most = (self.table.segment_frames() / 4).saturating_mul(ENTRIES_IN_A_FRAME) as usize;
+        let mut entries = Vec::new();
+        if content.is_cut_short {
+            return None;
+        }
+        for (export, extent) in content.extents.iter().filter(|(_, extent)| lost.contains(&extent.number)) {
+            let Some(volume) = self.volumes.get(export) else { continue };
+            let kind = match extent.content {
+                Kept::Zero => EntryKind::Zero,
+                Kept::Data(_) | Kept::Damaged => EntryKind::Damaged,
+            };
+            let parts = volume.missed_parts(extent.range, extent.seq);
+            entries.extend(parts.into_iter().map(|range| Entry {
+                export: *export,
+                seq: extent.seq,
+                range,
+                kind,
+            }));
+            if entries.len() > most {
+                return None;
+            }
+        }
+        Some(entries)
+    }
+
+    /// Entries of doubt about the lost segments, for each export for which `seq` gives a number.
+    fn doubts_of_missing(&self, seq: impl Fn(ExportId, &Volume) -> Option<Seq>) -> Vec<Entry> {
+        let Some(range) = self.evidence_of_missing() else { return Vec::new() };
         // The last start may have ended before the checkpoint was gone.
         let new = self.volumes.iter().filter(|(_, volume)| !volume.has_doubt_of(range));
-        let entry = |(export, volume): (&ExportId, &Arc<Volume>)| {
-            let last = highest.get(export).copied().unwrap_or_default().max(volume.figures().last_seq);
-            let seq = Seq(last.0.saturating_add(seqs));
-            Entry { export: *export, seq, range, kind: EntryKind::Doubt }
-        };
-        new.map(entry).collect()
+        let entries = new.filter_map(|(export, volume)| {
+            Some(Entry { export: *export, seq: seq(*export, volume)?, range, kind: EntryKind::Doubt })
+        });
+        entries.collect()
     }
 
     /// Stands for the loss of all lost segments together; `None` without one.
     fn evidence_of_missing(&self) -> Option<SectorRange> {
-        let mut ids: Vec<u64> = self.missing.iter().map(|missing| missing.segment_id).collect();
+        let mut ids: Vec<u64> = self.missing.segments.iter().map(|missing| missing.segment_id).collect();
         ids.sort_unstable();
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         evidence_of(*ids.last()?, &bytes)
     }
 
-    /// Fails if a segment is lost, and no segment is free for the entries of doubt. Nothing was written then.
+    /// Fails if a segment is lost, and no segment is free for the entries about the loss. Nothing was written then.
     pub fn require_place_for_missing(&self) -> Result<(), CacheError> {
-        let has_place = || self.can_spare_a_segment() && !self.places_for_doubts().is_empty();
+        let has_place = || self.can_spare_a_segment() && !self.places_for_a_note().is_empty();
         if self.missing.is_empty() || has_place() { Ok(()) } else { Err(self.no_place_for_missing()) }
     }
 
-    /// The error of a start without a place for entries of doubt about lost segments. Without a file, a lost segment cannot stand for the
+    /// Names of some files of missing segments.
+    fn missing_files(&self) -> String {
+        let segments = &self.missing.segments;
+        let names = segments.iter().take(NAMES_MAX).map(|missing| self.disk.segment_name(missing.number));
+        let more = if segments.len() > NAMES_MAX { ", …" } else { "" };
+        format!("{}{more}", names.collect::<Vec<_>>().join(", "))
+    }
+
+    /// The error of a start without a place for entries about lost segments. Without a file, a lost segment cannot stand for the
     /// entries, and the next start needs the checkpoint.
     pub fn no_place_for_missing(&self) -> CacheError {
-        let names: Vec<String> =
-            self.missing.iter().take(3).map(|missing| self.disk.segment_name(missing.number)).collect();
         let segments = u64::from(self.table.limit()).saturating_add(4);
         CacheError::BadOptions(format!(
-            "segments are lost ({}), and no other file takes the note of the exports which may have lost data: see whether the disk has \
-             errors (dmesg) or is full, set cache.size to at least {} bytes for more files, or put the whole cache directory back from one \
-             copy",
-            names.join(", "),
+            "segments are lost ({}), and no other file takes the note of the exports which have lost data: put the files back; or see \
+             whether the disk has errors (dmesg) or is full, and set cache.size to at least {} bytes for more files; or put the whole cache \
+             directory back from one copy. To go on without the note, remove index.ckpt: reads may then return older content in the place \
+             of lost data",
+            self.missing_files(),
             segments.saturating_mul(self.table.segment_bytes()),
+        ))
+    }
+
+    /// The error of a start where the newest segments are gone, or the log is an older copy.
+    fn all_newer_are_missing(&self) -> CacheError {
+        CacheError::BadOptions(format!(
+            "{} segments are gone which index.ckpt lists ({}), and the log has nothing newer: put the files back, or the whole cache directory \
+             from one copy. If {} is an older copy on purpose, or to go on with what is there, remove index.ckpt: reads may then return \
+             older content in the place of lost data; nothing was changed",
+            self.missing.segments.len(),
+            self.missing_files(),
+            self.disk.location(),
         ))
     }
 }

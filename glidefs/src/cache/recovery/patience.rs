@@ -5,7 +5,7 @@
 //! time share a pause, and no read fails for good while another waits in a pause. A start that tried a checkpoint in vain reads the
 //! log once more, with all pauses again.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read};
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,6 +37,26 @@ impl<'a> Patience<'a> {
         Patient { file, patience: self }
     }
 
+    /// `source`, with each failed read tried again after each pause still left.
+    pub fn with_source<'f>(&'f self, source: Box<dyn Read + Send>) -> Box<dyn Read + Send + 'f> {
+        Box::new(PatientSource { source, patience: self })
+    }
+
+    /// Calls `read` until `read` succeeds, or no pause is left.
+    pub fn again<R>(&self, mut read: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+        // Neither the end of a file nor an interruption passes by waiting.
+        let passes = |error: &io::Error| {
+            !matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::Interrupted)
+        };
+        loop {
+            let ended = self.ended.load(Ordering::Acquire);
+            match read() {
+                Err(error) if passes(&error) && self.pause(ended) => {}
+                read => return read,
+            }
+        }
+    }
+
     /// Waits before another try of a read that began when `ended` pauses had ended; `false` when no pause is left. A pause that has
     /// ended since, of another read, serves as well.
     fn pause(&self, ended: usize) -> bool {
@@ -53,6 +73,18 @@ impl<'a> Patience<'a> {
     }
 }
 
+/// A file read from the beginning to the end, whose failed reads are tried again.
+struct PatientSource<'a> {
+    source: Box<dyn Read + Send>,
+    patience: &'a Patience<'a>,
+}
+
+impl Read for PatientSource<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.patience.again(|| self.source.read(buffer))
+    }
+}
+
 /// A segment file whose failed reads are tried again.
 #[derive(Debug)]
 pub(super) struct Patient<'a> {
@@ -66,13 +98,7 @@ impl SegmentFile for Patient<'_> {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        loop {
-            let ended = self.patience.ended.load(Ordering::Acquire);
-            match self.file.read_at(buffer, offset) {
-                Err(error) if error.kind() != io::ErrorKind::UnexpectedEof && self.patience.pause(ended) => {}
-                read => return read,
-            }
-        }
+        self.patience.again(|| self.file.read_at(buffer, offset))
     }
 
     fn read_from_disk(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {

@@ -22,6 +22,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::at;
+use super::listed::Missing;
 use super::patience::Patience;
 use super::reading::{Contents, Reader};
 use crate::cache::log::disk::{Disk, SegmentFile};
@@ -62,13 +63,6 @@ pub(super) struct Found {
     /// The findings of a walk, all of which may have been dropped. `None` when the footer lists the records, or the walk found
     /// nothing.
     pub walk: Option<Walk>,
-}
-
-/// A segment that the checkpoint lists and the log lacks: the number of the file, and the id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Missing {
-    pub number: u32,
-    pub segment_id: u64,
 }
 
 /// How many entries were put into an index, were left out because of the marks, and are of no known export.
@@ -133,7 +127,7 @@ pub(super) struct Recovery<'a> {
     /// The highest id of an export with an entry in the log, or with an extent in the checkpoint.
     pub last_export: Option<ExportId>,
     /// Segments that the reading before did not find; those that are lost, once this reading has judged.
-    pub missing: Vec<Missing>,
+    pub missing: Missing,
     /// The id that the catalog has for the next export; `None` where nobody counts ids.
     pub next_export: Option<ExportId>,
     pub found: Recovered,

@@ -10,7 +10,7 @@ use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Extent};
 use crate::cache::volume::ranks::Ranks;
 use crate::cache::volume::store_link::StoreLink;
-use crate::units::Seq;
+use crate::units::{SectorRange, Seq};
 
 /// More sequence numbers of an export than the records of one segment hold.
 pub(in crate::cache) const SEQS_IN_A_SEGMENT: u64 = 1 << 32;
@@ -128,6 +128,13 @@ impl Volume {
         }
         self.note_index(&inner);
         (put_back, left_out)
+    }
+
+    /// The parts of `range` where write `seq`, lost to recovery, would be the newest content; nothing where newer data of the same sectors
+    /// may have left the log. For a start, when all other content is put back.
+    pub(in crate::cache) fn missed_parts(&self, range: SectorRange, seq: Seq) -> Vec<SectorRange> {
+        let inner = self.lock();
+        if seq > inner.evicted { inner.layers.older_parts(range, seq) } else { Vec::new() }
     }
 }
 

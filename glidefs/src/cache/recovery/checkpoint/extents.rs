@@ -1,7 +1,7 @@
 //! The extents of a checkpoint on their way into the volumes: several threads check and decode pages, and make leaves of the
 //! extents; one thread adds the leaves to the volumes, in the order of the file.
 //!
-//! Owns which extents count, and the order of exports. Does not own the pages (`pages`), or the indexes. Invariants: no page is used
+//! Owns which extents count, which are lost, and the order of exports. Does not own the pages (`pages`), or the indexes. Invariants: no page is used
 //! unchecked; volumes, counts and the error, the first in the order of the file, are the same for any number of threads; at most two
 //! batches more than threads are in memory at a time, beside the leaves.
 
@@ -14,11 +14,12 @@ use crate::cache::hands::in_order;
 use crate::cache::log::format::{ExtentReader, FormatError, Kept, KeptExtent};
 use crate::cache::log::scan::Unusable;
 use crate::cache::log::table::SegmentTable;
+use crate::cache::recovery::listed::LostContent;
 use crate::cache::volume::Volume;
 use crate::cache::volume::loading::{GainedRefs, Loading};
 use crate::cache::volume::ranks::Ranks;
 use crate::locks::MutexExt;
-use crate::units::ExportId;
+use crate::units::{ExportId, Seq};
 
 pub(super) const UNLISTED: FormatError =
     FormatError::Malformed("an extent outside the records of a covered segment");
@@ -32,12 +33,14 @@ pub(super) struct Loader<'a> {
     pub hands: usize,
 }
 
-/// How many extents the checkpoint lists, how many of these are in a volume now, and the last export with an extent.
+/// How many extents the checkpoint lists, how many of these are in a volume now, the last export with an extent, and the extents in
+/// missing segments.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Loaded {
     pub listed: u64,
     pub loaded: u64,
     pub last_export: Option<ExportId>,
+    pub lost: LostContent,
 }
 
 impl<'a> Loader<'a> {
@@ -51,7 +54,8 @@ impl<'a> Loader<'a> {
             rooms.lock_whole().push(room);
             found.listed = found.listed.saturating_add(listed);
             found.last_export = found.last_export.max(last_export);
-            for part in parts {
+            for mut part in parts {
+                found.lost.add(part.export, part.last, std::mem::take(&mut part.lost));
                 match &mut current {
                     Some(current) if current.export == part.export => current.append(part, &mut refs),
                     Some(current) if current.export.0 > part.export.0 => {
@@ -83,7 +87,8 @@ impl<'a> Loader<'a> {
             let export = extents.export();
             if parts.last().is_none_or(|last: &Part<'_>| last.export != export) {
                 let volume = self.volumes.get(&export);
-                parts.push(Part { export, loading: volume.map(|volume| (&**volume, Loading::of(volume))) });
+                let loading = volume.map(|volume| (&**volume, Loading::of(volume)));
+                parts.push(Part { export, loading, last: Seq(0), lost: Vec::new() });
             }
             if let Some(part) = parts.last_mut() {
                 let count = part.add(extents, self.ends, &mut refs)?;
@@ -123,6 +128,10 @@ struct Part<'v> {
     export: ExportId,
     /// `None` of an export which the catalog does not know.
     loading: Option<(&'v Volume, Loading)>,
+    /// The last sequence number that the export had given out.
+    last: Seq,
+    /// The extents in missing segments.
+    lost: Vec<KeptExtent>,
 }
 
 impl Part<'_> {
@@ -135,6 +144,7 @@ impl Part<'_> {
         ends: &Ends,
         refs: &mut GainedRefs,
     ) -> Result<u64, FormatError> {
+        self.last = self.last.max(extents.last_seq());
         let mut loading = self.loading.as_mut().map(|(_, loading)| loading);
         if let Some(loading) = &mut loading {
             loading.gave_out(extents.last_seq());
@@ -143,10 +153,12 @@ impl Part<'_> {
         for kept in extents {
             let kept = kept?;
             count = count.saturating_add(1);
-            if let Some(loading) = &mut loading
-                && ends.has(&kept)?
-            {
-                loading.add(&kept, refs);
+            if let Some(loading) = &mut loading {
+                if ends.has(&kept)? {
+                    loading.add(&kept, refs);
+                } else if ends.is_missing(kept.number) {
+                    self.lost.push(kept);
+                }
             }
         }
         Ok(count)
@@ -160,11 +172,14 @@ impl Part<'_> {
     }
 }
 
-/// What is known of each segment number: not listed, listed and gone, or covered up to a sector.
+/// What is known of each segment number: not listed, listed and gone, listed and missing, or covered up to a sector.
 pub(super) struct Ends(Vec<u64>);
 
 const NOT_LISTED: u64 = 0;
+/// The segment is read, or a later one is in the file.
 const GONE: u64 = 1;
+/// No file holds the segment, or a later one in its place. The first frame of a segment has eight sectors, so no end is as low.
+const MISSING: u64 = 2;
 
 impl Ends {
     /// No segment of `count` is listed.
@@ -182,6 +197,15 @@ impl Ends {
         self.set(number, end);
     }
 
+    /// Lists segment `number` as missing.
+    pub fn miss(&mut self, number: u32) {
+        self.set(number, MISSING);
+    }
+
+    fn is_missing(&self, number: u32) -> bool {
+        self.0.get(number as usize) == Some(&MISSING)
+    }
+
     fn set(&mut self, number: u32, end: u64) {
         if let Some(place) = self.0.get_mut(number as usize) {
             *place = end;
@@ -193,7 +217,7 @@ impl Ends {
     fn has(&self, kept: &KeptExtent) -> Result<bool, FormatError> {
         let end = match self.0.get(kept.number as usize) {
             // A segment beyond the table is gone.
-            None | Some(&GONE) => return Ok(false),
+            None | Some(&(GONE | MISSING)) => return Ok(false),
             Some(&NOT_LISTED) => return Err(UNLISTED),
             Some(end) => *end,
         };

@@ -18,8 +18,8 @@ use crate::locks::MutexExt;
 const BATCH_BYTES: usize = if cfg!(test) { CHECKPOINT_PAGE_BYTES + 200 } else { 1 << 20 };
 
 /// The pages of a checkpoint that are not read yet.
-pub(super) struct Pages {
-    source: Box<dyn Read + Send>,
+pub(super) struct Pages<'s> {
+    source: Box<dyn Read + Send + 's>,
     /// The place of the next page.
     chain: PageChain,
     /// The beginning of the next page, if read already.
@@ -27,8 +27,8 @@ pub(super) struct Pages {
     page: Vec<u8>,
 }
 
-impl Pages {
-    pub fn new(source: Box<dyn Read + Send>, chain: PageChain) -> Self {
+impl<'s> Pages<'s> {
+    pub fn new(source: Box<dyn Read + Send + 's>, chain: PageChain) -> Self {
         Self { source, chain, header: None, page: vec![0; CHECKPOINT_PAGE_BYTES] }
     }
 
@@ -93,20 +93,20 @@ impl Default for Room {
 }
 
 /// The next pages of extents, in batches. Ends before the first page of another kind, or after an error.
-pub(super) struct Batches<'a> {
-    pages: &'a mut Pages,
+pub(super) struct Batches<'a, 's> {
+    pages: &'a mut Pages<'s>,
     rooms: &'a Mutex<Vec<Room>>,
     is_over: bool,
 }
 
-impl<'a> Batches<'a> {
+impl<'a, 's> Batches<'a, 's> {
     /// `rooms` are those of batches done with.
-    pub fn new(pages: &'a mut Pages, rooms: &'a Mutex<Vec<Room>>) -> Self {
+    pub fn new(pages: &'a mut Pages<'s>, rooms: &'a Mutex<Vec<Room>>) -> Self {
         Self { pages, rooms, is_over: false }
     }
 }
 
-impl Iterator for Batches<'_> {
+impl Iterator for Batches<'_, '_> {
     type Item = Batch;
 
     fn next(&mut self) -> Option<Batch> {
@@ -135,7 +135,7 @@ pub(super) struct Batch {
 
 impl Batch {
     /// Reads pages of extents while there is room for one more. `false` when another page is next.
-    fn fill(&mut self, pages: &mut Pages) -> Result<bool, Unusable> {
+    fn fill(&mut self, pages: &mut Pages<'_>) -> Result<bool, Unusable> {
         while let Some(room) = self.room.bytes.get_mut(self.len..)
             && room.len() >= CHECKPOINT_PAGE_BYTES
         {

@@ -78,7 +78,7 @@ fn sealed(pages: &[Page]) -> Vec<Vec<u8>> {
     bytes
 }
 
-fn reader(bytes: &[Vec<u8>]) -> Pages {
+fn reader(bytes: &[Vec<u8>]) -> Pages<'static> {
     Pages::new(Box::new(Cursor::new(bytes.concat())), PageChain::new(CACHE))
 }
 
@@ -256,7 +256,7 @@ fn a_changed_bit_in_any_page_is_found_by_any_number_of_threads() {
     for hands in [1, 2, 8] {
         assert_eq!(
             load(&whole, &marks, hands).unwrap().found,
-            Loaded { listed: 200, loaded: 200, last_export: Some(ExportId(1)) }
+            Loaded { listed: 200, loaded: 200, last_export: Some(ExportId(1)), ..Loaded::default() }
         );
         for page in 0..whole.len() {
             let mut bytes = whole.clone();

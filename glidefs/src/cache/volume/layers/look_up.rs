@@ -90,6 +90,23 @@ impl Layers {
         })
     }
 
+    /// The parts of `range` without content of write `seq`, or of a newer one, in ascending order.
+    pub fn older_parts(&self, range: SectorRange, seq: Seq) -> Vec<SectorRange> {
+        let mut found: Vec<SectorRange> = Vec::new();
+        let _: ControlFlow<()> = self.look_undoubted(range, |piece| {
+            if piece.seq < seq {
+                let before = found.last().filter(|last| last.end() == piece.range.start()).copied();
+                let start = before.map_or(piece.range.start(), SectorRange::start);
+                if before.is_some() {
+                    found.pop();
+                }
+                found.extend(SectorRange::new(start, piece.range.end() - start));
+            }
+            ControlFlow::Continue(())
+        });
+        found
+    }
+
     /// Calls `visit` with pieces of the first cut which cover `range` exactly, in ascending order.
     pub fn lookup_frozen(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
         match self.frozen.front() {

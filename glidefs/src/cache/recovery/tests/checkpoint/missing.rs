@@ -1,5 +1,9 @@
 //! A segment that the checkpoint lists is gone: older content of its sectors is not served.
 
+mod interrupted;
+mod newest;
+mod uncovered;
+
 use super::*;
 
 /// A place that is written in the first segment, and again in the second.
@@ -39,6 +43,29 @@ enum Loss {
     All,
 }
 
+/// The numbers whose data is in `segment`.
+fn numbers_in(disk: &Faulty, segment: u32) -> Vec<u8> {
+    let frames: Vec<_> = disk.frames(segment).collect();
+    let is_in = |number: &u8| frames.iter().any(|frame| *frame == [*number; FRAME_BYTES]);
+    (1..=100).filter(|number| *number != 7 && is_in(number)).collect()
+}
+
+/// What reads of [`PLACE`] and of all numbers but 7 of `driver` fail: the number of [`PLACE`] is 7.
+fn failing(driver: &mut Driver) -> Vec<u8> {
+    let mut failing: Vec<u8> =
+        (1..=100).filter(|number| *number != 7 && !is_there(driver, *number)).collect();
+    let volume = driver.cache.volume(A);
+    match driver.read(&volume, range(PLACE, 64)) {
+        Ok(data) => assert!(data == [NEWEST; 32 << 10], "older content is served"),
+        Err(error) => {
+            assert_eq!(error, IoError::Damaged);
+            failing.push(7);
+        }
+    }
+    failing.sort_unstable();
+    failing
+}
+
 fn lose(disk: &Faulty, segment: u32, loss: Loss) {
     let mut frames: Vec<_> = disk.frames(segment).collect();
     let last = frames.len() - 1;
@@ -55,15 +82,23 @@ fn a_segment_that_is_gone_since_the_checkpoint_is_missed() {
     for loss in [Loss::File, Loss::BothEnds, Loss::All] {
         let directory = tempfile::tempdir().unwrap();
         let (disk, segment) = stopped(directory.path());
+        let mut lost = numbers_in(&disk, segment);
+        lost.push(7);
+        lost.sort_unstable();
         lose(&disk, segment, loss);
         for life in 0..3_u8 {
             let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
             let mut driver = Driver::new(cache);
-            let volume = driver.cache.volume(A);
-            let read = driver.read(&volume, range(PLACE, 64));
-            assert_eq!(read, Err(IoError::Damaged), "{loss:?}, life {life}: {found:?}");
+            // The checkpoint lists the content: nothing else is in doubt.
+            assert_eq!(
+                (found.doubted, found.holes),
+                (0, u64::from(life == 0)),
+                "{loss:?}, life {life}: {found:?}"
+            );
+            assert_eq!(failing(&mut driver), lost, "{loss:?}, life {life}: {found:?}");
+            let volume = driver.cache.volume(B);
+            assert_eq!(driver.read(&volume, range(0, 8)).unwrap(), [0; 4096]);
             drop(volume);
-            assert_eq!(found.doubted, if life == 0 { 2 } else { 0 }, "{loss:?}, life {life}: {found:?}");
             (0..life)
                 .for_each(|number| assert!(is_there(&mut driver, 200 + number), "{loss:?}, life {life}"));
             write(&mut driver, 200 + life);
@@ -72,36 +107,96 @@ fn a_segment_that_is_gone_since_the_checkpoint_is_missed() {
     }
 }
 
-/// The start ends before the note of the loss is stable, again and again. Nothing but the checkpoint tells of the loss.
+/// The checkpoint itself cannot be read for a moment.
 #[test]
-fn a_segment_that_is_gone_is_missed_until_the_loss_is_written_down() {
+fn a_checkpoint_that_cannot_be_read_for_a_moment_proves_a_loss_all_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, segment) = stopped(directory.path());
     lose(&disk, segment, Loss::File);
-    // No free segment for the note: the last one has a copy of another.
-    let (earlier, _) = disk.find(|frame| frame == [OLDER; FRAME_BYTES]).unwrap();
-    let (free, copy): (Vec<_>, Vec<_>) = (disk.frames(4).collect(), disk.frames(earlier).collect());
-    disk.restore(4, &copy);
-    let superblock = || std::fs::read(directory.path().join("cache.meta")).unwrap();
-    let before = superblock();
-    for _ in 0..2 {
-        let error = disk.open_with(5, Known::local(&[A, B])).err().unwrap();
-        assert!(error.to_string().contains("cache.size"), "{error}");
-        assert!(directory.path().join("index.ckpt").exists());
-        assert!(superblock() == before, "something was written before the refusal");
-    }
-    disk.restore(4, &free);
-    for writes in 0..8 {
-        *disk.faults.writes_left.lock().unwrap() = Some(writes);
-        drop(disk.open(Known::local(&[A, B])));
-        *disk.faults.writes_left.lock().unwrap() = None;
-        if !directory.path().join("index.ckpt").exists() {
-            break;
-        }
-    }
+    *disk.faults.away.lock().unwrap() = std::time::Duration::from_millis(500);
+    let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!(found.holes, 1, "{found:?}");
+    assert!(failing(&mut Driver::new(cache)).contains(&7));
+}
+
+/// After the checkpoint, everything in the lost segment is written again.
+#[test]
+fn a_lost_segment_whose_content_was_written_again_costs_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, segment) = stopped(directory.path());
+    let checkpoint = directory.path().join("index.ckpt");
+    let bytes = std::fs::read(&checkpoint).unwrap();
+    let numbers = numbers_in(&disk, segment);
+    let frames: Vec<_> = disk.frames(segment).collect();
     let mut driver = open(&disk);
+    driver.without_checkpoints();
+    for number in numbers {
+        write(&mut driver, number);
+    }
+    write_at(&mut driver, NEWEST);
+    driver.kill();
+    // As if all this were of the life which wrote the checkpoint.
+    std::fs::write(&checkpoint, bytes).unwrap();
+    assert!(disk.frames(segment).eq(frames), "the number of the segment was used again");
+    lose(&disk, segment, Loss::File);
+    let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!((found.doubted, found.holes), (0, 1), "{found:?}");
+    assert!(failing(&mut Driver::new(cache)).is_empty());
+}
+
+/// The checkpoint tells all of a write of zeroes.
+#[test]
+fn zeroes_in_a_lost_segment_are_zeroes_still() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    let mut driver = open(&disk);
+    (1..=30).for_each(|number| write(&mut driver, number));
     let volume = driver.cache.volume(A);
-    assert_eq!(driver.read(&volume, range(PLACE, 64)), Err(IoError::Damaged));
+    driver.write(&volume, range(64, 64), None).unwrap();
+    drop(volume);
+    write_at(&mut driver, NEWEST);
+    (31..=100).filter(|number| *number != 7).for_each(|number| write(&mut driver, number));
+    driver.rest();
+    driver.kill();
+    let (segment, _) = disk.find(|frame| frame == [NEWEST; FRAME_BYTES]).unwrap();
+    lose(&disk, segment, Loss::File);
+    for _ in 0..2 {
+        let mut driver = open(&disk);
+        let volume = driver.cache.volume(A);
+        assert_eq!(driver.read(&volume, range(PLACE, 64)), Err(IoError::Damaged));
+        assert!(driver.read(&volume, range(64, 64)).unwrap() == [0; 32 << 10]);
+        drop(volume);
+        driver.kill();
+    }
+}
+
+/// More content is lost than a start keeps in mind.
+#[test]
+fn much_lost_content_puts_the_exports_with_such_content_in_doubt() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, segment) = stopped(directory.path());
+    let sealed = |number: &u32| {
+        disk.frames(*number).next_back().is_some_and(|frame| is_magic(&frame, b"GLIDETRL"))
+            && *number != segment
+    };
+    let others: Vec<u32> = (0..16).filter(sealed).take(2).collect();
+    assert_eq!(others.len(), 2);
+    lose(&disk, segment, Loss::File);
+    for number in others {
+        lose(&disk, number, Loss::File);
+    }
+    let checkpoint = directory.path().join("index.ckpt");
+    let bytes = std::fs::read(&checkpoint).unwrap();
+    let (_, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!((found.doubted, found.holes), (1, 3), "{found:?}");
+    // As if the start had ended before the checkpoint was gone.
+    std::fs::write(&checkpoint, &bytes).unwrap();
+    let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!((found.doubted, found.holes), (0, 3), "{found:?}");
+    let mut driver = Driver::new(cache);
+    assert!(failing(&mut driver).contains(&7));
+    let volume = driver.cache.volume(B);
+    assert_eq!(driver.read(&volume, range(0, 8)).unwrap(), [0; 4096]);
     drop(volume);
     driver.kill();
 }
@@ -114,13 +209,21 @@ fn a_segment_that_is_gone_does_not_keep_a_full_cache_from_opening() {
     let has_records = |number: &u32| disk.frames(*number).any(|frame| is_magic(&frame, b"GLIDEREC"));
     let used = (0..16).filter(has_records).max().unwrap() + 1;
     lose(&disk, segment, Loss::File);
-    let (cache, found) = disk.open_with(u64::from(used) + 1, Known::local(&[A, B])).unwrap();
-    assert_eq!(found.doubted, 2, "{found:?}");
-    let mut driver = Driver::new(cache);
-    let volume = driver.cache.volume(A);
-    assert_eq!(driver.read(&volume, range(PLACE, 64)), Err(IoError::Damaged));
-    drop(volume);
-    driver.kill();
+    let checkpoint = directory.path().join("index.ckpt");
+    let bytes = std::fs::read(&checkpoint).unwrap();
+    let beyond: Vec<Vec<_>> = (used + 1..16).map(|number| disk.frames(number).collect()).collect();
+    // Before the second start all is there again that the first one removed, as if the first one had ended before.
+    for life in 0..2 {
+        std::fs::write(&checkpoint, &bytes).unwrap();
+        for (number, frames) in (used + 1..).zip(&beyond).filter(|(_, frames)| !frames.is_empty()) {
+            disk.restore(number, frames);
+        }
+        let (cache, found) = disk.open_with(u64::from(used) + 1, Known::local(&[A, B])).unwrap();
+        assert_eq!((found.doubted, found.holes), (0, 1), "{found:?}");
+        if life == 1 {
+            assert!(failing(&mut Driver::new(cache)).contains(&7));
+        }
+    }
 }
 
 /// During the first reading a record of an earlier use is all that can be read of the file; the second reading reads the file.
@@ -141,45 +244,34 @@ fn a_segment_that_cannot_be_read_for_a_moment_is_not_missed() {
     assert_eq!((found.checkpoints_refused, found.doubted, found.holes), (1, 0, 0), "{found:?}");
 }
 
-/// Segments that were only prepared when the checkpoint was written.
+/// Nothing of the file can be read while the second reading asks which segment the file holds; all can be read afterwards.
 #[test]
-fn a_segment_that_had_no_records_is_not_missed() {
-    let directory = tempfile::tempdir().unwrap();
-    let (disk, _) = stopped(directory.path());
-    let is_prepared = |number: &u32| {
-        let has = |magic: &[u8]| disk.frames(*number).any(|frame| is_magic(&frame, magic));
-        has(b"GLIDESEG") && !has(b"GLIDEREC")
-    };
-    for number in (0..16).filter(is_prepared).collect::<Vec<_>>() {
-        let frames: Vec<_> = disk.frames(number).collect();
-        lose(&disk, number, Loss::File);
-        let checkpoint = directory.path().join("index.ckpt");
-        let bytes = std::fs::read(&checkpoint).unwrap();
-        let (_, found) = disk.open(Known::local(&[A, B])).unwrap();
-        assert_eq!(found.doubted, 0, "{found:?}");
-        std::fs::write(&checkpoint, bytes).unwrap();
-        disk.restore(number, &frames);
-    }
-}
-
-/// The first start ended when the note of the loss was stable, and before the checkpoint was gone.
-#[test]
-fn segments_that_are_gone_cost_an_entry_an_export_and_a_second_start_nothing() {
+fn a_file_that_comes_back_while_the_log_is_read_is_read_again() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, segment) = stopped(directory.path());
-    let (earlier, _) = disk.find(|frame| frame == [OLDER; FRAME_BYTES]).unwrap();
-    for number in [earlier, segment] {
-        lose(&disk, number, Loss::File);
+    (0..=LAST).for_each(|frame| disk.lose(segment, frame));
+    let faults = std::sync::Arc::clone(&disk.faults);
+    // The next file is opened when the file was asked, for the second time.
+    disk.faults.on_open(segment + 1, 1, move || faults.frames.lock().unwrap().clear());
+    let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!((found.checkpoints_refused, found.doubted, found.holes), (1, 0, 0), "{found:?}");
+    assert!(failing(&mut Driver::new(cache)).is_empty());
+}
+
+/// Both ends of the file cannot be read, nor the first frame of the records, and behind is no record: the walk finds a hole, which by
+/// itself puts nobody in doubt.
+#[test]
+fn a_segment_without_a_name_and_without_records_is_missed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, segment) = stopped(directory.path());
+    let junk: Vec<_> = disk.frames(segment).map(|_| vec![9; FRAME_BYTES]).collect();
+    disk.restore(segment, &junk);
+    disk.faults.stay.store(true, Ordering::SeqCst);
+    for frame in [0, 1, LAST] {
+        disk.lose(segment, frame);
     }
-    let exports: Vec<ExportId> = (1..=600).map(ExportId).collect();
-    let checkpoint = directory.path().join("index.ckpt");
-    let bytes = std::fs::read(&checkpoint).unwrap();
-    for doubted in [600, 0] {
-        std::fs::write(&checkpoint, &bytes).unwrap();
-        let (_, found) = disk.open(Known::local(&exports)).unwrap();
-        assert_eq!((found.doubted, found.holes), (doubted, 2), "{found:?}");
-        assert!(!checkpoint.exists());
-    }
+    assert!(failing(&mut open(&disk)).contains(&7));
+    assert!(failing(&mut open(&disk)).contains(&7));
 }
 
 /// The keeper puts a failing file out of use after the checkpoint was written. That is no loss.
