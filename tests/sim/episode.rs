@@ -47,6 +47,8 @@ pub struct Episode {
     next_export: u32,
     next_content: Content,
     saved: Option<Saved>,
+    /// The checkpoint may be newer than the log, which was put back.
+    may_have_newer_checkpoint: bool,
 }
 
 /// A copy of the cache directory and of the catalog, and the state to be found after the copy is put back.
@@ -99,6 +101,7 @@ impl Episode {
             next_export: 1,
             next_content: 1,
             saved: None,
+            may_have_newer_checkpoint: false,
         };
         let rng = &mut episode.world.rng;
         if rng.permille(if too_large { 500 } else { 150 }) {
@@ -203,6 +206,7 @@ impl Episode {
         {
             self.world.tally.hit(Event::PutBack);
             machine.put_without_checkpoint(&saved.directory, saved.start);
+            self.may_have_newer_checkpoint = true;
             let oracle = std::mem::replace(&mut self.world.oracle, saved.oracle);
             self.world.oracle.tally = oracle.tally;
             (self.world.doubted, self.exports, self.segments) =
@@ -222,6 +226,7 @@ impl Episode {
             1 | 2 => self.segments -= self.world.rng.within(1..4).min(segments - 2 * self.shards_max - 4),
             _ => {}
         }
+        self.remove_a_newer_checkpoint();
         let copy = machine(&self.world.machine).clone();
         self.compare_starts(&copy);
         if copy.generation().is_multiple_of(STARTS_A_COMPARISON) {
@@ -272,6 +277,7 @@ impl Episode {
                         machine.has_checkpoint() && !machine.is_older()
                     };
                     assert!(!stays, "a later start may use the checkpoint again: {found:?}");
+                    self.may_have_newer_checkpoint &= machine(&self.world.machine).is_older();
                     if machine(&self.world.machine).has_gone_pages() {
                         *before = Before::PowerCut;
                     }
@@ -292,6 +298,19 @@ impl Episode {
                 }
                 Err(error) => panic!("the cache does not open: {error}, {error:?}"),
             }
+        }
+    }
+
+    /// Does what the error of a start asks for where a copy was put back beside a newer checkpoint: nothing tells such a log from one
+    /// that has lost its newest segments.
+    fn remove_a_newer_checkpoint(&mut self) {
+        if !self.may_have_newer_checkpoint {
+            return;
+        }
+        let copy = machine(&self.world.machine).clone();
+        let error = shadow::error(&copy, |machine| self.open(machine));
+        if error.is_some_and(|error| error.contains("remove index.ckpt")) {
+            machine(&self.world.machine).forget_checkpoint();
         }
     }
 

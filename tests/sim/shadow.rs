@@ -28,12 +28,7 @@ pub fn compare(
         return 0;
     }
     let start = |with_checkpoint: bool| {
-        let mut copy = machine.clone();
-        // A start finds the losses of a segment only where the segment is read.
-        copy.heal();
-        copy.calm();
-        copy.faults = Faults::default();
-        copy.run_older(false);
+        let mut copy = calm(machine);
         if !with_checkpoint {
             copy.forget_checkpoint();
         }
@@ -45,6 +40,25 @@ pub fn compare(
         assert!(with == without, "a start from the checkpoint differs: {}", difference(&with, &without));
     }
     covered
+}
+
+/// The error with which a start on a copy of `machine` is refused, if any.
+pub fn error(
+    machine: &Machine,
+    open: impl Fn(&Shared) -> Result<(Cache, Recovered), CacheError>,
+) -> Option<String> {
+    open(&Arc::new(Mutex::new(calm(machine)))).err().map(|error| error.to_string())
+}
+
+/// A copy of `machine` without faults, for a start of this program.
+fn calm(machine: &Machine) -> Machine {
+    let mut copy = machine.clone();
+    // A start finds the losses of a segment only where the segment is read.
+    copy.heal();
+    copy.calm();
+    copy.faults = Faults::default();
+    copy.run_older(false);
+    copy
 }
 
 /// Opens copies of `machine`, damaged as the disk is, on one thread and on several, and compares the findings and the files left
