@@ -22,7 +22,7 @@ mod segments;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
@@ -81,13 +81,14 @@ pub(super) fn open(
             patience: &patience,
             table: &table,
             volumes: exports.iter().map(volume).collect(),
-            last_segment_id: 0,
+            last_segment_id: missing.last_listed,
             announces: false,
             fronts: Vec::new(),
             made_up: Vec::new(),
             noted: HashMap::new(),
             given_up: Vec::new(),
             of_blank_files: 0,
+            notes: HashSet::new(),
             is_last_try: tries_left == 1,
             ranks: Ranks::default(),
             tries_checkpoint,
@@ -212,13 +213,14 @@ impl Recovery<'_> {
         self.refuse_a_disk_that_reads_nothing(present)?;
         self.make_room_to_clean(&segments);
         let mut losses = self.doubts(&segments);
-        losses.extend(self.entries_of_missing(&losses));
-        if !losses.is_empty() {
-            self.require_place_for_missing()?;
-        }
+        let missed = self.entries_of_missing(&losses);
+        self.missing.needs_note = !missed.is_empty();
+        self.require_place_for_missing()?;
+        losses.extend(missed);
         if !self.rewrite_fronts(&segments) {
             return Ok(Outcome::ReadAgain);
         }
+        self.forget_stored_of_missing();
         self.write_down(losses, &mut segments, superblock, catalog)?;
         self.forget_old_doubts(&segments);
         // A header with a made-up id hides which segment the file was, so such headers are written only now, when the log says
@@ -242,6 +244,7 @@ impl Recovery<'_> {
         }
         // All entries of doubt are in closed segments now, those that a start which came to a bad end left behind included.
         if !self.missing.is_empty() {
+            self.bar_stored_of_missing(catalog)?;
             self.remove_checkpoint()?;
         }
         self.remove_segments_beyond(present)?;

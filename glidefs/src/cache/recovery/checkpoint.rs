@@ -182,7 +182,7 @@ impl<'a> Recovery<'a> {
         let damage = self.found.unreadable.saturating_add(self.found.bad_footers);
         let is_whole = self.found.holes == 0 && damage == self.of_blank_files;
         let is_sure = !self.volumes.values().any(|volume| volume.is_doubted());
-        let missing = used.missing(&self.ids(segments));
+        let (missing, last_listed) = (used.missing(&self.ids(segments)), used.last_listed());
         let is_there = missing.is_empty() && segments.iter().all(|found| used.has_all_of(found));
         // The indexes have nothing from a checkpoint that covers no segment.
         if is_there && (used.covered.is_empty() || is_whole && is_sure) {
@@ -190,7 +190,8 @@ impl<'a> Recovery<'a> {
         }
         if used.proves_losses {
             // The next reading judges: a file may be away for a moment only.
-            self.missing = Missing { segments: missing, content: used.lost };
+            self.missing =
+                Missing { segments: missing, content: used.lost, last_listed, ..Missing::default() };
         }
         self.found.checkpoints_refused += 1;
         tracing::warn!(
@@ -218,6 +219,12 @@ impl Used {
             listed: if row.end > 1 { Listed::Filled } else { Listed::Prepared },
         });
         covered.chain(others).filter(|row| !ids.has(row.number, row.segment_id)).collect()
+    }
+
+    /// The highest id of a segment listed.
+    fn last_listed(&self) -> u64 {
+        let covered = self.covered.iter().map(|row| row.segment_id);
+        covered.chain(self.others.iter().map(|row| row.segment_id)).max().unwrap_or(0)
     }
 
     /// Whether `found` has all that was stable when the checkpoint was complete.

@@ -16,8 +16,8 @@ use crate::cache::log::life::{Event, State};
 use crate::cache::log::scan::Identity;
 use crate::cache::log::superblock::CACHE_VERSION;
 
-/// Shard number in a header made up by recovery for a lost one.
-const UNKNOWN_SHARD: u32 = CLEANER - 1;
+/// Shard number in a header written by recovery: of a note, or for a lost header.
+pub(super) const UNKNOWN_SHARD: u32 = CLEANER - 1;
 /// Stands for the id of a segment until recovery has made up an id; no segment on a disk has this one.
 const NAMELESS: u64 = 0;
 
@@ -85,6 +85,7 @@ impl Recovery<'_> {
             trailer,
             closed,
             by_cleaner,
+            by_recovery: header.shard == UNKNOWN_SHARD,
             held: false,
             is_covered: false,
             walk: None,
@@ -123,6 +124,7 @@ impl Recovery<'_> {
             trailer: None,
             closed: true,
             by_cleaner: true,
+            by_recovery: true,
             held: false,
             is_covered: false,
             walk: None,

@@ -2,13 +2,16 @@
 //!
 //! Owns the vocabulary only. Does not own which segments are lost (`missing`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cache::log::format::KeptExtent;
+use crate::cache::volume::Volume;
 use crate::units::{ExportId, Seq};
 
-/// Most extents in missing segments that a start keeps in memory. In tests two segments have fewer, and three more.
+/// Most extents not in the store of missing segments that a start keeps in memory. In tests two segments have fewer, and three more.
 const EXTENTS_MAX: usize = if cfg!(test) { 70 } else { 1 << 20 };
+/// Most samples of a segment.
+const SAMPLES_MAX: usize = 256;
 
 /// How the checkpoint lists a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +38,14 @@ pub(super) struct MissingSegment {
 pub(super) struct Missing {
     pub segments: Vec<MissingSegment>,
     pub content: LostContent,
+    /// The highest id of a segment listed.
+    pub last_listed: u64,
+    /// The files held the segments listed, and no later ones, when they were lost: the checkpoint tells all that is lost.
+    pub is_known: bool,
+    /// Entries about these segments have to be stable before the checkpoint is removed.
+    pub needs_note: bool,
+    /// What the catalog has to bar before the checkpoint is removed.
+    pub marks: Vec<(ExportId, Seq)>,
 }
 
 impl Missing {
@@ -49,28 +60,42 @@ impl Missing {
     }
 }
 
-/// The extents in missing segments.
+/// The extents in missing segments, by segment number, of known exports, and not older than what the catalog bars.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LostContent {
-    /// In the order of the checkpoint: [`EXTENTS_MAX`] at most.
+    /// Extents not in the store, in the order of the checkpoint: [`EXTENTS_MAX`] at most.
     pub extents: Vec<(ExportId, KeptExtent)>,
     /// Some extents were left out.
     pub is_cut_short: bool,
-    /// The last sequence number given out of each export with such an extent.
+    /// The last sequence number given out of each export with an extent not in the store.
     pub exports: BTreeMap<ExportId, Seq>,
+    /// The exports with extents in the store.
+    pub stored: BTreeSet<(u32, ExportId)>,
+    /// Some extents of each segment, in the store or not: [`SAMPLES_MAX`] at most.
+    pub samples: BTreeMap<u32, Vec<(ExportId, KeptExtent)>>,
 }
 
 impl LostContent {
-    /// Adds `extents` of `export`, whose last sequence number given out was `last`.
-    pub fn add(&mut self, export: ExportId, last: Seq, extents: Vec<KeptExtent>) {
-        if extents.is_empty() {
-            return;
+    /// Adds `extents` of `volume`, whose last sequence number given out was `last`.
+    pub fn add(&mut self, volume: &Volume, last: Seq, extents: Vec<KeptExtent>) {
+        let (export, marks) = (volume.id(), volume.marks());
+        for extent in extents.into_iter().filter(|extent| extent.seq > marks.evicted) {
+            let samples = self.samples.entry(extent.number).or_default();
+            if samples.len() < SAMPLES_MAX {
+                samples.push((export, extent));
+            }
+            if extent.seq <= marks.stored {
+                self.stored.insert((extent.number, export));
+                continue;
+            }
+            let known = self.exports.entry(export).or_default();
+            *known = last.max(*known);
+            if self.extents.len() < EXTENTS_MAX {
+                self.extents.push((export, extent));
+            } else {
+                self.is_cut_short = true;
+            }
         }
-        let known = self.exports.entry(export).or_default();
-        *known = last.max(*known);
-        let room = EXTENTS_MAX.saturating_sub(self.extents.len());
-        self.is_cut_short |= extents.len() > room;
-        self.extents.extend(extents.into_iter().take(room).map(|extent| (export, extent)));
     }
 }
 

@@ -108,15 +108,17 @@ impl Recovery<'_> {
         catalog: &dyn CacheCatalog,
     ) -> Result<(), CacheError> {
         let mut marks: HashMap<ExportId, Seq> = HashMap::new();
-        let with_losses: HashSet<ExportId> = entries.iter().map(|entry| entry.export).collect();
+        let is_doubt = |entry: &&Entry| entry.kind == EntryKind::Doubt;
+        let in_doubt: HashSet<ExportId> = entries.iter().filter(is_doubt).map(|entry| entry.export).collect();
         for (export, volume) in &self.volumes {
             // The store has the right content of everything written back, and the copies in the log may be older: the volume
             // forgets these copies.
-            if volume.has_ended_doubt() || with_losses.contains(export) {
+            if volume.has_ended_doubt() || in_doubt.contains(export) {
                 marks.insert(*export, volume.forget_clean(self.table));
             }
         }
-        entries.retain(|entry| marks.get(&entry.export).is_some_and(|stored| entry.seq > *stored));
+        let is_stored = |entry: &Entry| marks.get(&entry.export).is_none_or(|stored| entry.seq <= *stored);
+        entries.retain(|entry| entry.kind != EntryKind::Doubt || !is_stored(entry));
         let (mut doubts, content): (Vec<Entry>, Vec<Entry>) =
             entries.into_iter().partition(|entry| entry.kind == EntryKind::Doubt);
         if doubts.len() > ENTRIES_MANY {

@@ -10,21 +10,31 @@
 //! Ids ascend, so an older copy of the log has no segment later than one which is missing there. A file that is there and cannot be read
 //! is damage like any other: the walk of the file finds holes.
 //!
+//! **The rule.** Either the segment listed is proved to be the one lost: then what the checkpoint lists there, and the rest of the log does
+//! not have, is lost, as damage, and nothing else suffers. Or nobody knows what was in the file, and all exports are in doubt.
+//!
+//! The proof is a part of the listed content, of a covered segment, that is found nowhere else. For a number is used again only when each
+//! listed extent is replaced or copied by something stable, or is barred in the catalog, or is of an export which is not in the catalog any
+//! more, or is being deleted; and all this is so at the start as well, unless another loss has cost it. So several losses prove themselves
+//! only where all later segments are there. Content that the store has proves as well as any, and is no loss: the exports forget what the
+//! store has, as the log may have older content, and the catalog bars this last of all, because what is barred proves nothing.
+//!
+//! **What nobody notices.** The loss of a file that the checkpoint does not list, and of the newest segment with records if that had none
+//! when the checkpoint was made.
+//!
 //! **No room.** A note goes neither to the file of a lost segment nor to the last segment which cleaning needs. So a full cache may have no
 //! room for a note, or only a file with half of one: each start is refused then, until there is a larger `cache.size`, or no checkpoint. The
-//! error says so.
-//!
-//! **What is lost.** Of a covered segment the checkpoint lists all content that was the newest. What is listed, and has no newer content in
-//! the log, and no copy made by cleaning, is lost: an entry for each such part says so. Of any other segment nobody knows the content, so
-//! all exports are in doubt.
+//! error says so. A segment that nobody needs does not count as free: what replaced the content may not be stable yet.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::listed::{Ids, Listed};
+use super::at;
+use super::listed::{Ids, Listed, MissingSegment};
 use super::losses::evidence_of;
 use super::segments::{Found, Recovery};
+use crate::cache::catalog::CacheCatalog;
 use crate::cache::log::error::CacheError;
-use crate::cache::log::format::{Entry, EntryKind, Kept};
+use crate::cache::log::format::{Entry, EntryKind, Kept, KeptExtent};
 use crate::cache::log::life::State;
 use crate::cache::volume::Volume;
 use crate::cache::volume::appends::SEQS_IN_A_SEGMENT;
@@ -58,9 +68,11 @@ impl Recovery<'_> {
         // Somebody may have given the file another name.
         let anywhere: HashSet<u64> = ids.0.iter().copied().collect();
         let newest = anywhere.iter().max().copied().unwrap_or(0);
-        let has_records =
-            |number: u32| !matches!(self.table.get(number).state(), State::Free | State::Quarantined);
-        let filled = (0..).zip(&ids.0).filter(|(number, _)| has_records(*number)).map(|(_, id)| *id);
+        let has_writes = |number: u32| {
+            let is_used = !matches!(self.table.get(number).state(), State::Free | State::Quarantined);
+            is_used && !self.notes.contains(&number)
+        };
+        let filled = (0..).zip(&ids.0).filter(|(number, _)| has_writes(*number)).map(|(_, id)| *id);
         let newest_filled = filled.max().unwrap_or(0);
         // All exports are in doubt because of such a hole.
         let of_anyone = |found: &&Found| {
@@ -74,6 +86,14 @@ impl Recovery<'_> {
                 || made_up.contains(&missing.number) && doubted.contains(&missing.number);
             // Nothing says that the segment ever had a record.
             let is_unused = missing.listed == Listed::Prepared && missing.segment_id > newest_filled;
+            if is_unused && !is_there {
+                tracing::warn!(
+                    file = self.disk.segment_name(missing.number),
+                    segment_id = missing.segment_id,
+                    "a segment is gone that had no records when the checkpoint of the index was written, and no later segment has any: if \
+                     writes went there since, reads return older content in their place"
+                );
+            }
             !is_there && !is_unused
         });
         // One segment which an older copy would have proves that the log is none, for all of them.
@@ -81,21 +101,49 @@ impl Recovery<'_> {
         {
             return Err(self.all_newer_are_missing());
         }
+        self.missing.is_known = self.knows_what_is_lost(&anywhere);
         for missing in &self.missing.segments {
             self.found.holes += 1;
             tracing::error!(
                 file = self.disk.segment_name(missing.number),
                 segment_id = missing.segment_id,
+                is_content_known = self.missing.is_known,
                 "a segment is gone that was there when the checkpoint of the index was written"
             );
         }
         Ok(())
     }
 
+    /// Whether each lost segment is proved to be the segment listed, and not a later one with the same number. `anywhere` are the ids of
+    /// all segments there are.
+    fn knows_what_is_lost(&self, anywhere: &HashSet<u64>) -> bool {
+        let content = &self.missing.content;
+        // Had the number been used again, then nothing would be missed.
+        let is_missed = |(export, extent): &&(ExportId, KeptExtent)| {
+            self.volumes.get(export).is_some_and(|volume| {
+                let is_note = |number| self.notes.contains(&number);
+                !volume.missed_parts(extent.range, extent.seq, is_note).is_empty()
+            })
+        };
+        let of_extents = content.extents.iter().filter(is_missed).map(|(_, extent)| extent.number);
+        let mut proved: HashSet<u32> = of_extents.collect();
+        proved.extend(content.samples.iter().filter_map(|(number, samples)| {
+            samples.iter().any(|sample| is_missed(&sample)).then_some(*number)
+        }));
+        let is_proved =
+            |missing: &MissingSegment| missing.listed == Listed::Covered && proved.contains(&missing.number);
+        // Of several losses one may have cost what had replaced the content of the other. Not if all segments since are there.
+        let is_only = self.missing.segments.len() == 1 && self.found.holes == 0;
+        let later = anywhere.iter().filter(|id| **id > self.missing.last_listed);
+        let last = later.clone().max().copied().unwrap_or(self.missing.last_listed);
+        let has_all_later = last.saturating_sub(self.missing.last_listed) == later.count() as u64;
+        self.missing.segments.iter().all(is_proved) && (is_only || has_all_later)
+    }
+
     /// The entries about the lost segments, beside `others` about other losses: for each part of lost content, or, where nobody knows the
     /// content, entries of doubt.
     pub fn entries_of_missing(&self, others: &[Entry]) -> Vec<Entry> {
-        if self.missing.segments.iter().any(|missing| missing.listed != Listed::Covered) {
+        if !self.missing.is_known {
             let mut highest: HashMap<ExportId, Seq> = HashMap::new();
             for entry in others {
                 let seq = highest.entry(entry.export).or_default();
@@ -132,7 +180,7 @@ impl Recovery<'_> {
                 Kept::Zero => EntryKind::Zero,
                 Kept::Data(_) | Kept::Damaged => EntryKind::Damaged,
             };
-            let parts = volume.missed_parts(extent.range, extent.seq);
+            let parts = volume.missed_parts(extent.range, extent.seq, |_| false);
             entries.extend(parts.into_iter().map(|range| Entry {
                 export: *export,
                 seq: extent.seq,
@@ -165,10 +213,33 @@ impl Recovery<'_> {
         evidence_of(*ids.last()?, &bytes)
     }
 
-    /// Fails if a segment is lost, and no segment is free for the entries about the loss. Nothing was written then.
+    /// Has the volumes forget all content that the store has, of exports with such content in a lost segment: older content of the same
+    /// sectors may be in the log.
+    pub fn forget_stored_of_missing(&mut self) {
+        let stored = self.missing.content.stored.iter();
+        let exports: BTreeSet<ExportId> =
+            stored.filter(|(number, _)| self.missing.has(*number)).map(|(_, export)| *export).collect();
+        let volumes = exports.iter().filter_map(|export| self.volumes.get(export));
+        let marks = volumes.map(|volume| (volume.id(), volume.forget_clean(self.table))).collect();
+        self.missing.marks = marks;
+    }
+
+    /// Bars the content that [`Self::forget_stored_of_missing`] had forgotten from later starts. What is barred proves nothing any more:
+    /// this is the last step before the checkpoint is removed.
+    pub fn bar_stored_of_missing(&mut self, catalog: &dyn CacheCatalog) -> Result<(), CacheError> {
+        let marks = std::mem::take(&mut self.missing.marks);
+        if marks.is_empty() {
+            return Ok(());
+        }
+        at(catalog.evicted(&marks), "noting in the catalog which entries are left out", || {
+            self.disk.location()
+        })
+    }
+
+    /// Fails if entries about lost segments have to be stable, and no segment is free for these. Nothing was written then.
     pub fn require_place_for_missing(&self) -> Result<(), CacheError> {
         let has_place = || self.can_spare_a_segment() && !self.places_for_a_note().is_empty();
-        if self.missing.is_empty() || has_place() { Ok(()) } else { Err(self.no_place_for_missing()) }
+        if !self.missing.needs_note || has_place() { Ok(()) } else { Err(self.no_place_for_missing()) }
     }
 
     /// Names of some files of missing segments.
@@ -184,8 +255,9 @@ impl Recovery<'_> {
     pub fn no_place_for_missing(&self) -> CacheError {
         let segments = u64::from(self.table.limit()).saturating_add(4);
         CacheError::BadOptions(format!(
-            "segments are lost ({}), and no other file takes the note of the exports which have lost data: put the files back; or see \
-             whether the disk has errors (dmesg) or is full, and set cache.size to at least {} bytes for more files; or put the whole cache \
+            "segments are lost ({}), and no other file takes the note of the exports which have lost data (files of segments that nobody \
+             needs any more are not free before a start has ended): put the files back; or see whether the disk has errors (dmesg) or is full, \
+             and set cache.size to at least {} bytes for more files; or put the whole cache \
              directory back from one copy. To go on without the note, remove index.ckpt: reads may then return older content in the place \
              of lost data",
             self.missing_files(),

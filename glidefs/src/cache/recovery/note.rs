@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use super::at;
+use super::identify::UNKNOWN_SHARD;
 use super::segments::Recovery;
 use crate::cache::log::batch::Batch;
 use crate::cache::log::error::CacheError;
-use crate::cache::log::format::{CLEANER, Entry, SegmentHeader};
+use crate::cache::log::format::{Entry, SegmentHeader};
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::{Event, State};
 use crate::cache::log::pressure::RESERVE;
@@ -34,13 +35,13 @@ impl Recovery<'_> {
                 appended => return appended.map(|()| true),
             }
         }
-        if self.missing.is_empty() { Ok(false) } else { Err(self.no_place_for_missing()) }
+        if self.missing.needs_note { Err(self.no_place_for_missing()) } else { Ok(false) }
     }
 
     /// Whether a free segment may take entries of doubt: cleaning must find a free segment to move data to. Where a segment is lost, nothing
     /// else can stand for the entries, so one free segment, which may be that of the lost number, has to do for cleaning.
     pub fn can_spare_a_segment(&self) -> bool {
-        self.table.count(State::Free) > if self.missing.is_empty() { RESERVE } else { 1 }
+        self.table.count(State::Free) > if self.missing.needs_note { 1 } else { RESERVE }
     }
 
     /// Numbers of free segments to write a note to, the best first: those with a file, in which a full file system has
@@ -79,7 +80,7 @@ impl Recovery<'_> {
         let header = SegmentHeader {
             cache_id: self.table.cache_id(),
             segment_id: self.new_segment_id()?,
-            shard: CLEANER,
+            shard: UNKNOWN_SHARD,
             segment_bytes: self.table.segment_bytes(),
         };
         at(seal::write_header(&*file, &header, frames, &info.front_unsure), "writing the header", name)?;

@@ -17,7 +17,7 @@
 //! Two more cases of a walked segment: the segment stands for entries of doubt (`held`: synced, and not closed), or the
 //! disk does not take the closing (`given_up`: the keeper moves the live data, or closes the segment later).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use super::patience::Patience;
 use super::reading::{Contents, Reader};
 use crate::cache::log::disk::{Disk, SegmentFile};
 use crate::cache::log::error::CacheError;
-use crate::cache::log::format::{EntryKind, FooterRecord, SegmentHeader, SegmentKey, Trailer};
+use crate::cache::log::format::{Entry, EntryKind, FooterRecord, SegmentHeader, SegmentKey, Trailer};
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::{Event, State};
 use crate::cache::log::scan::{self, Unusable, offset};
@@ -56,6 +56,8 @@ pub(super) struct Found {
     pub shard: Option<u32>,
     /// Cleaning filled the segment, or nobody knows who did.
     pub by_cleaner: bool,
+    /// A start wrote the header.
+    pub by_recovery: bool,
     /// The segment is not closed on the disk, and the next recovery finds the same damage.
     pub held: bool,
     /// The indexes have the content of the segment from a checkpoint.
@@ -102,6 +104,7 @@ pub(super) struct Recovery<'a> {
     pub patience: &'a Patience<'a>,
     pub table: &'a SegmentTable,
     pub volumes: HashMap<ExportId, Arc<Volume>>,
+    /// The highest segment id in the log; where segments are missing, in the checkpoint as well: no id is given out twice.
     pub last_segment_id: u64,
     /// The log has announcements. The program which wrote these has also closed the older segments with records, as far as the
     /// disk took the closing.
@@ -116,6 +119,8 @@ pub(super) struct Recovery<'a> {
     pub given_up: Vec<SegmentWriter>,
     /// How much of the damage found, as counted in `found`, is in files without data.
     pub of_blank_files: u64,
+    /// Numbers of segments with nothing but notes of starts.
+    pub notes: HashSet<u32>,
     /// A segment which changes while this try closes the segment is given up, and the cache is not read again.
     pub is_last_try: bool,
     /// The ranks of the segments in the order of a replay.
@@ -205,6 +210,10 @@ impl<'a> Recovery<'a> {
         for entry in records.iter().flat_map(|record| &record.entries) {
             self.announces |= entry.kind == EntryKind::Announced;
             self.last_export = self.last_export.max(Some(entry.export));
+        }
+        let has_data = |entry: &Entry| matches!(entry.kind, EntryKind::Data { .. });
+        if found.by_recovery && !records.iter().flat_map(|record| &record.entries).any(has_data) {
+            self.notes.insert(number);
         }
         let replayed = self.replay(number, &records);
         self.found.entries += replayed.entries;

@@ -131,10 +131,16 @@ impl Volume {
     }
 
     /// The parts of `range` where write `seq`, lost to recovery, would be the newest content; nothing where newer data of the same sectors
-    /// may have left the log. For a start, when all other content is put back.
-    pub(in crate::cache) fn missed_parts(&self, range: SectorRange, seq: Seq) -> Vec<SectorRange> {
+    /// may have left the log. An entry of the write itself does not count in segments with numbers that `is_note` accepts. For a start,
+    /// when all other content is put back.
+    pub(in crate::cache) fn missed_parts(
+        &self,
+        range: SectorRange,
+        seq: Seq,
+        is_note: impl Fn(u32) -> bool,
+    ) -> Vec<SectorRange> {
         let inner = self.lock();
-        if seq > inner.evicted { inner.layers.older_parts(range, seq) } else { Vec::new() }
+        if seq > inner.evicted { inner.layers.older_parts(range, seq, is_note) } else { Vec::new() }
     }
 }
 

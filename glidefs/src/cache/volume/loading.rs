@@ -107,11 +107,8 @@ pub(in crate::cache) struct Loading {
 impl Loading {
     /// No extents yet for `volume`, which is empty.
     pub fn of(volume: &Volume) -> Self {
-        let inner = volume.lock();
-        let marks = SeqMarks { stored: inner.layers.stored(), evicted: inner.evicted };
-        drop(inner);
         let (active, clean) = Default::default();
-        Self { active, clean, rest: Vec::new(), marks, last: Seq(0), loaded: 0 }
+        Self { active, clean, rest: Vec::new(), marks: volume.marks(), last: Seq(0), loaded: 0 }
     }
 
     /// Notes that sequence numbers up to `last` were given out.
@@ -157,6 +154,12 @@ impl Loading {
 }
 
 impl Volume {
+    /// How far the volume is in the store, and what may not be read from the log.
+    pub(in crate::cache) fn marks(&self) -> SeqMarks {
+        let inner = self.lock();
+        SeqMarks { stored: inner.layers.stored(), evicted: inner.evicted }
+    }
+
     /// All content of the volume by first sector, for tests.
     pub fn content(&self) -> Vec<KeptExtent> {
         let (mut found, mut from) = (Vec::new(), Some(0));

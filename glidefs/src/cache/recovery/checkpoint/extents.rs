@@ -55,7 +55,9 @@ impl<'a> Loader<'a> {
             found.listed = found.listed.saturating_add(listed);
             found.last_export = found.last_export.max(last_export);
             for mut part in parts {
-                found.lost.add(part.export, part.last, std::mem::take(&mut part.lost));
+                if let Some((volume, _)) = &part.loading {
+                    found.lost.add(volume, part.last, std::mem::take(&mut part.lost));
+                }
                 match &mut current {
                     Some(current) if current.export == part.export => current.append(part, &mut refs),
                     Some(current) if current.export.0 > part.export.0 => {

@@ -90,11 +90,18 @@ impl Layers {
         })
     }
 
-    /// The parts of `range` without content of write `seq`, or of a newer one, in ascending order.
-    pub fn older_parts(&self, range: SectorRange, seq: Seq) -> Vec<SectorRange> {
+    /// The parts of `range` without content of write `seq`, or of a newer one, in ascending order. Content of the write itself does not
+    /// count in segments that `is_left_out` accepts.
+    pub fn older_parts(
+        &self,
+        range: SectorRange,
+        seq: Seq,
+        is_left_out: impl Fn(u32) -> bool,
+    ) -> Vec<SectorRange> {
         let mut found: Vec<SectorRange> = Vec::new();
         let _: ControlFlow<()> = self.look_undoubted(range, |piece| {
-            if piece.seq < seq {
+            let is_of_write = |backing: Backing| piece.seq == seq && is_left_out(backing.number());
+            if piece.seq < seq || piece.backing.is_some_and(is_of_write) {
                 let before = found.last().filter(|last| last.end() == piece.range.start()).copied();
                 let start = before.map_or(piece.range.start(), SectorRange::start);
                 if before.is_some() {

@@ -65,6 +65,45 @@ fn a_segment_that_is_gone_is_missed_wherever_the_start_ends() {
     }
 }
 
+/// All that was the newest in the lost segment are zeroes. The daemon dies at each write of the start.
+#[test]
+fn zeroes_prove_what_was_lost_wherever_the_start_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let whole = Faulty::new(directory.path());
+    let mut driver = open(&whole);
+    (1..=30).for_each(|number| write(&mut driver, number));
+    (40..=50).for_each(|number| write(&mut driver, number));
+    let volume = driver.cache.volume(A);
+    driver.write(&volume, range(64, 64), None).unwrap();
+    drop(volume);
+    (51..=70).for_each(|number| write(&mut driver, number));
+    let (segment, _) = whole.find(|frame| frame == [50; FRAME_BYTES]).unwrap();
+    let numbers = numbers_in(&whole, segment);
+    (71..=100).for_each(|number| write(&mut driver, number));
+    for number in numbers {
+        write(&mut driver, number);
+    }
+    driver.rest();
+    driver.kill();
+    let mut has_ended = false;
+    for writes in 0..200 {
+        let other = tempfile::tempdir().unwrap();
+        copy(directory.path(), other.path(), true);
+        let disk = Faulty::new(other.path());
+        lose(&disk, segment, Loss::File);
+        has_ended = !dies(&disk, writes);
+        let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+        assert_eq!(found.doubted, 0, "{writes} writes: {found:?}");
+        let mut driver = Driver::new(cache);
+        let volume = driver.cache.volume(A);
+        assert!(driver.read(&volume, range(64, 64)).unwrap() == [0; 32 << 10], "{writes} writes");
+        if has_ended {
+            break;
+        }
+    }
+    assert!(has_ended, "no start was complete");
+}
+
 /// Whether a start dies that may write so often.
 fn dies(disk: &Faulty, writes: u32) -> bool {
     *disk.faults.writes_left.lock().unwrap() = Some(writes);

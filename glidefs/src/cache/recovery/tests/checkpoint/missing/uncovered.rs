@@ -45,6 +45,28 @@ fn a_segment_that_had_no_records_is_not_missed() {
     }
 }
 
+/// The first start ended when the note of another loss was stable, and before the checkpoint was gone: no write went to the segment of the
+/// note.
+#[test]
+fn a_segment_that_had_no_records_is_not_missed_for_a_note() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, segment) = stopped(directory.path());
+    let prepared: Vec<u32> = (0..16).filter(|number| is_prepared(&disk, *number)).collect();
+    assert!(!prepared.is_empty());
+    for number in prepared.into_iter().chain([segment]) {
+        lose(&disk, number, Loss::File);
+    }
+    // The file for the note.
+    disk.restore(15, &vec![vec![0; FRAME_BYTES]; usize::try_from(LAST).unwrap() + 1]);
+    let checkpoint = directory.path().join("index.ckpt");
+    let bytes = std::fs::read(&checkpoint).unwrap();
+    for _ in 0..2 {
+        std::fs::write(&checkpoint, &bytes).unwrap();
+        let (_, found) = disk.open(Known::local(&[A, B])).unwrap();
+        assert_eq!((found.doubted, found.holes), (0, 1), "{found:?}");
+    }
+}
+
 /// The checkpoint lists the segment without records; the newest content of a place came later.
 #[test]
 fn a_segment_that_was_filled_since_the_checkpoint_is_missed() {

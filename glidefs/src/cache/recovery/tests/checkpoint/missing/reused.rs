@@ -1,0 +1,93 @@
+//! The number of a segment that the checkpoint lists may have gone to another segment before the file was lost.
+
+use super::*;
+
+fn id_in(disk: &Faulty, number: u32) -> u64 {
+    let front = disk.frames(number).next().filter(|frame| is_magic(frame, b"GLIDESEG")).unwrap();
+    u64::from_le_bytes(front[32..40].try_into().unwrap())
+}
+
+/// Writes the numbers in a covered segment again, until the segment's number has a new segment with records. Then the newest content of
+/// [`PLACE`] is written there, and some more elsewhere.
+fn use_again(disk: &Faulty, driver: &mut Driver, segment: u32, numbers: &[u8]) {
+    let id = id_in(disk, segment);
+    let is_open = || {
+        let front = disk.frames(segment).next().unwrap();
+        let is_record = |frame: Vec<u8>| is_magic(&frame, b"GLIDEREC") && frame[16..40] == front[16..40];
+        id_in(disk, segment) > id && disk.frames(segment).any(is_record)
+    };
+    for number in numbers.iter().cycle().take(2000) {
+        if is_open() {
+            break;
+        }
+        write(driver, *number);
+        driver.keep();
+    }
+    write_at(driver, NEWEST);
+    assert_eq!(disk.find(|frame| frame == [NEWEST; FRAME_BYTES]).map(|(number, _)| number), Some(segment));
+    numbers.iter().cycle().take(80).for_each(|number| write(driver, *number));
+}
+
+/// The content of a covered segment was written again, the segment's number was used again, and the file is lost.
+#[test]
+fn a_lost_segment_with_the_number_of_a_covered_one_is_missed() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    let mut driver = open(&disk);
+    write_at(&mut driver, OLDER);
+    (1..=100).filter(|number| *number != 7).for_each(|number| write(&mut driver, number));
+    driver.rest();
+    driver.without_checkpoints();
+    let (segment, _) = disk.find(|frame| frame == [50; FRAME_BYTES]).unwrap();
+    let numbers = numbers_in(&disk, segment);
+    use_again(&disk, &mut driver, segment, &numbers);
+    driver.kill();
+    lose(&disk, segment, Loss::File);
+    for life in 0..2 {
+        let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+        assert_eq!(found.doubted, if life == 0 { 2 } else { 0 }, "life {life}: {found:?}");
+        let mut driver = Driver::new(cache);
+        assert!(failing(&mut driver).contains(&7), "life {life}");
+        driver.kill();
+    }
+}
+
+/// The content of two covered segments was written again, and both numbers were used again. With the files, the disk lost what had replaced
+/// the content: so all of the content is missed.
+#[test]
+fn lost_segments_do_not_prove_each_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    let mut driver = open(&disk);
+    write_at(&mut driver, OLDER);
+    (1..=100).filter(|number| *number != 7).for_each(|number| write(&mut driver, number));
+    driver.rest();
+    driver.without_checkpoints();
+    let holding = |number: u8| disk.find(|frame| frame == [number; FRAME_BYTES]).unwrap().0;
+    let (segment, other) = (holding(50), holding(80));
+    let (numbers, others) = (numbers_in(&disk, segment), numbers_in(&disk, other));
+    let listed: Vec<u32> = (0..16).filter(|number| disk.frames(*number).next().is_some()).collect();
+    let replacing = |disk: &Faulty| -> Vec<u32> {
+        let is_new = |number: &u32| !listed.contains(number) && disk.frames(*number).next().is_some();
+        (0..16).filter(is_new).collect()
+    };
+    // The segments that the checkpoint lists as prepared take something else.
+    let mut fill = (150..180).cycle();
+    while !replacing(&disk)
+        .iter()
+        .any(|number| disk.frames(*number).any(|frame| is_magic(&frame, b"GLIDEREC")))
+    {
+        write(&mut driver, fill.next().unwrap());
+        driver.keep();
+    }
+    [numbers, others].concat().iter().for_each(|number| write(&mut driver, *number));
+    let replacing = replacing(&disk);
+    use_again(&disk, &mut driver, segment, &(120..150).collect::<Vec<_>>());
+    driver.kill();
+    for number in replacing.into_iter().chain([segment, other]) {
+        lose(&disk, number, Loss::File);
+    }
+    let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!((found.doubted, found.holes), (2, 2), "{found:?}");
+    assert!(failing(&mut Driver::new(cache)).contains(&7));
+}

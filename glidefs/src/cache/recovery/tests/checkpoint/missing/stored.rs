@@ -1,0 +1,107 @@
+//! The store has the content of the lost segment.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::cache::CacheCatalog;
+use crate::store::volume::Resume;
+
+/// The catalog's mark of A.
+#[derive(Debug, Default)]
+struct Mark(Mutex<Seq>);
+
+impl CacheCatalog for Mark {
+    fn evicted(&self, marks: &[(ExportId, Seq)]) -> io::Result<()> {
+        let mut mark = self.0.lock().unwrap();
+        *mark = marks.iter().fold(*mark, |evicted, (export, seq)| match *export {
+            A => evicted.max(*seq),
+            _ => evicted,
+        });
+        Ok(())
+    }
+
+    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A is in the store up to `stored`.
+fn known(mark: &Arc<Mark>, stored: Seq) -> Known {
+    let evicted = *mark.0.lock().unwrap();
+    let exports = vec![(A, SeqMarks { stored, evicted }), (B, SeqMarks::default())];
+    Known { exports, next_export: None, catalog: Arc::clone(mark) as Arc<dyn CacheCatalog> }
+}
+
+/// The last sequence number in the log at `path`.
+fn last_seq(path: &Path) -> Seq {
+    let other = tempfile::tempdir().unwrap();
+    copy(path, other.path(), false);
+    let (cache, _) = Faulty::new(other.path()).open(Known::local(&[A, B])).unwrap();
+    cache.volume(A).figures().last_seq
+}
+
+/// No file takes a note, and none is needed.
+#[test]
+fn a_lost_segment_whose_content_is_in_the_store_costs_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, segment) = stopped(directory.path());
+    let stored = last_seq(directory.path());
+    let (earlier, _) = disk.find(|frame| frame == [OLDER; FRAME_BYTES]).unwrap();
+    let copy: Vec<_> = disk.frames(earlier).collect();
+    disk.restore(4, &copy);
+    lose(&disk, segment, Loss::File);
+    let mark = Arc::default();
+    for life in 0..2 {
+        let (cache, found) = disk.open_with(5, known(&mark, stored)).unwrap();
+        assert_eq!((found.doubted, found.holes), (0, u64::from(life == 0)), "life {life}: {found:?}");
+        assert_eq!(*mark.0.lock().unwrap(), stored);
+        assert!(cache.volume(A).content().is_empty(), "older content may be served");
+    }
+}
+
+/// More content is lost than a start keeps in mind; none of this is lost to the exports.
+#[test]
+fn much_lost_content_that_is_in_the_store_costs_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, _) = stopped(directory.path());
+    let stored = last_seq(directory.path());
+    let is_sealed =
+        |number: &u32| disk.frames(*number).next_back().is_some_and(|frame| is_magic(&frame, b"GLIDETRL"));
+    let sealed: Vec<u32> = (0..16).filter(is_sealed).take(3).collect();
+    assert_eq!(sealed.len(), 3);
+    for number in sealed {
+        lose(&disk, number, Loss::File);
+    }
+    let (_, found) = disk.open(known(&Arc::default(), stored)).unwrap();
+    assert_eq!((found.doubted, found.holes), (0, 3), "{found:?}");
+}
+
+/// Some of the lost content is in the store. The start ends before the loss is written down.
+#[test]
+fn content_in_the_store_proves_what_was_lost_wherever_the_start_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let (whole, segment) = stopped(directory.path());
+    let stored = last_seq(directory.path());
+    // All of the segment, none, and some.
+    for stored in [stored, Seq(0), Seq(35)] {
+        let mut has_ended = false;
+        for writes in 0..200 {
+            let other = tempfile::tempdir().unwrap();
+            copy(directory.path(), other.path(), true);
+            let disk = Faulty::new(other.path());
+            lose(&disk, segment, Loss::File);
+            let mark = Arc::default();
+            *disk.faults.writes_left.lock().unwrap() = Some(writes);
+            has_ended = disk.open(known(&mark, stored)).is_ok();
+            *disk.faults.writes_left.lock().unwrap() = None;
+            let (_, found) = disk.open(known(&mark, stored)).unwrap();
+            assert_eq!(found.doubted, 0, "stored to {stored:?}, {writes} writes: {found:?}");
+            if has_ended {
+                break;
+            }
+        }
+        assert!(has_ended, "no start was complete");
+    }
+    drop(whole);
+}
