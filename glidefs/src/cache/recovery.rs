@@ -154,7 +154,7 @@ pub(super) fn open(
         };
         return Ok((Shared::new(parts, options), found));
     }
-    // Of syncs the last try does not return `ReadAgain`, so a file could be read, and could not, again and again.
+    // Not reached: on the last try `run` never returns `ReadAgain`.
     let source = io::Error::other("segments went on changing after they were read");
     Err(CacheError::Disk { operation: "reading", file: disk.location(), source })
 }
@@ -200,7 +200,7 @@ impl Recovery<'_> {
         if used.is_some_and(|used| !self.bears_out(used, &segments)) {
             return Ok(Outcome::ReadWithoutCheckpoint);
         }
-        if self.has_a_file_come_back() {
+        if self.has_a_file_come_back()? {
             return Ok(Outcome::ReadAgain);
         }
         check_exports(self.last_export, self.next_export, self.disk.location())?;

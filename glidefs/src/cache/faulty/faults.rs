@@ -122,7 +122,9 @@ impl Faults {
         match &mut *on_open {
             Some(OnOpen(file, left @ 1.., _)) if *file == number => *left -= 1,
             Some(OnOpen(file, ..)) if *file == number => {
-                if let Some(OnOpen(.., action)) = on_open.take() {
+                let due = on_open.take();
+                drop(on_open);
+                if let Some(OnOpen(.., action)) = due {
                     action();
                 }
             }

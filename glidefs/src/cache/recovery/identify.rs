@@ -143,8 +143,8 @@ impl Recovery<'_> {
 
     /// Whether a file that could not be read when the segments were named can be read by now, and may hold one. Such a file counts as
     /// empty, and would be written to: call before anything is written, and read again. Where the file still tells nothing, the file is
-    /// out of use until the next start.
-    pub fn has_a_file_come_back(&mut self) -> bool {
+    /// out of use until the next start. Fails on the last try: without the file, READs might return older content.
+    pub fn has_a_file_come_back(&mut self) -> Result<bool, CacheError> {
         let reader = self.reader();
         let is_back = |number| {
             !matches!(
@@ -160,13 +160,21 @@ impl Recovery<'_> {
                 continue;
             }
             if is_back(number) {
-                return true;
+                return if self.is_last_try { Err(self.comes_and_goes(number)) } else { Ok(true) };
             }
             if state == State::Free {
                 self.quarantine(number);
             }
         }
-        false
+        Ok(false)
+    }
+
+    /// The error of a start with a file that could be read at one time, and not at another, each time the log was read.
+    fn comes_and_goes(&self, number: u32) -> CacheError {
+        let source = io::Error::other(
+            "the disk reads the file at one time and not at another: see whether the disk has errors (dmesg), and start again",
+        );
+        CacheError::Disk { operation: "reading", file: self.disk.segment_name(number), source }
     }
 
     /// An id that no segment has or had.

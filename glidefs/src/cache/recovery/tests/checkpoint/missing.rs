@@ -7,6 +7,7 @@ mod stored;
 mod uncovered;
 
 use super::*;
+use crate::cache::faulty::Faults;
 
 /// A place that is written in the first segment, and again in the second.
 const PLACE: u64 = 7 * 64;
@@ -258,6 +259,31 @@ fn a_file_that_comes_back_while_the_log_is_read_is_read_again() {
     let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
     assert_eq!((found.checkpoints_refused, found.doubted, found.holes), (1, 0, 0), "{found:?}");
     assert!(failing(&mut Driver::new(cache)).is_empty());
+}
+
+/// The file comes back, and goes, each time the log is read.
+#[test]
+fn a_file_that_comes_and_goes_is_named_by_the_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, segment) = stopped(directory.path());
+    come_and_go(&std::sync::Arc::clone(&disk.faults), segment);
+    let error = disk.open(Known::local(&[A, B])).err().unwrap().to_string();
+    assert!(error.contains(&disk.segment_name(segment)) && error.contains("dmesg"), "{error}");
+    disk.faults.on_open(0, 0, || ());
+    disk.faults.frames.lock().unwrap().clear();
+    assert!(failing(&mut open(&disk)).is_empty());
+}
+
+/// The file of `segment` cannot be read from the opening of the first file on, until the next file is opened.
+fn come_and_go(faults: &std::sync::Arc<Faults>, segment: u32) {
+    let (goes, comes) = (std::sync::Arc::clone(faults), std::sync::Arc::clone(faults));
+    faults.on_open(0, 0, move || {
+        goes.frames.lock().unwrap().extend((0..=LAST).map(|frame| (segment, frame)));
+        goes.on_open(segment + 1, 0, move || {
+            comes.frames.lock().unwrap().clear();
+            come_and_go(&comes, segment);
+        });
+    });
 }
 
 /// Both ends of the file cannot be read, nor the first frame of the records, and behind is no record: the walk finds a hole, which by
