@@ -22,6 +22,18 @@
 //! **What nobody notices.** The loss of a file that the checkpoint does not list, and of the newest segment with records if that had none
 //! when the checkpoint was made.
 //!
+//! **Two lanes.** Ids ascend in the order in which segments are prepared, over all shards and both lanes. The order of the records is another
+//! one, as a shard fills a segment of each lane at a time. So a segment prepared passes for unused only if no segment of a higher id, of
+//! any shard and lane, has a record.
+//!
+//! **Too much doubt.** All exports are in doubt, which is never wrong and costs more than was lost, where
+//!
+//! - a start died when the catalog had barred all that the checkpoint lists in a lost segment, and the checkpoint was still there: the other
+//!   order would let a death between the steps bring older content back;
+//! - several segments are lost, and an id since is in no file: a number was used again, or the disk did not take a header or a note;
+//! - the content is too much to be kept, and none of a segment's samples is missed;
+//! - a segment of one lane never had a record, and a later one of the other lane has some.
+//!
 //! **No room.** A note goes neither to the file of a lost segment nor to the last segment which cleaning needs. So a full cache may have no
 //! room for a note, or only a file with half of one: each start is refused then, until there is a larger `cache.size`, or no checkpoint. The
 //! error says so. A segment that nobody needs does not count as free: what replaced the content may not be stable yet.

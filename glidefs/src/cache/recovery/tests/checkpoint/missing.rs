@@ -1,6 +1,7 @@
 //! A segment that the checkpoint lists is gone: older content of its sectors is not served.
 
 mod interrupted;
+mod lanes;
 mod newest;
 mod reused;
 mod stored;
@@ -78,6 +79,17 @@ fn lose(disk: &Faulty, segment: u32, loss: Loss) {
         Loss::All => frames.iter_mut().for_each(|frame| frame.fill(0)),
     }
     disk.restore(segment, &frames);
+}
+
+/// Whether a start dies that may write so often.
+fn dies(disk: &Faulty, writes: u32, known: Known) -> bool {
+    *disk.faults.writes_left.lock().unwrap() = Some(writes);
+    disk.faults.dies.store(true, Ordering::SeqCst);
+    let start = || drop(disk.open(known).unwrap());
+    let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(start)).is_err();
+    disk.faults.dies.store(false, Ordering::SeqCst);
+    *disk.faults.writes_left.lock().unwrap() = None;
+    died
 }
 
 #[test]

@@ -105,3 +105,31 @@ fn content_in_the_store_proves_what_was_lost_wherever_the_start_ends() {
     }
     drop(whole);
 }
+
+/// A start that dies when the catalog bars the content, and the checkpoint is still there, leaves nothing that proves what was lost: content
+/// which is barred would not be missed either if the number had been used again.
+#[test]
+fn a_start_that_dies_when_the_content_is_barred_costs_a_doubt_and_no_older_content_is_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let (whole, segment) = stopped(directory.path());
+    let stored = last_seq(directory.path());
+    let (mut ends_between, mut has_ended) = (0, false);
+    for writes in 0..200 {
+        let other = tempfile::tempdir().unwrap();
+        copy(directory.path(), other.path(), true);
+        let disk = Faulty::new(other.path());
+        lose(&disk, segment, Loss::File);
+        let mark = Arc::default();
+        has_ended = !dies(&disk, writes, known(&mark, stored));
+        let is_between = *mark.0.lock().unwrap() == stored && other.path().join("index.ckpt").exists();
+        ends_between += u32::from(is_between);
+        let (cache, found) = disk.open(known(&mark, stored)).unwrap();
+        assert_eq!(found.doubted, if is_between { 2 } else { 0 }, "{writes} writes: {found:?}");
+        assert!(cache.volume(A).content().is_empty(), "{writes} writes: older content may be served");
+        if has_ended {
+            break;
+        }
+    }
+    assert!(has_ended && ends_between > 0, "{ends_between} ends between the steps");
+    drop(whole);
+}
