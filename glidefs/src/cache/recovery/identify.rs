@@ -16,8 +16,11 @@ use crate::cache::log::life::{Event, State};
 use crate::cache::log::scan::Identity;
 use crate::cache::log::superblock::CACHE_VERSION;
 
-/// Shard number in a header written by recovery: of a note, or for a lost header.
+/// Shard number in a header that a start wrote in the place of a lost one.
 pub(super) const UNKNOWN_SHARD: u32 = CLEANER - 1;
+/// Shard number in the header of a note. A note with a lost header passes for a segment of an unknown shard: what only a note says is
+/// then taken for content, which proves less.
+pub(super) const NOTE_SHARD: u32 = CLEANER - 2;
 /// Stands for the id of a segment until recovery has made up an id; no segment on a disk has this one.
 const NAMELESS: u64 = 0;
 
@@ -76,16 +79,16 @@ impl Recovery<'_> {
         }
         // The highest id may be in a header under which nothing was appended.
         self.last_segment_id = self.last_segment_id.max(header.segment_id);
-        let by_cleaner = header.shard >= UNKNOWN_SHARD;
+        let by_cleaner = header.shard >= NOTE_SHARD;
         Ok(Some(Found {
             number,
-            shard: Some(header.shard).filter(|shard| *shard < UNKNOWN_SHARD),
+            shard: Some(header.shard).filter(|shard| *shard < NOTE_SHARD),
             key: header.key(),
             file,
             trailer,
             closed,
             by_cleaner,
-            by_recovery: header.shard == UNKNOWN_SHARD,
+            is_note: header.shard == NOTE_SHARD,
             held: false,
             is_covered: false,
             walk: None,
@@ -124,7 +127,7 @@ impl Recovery<'_> {
             trailer: None,
             closed: true,
             by_cleaner: true,
-            by_recovery: true,
+            is_note: false,
             held: false,
             is_covered: false,
             walk: None,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::at;
-use super::identify::UNKNOWN_SHARD;
+use super::identify::NOTE_SHARD;
 use super::segments::Recovery;
 use crate::cache::log::batch::Batch;
 use crate::cache::log::error::CacheError;
@@ -80,7 +80,7 @@ impl Recovery<'_> {
         let header = SegmentHeader {
             cache_id: self.table.cache_id(),
             segment_id: self.new_segment_id()?,
-            shard: UNKNOWN_SHARD,
+            shard: NOTE_SHARD,
             segment_bytes: self.table.segment_bytes(),
         };
         at(seal::write_header(&*file, &header, frames, &info.front_unsure), "writing the header", name)?;

@@ -27,7 +27,7 @@ use super::patience::Patience;
 use super::reading::{Contents, Reader};
 use crate::cache::log::disk::{Disk, SegmentFile};
 use crate::cache::log::error::CacheError;
-use crate::cache::log::format::{Entry, EntryKind, FooterRecord, SegmentHeader, SegmentKey, Trailer};
+use crate::cache::log::format::{EntryKind, FooterRecord, SegmentHeader, SegmentKey, Trailer};
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::{Event, State};
 use crate::cache::log::scan::{self, Unusable, offset};
@@ -54,10 +54,10 @@ pub(super) struct Found {
     pub closed: bool,
     /// The shard whose appends filled the segment; `None` when cleaning did, or nobody knows.
     pub shard: Option<u32>,
-    /// Cleaning filled the segment, or nobody knows who did.
+    /// Cleaning filled the segment, or a start did, or nobody knows who did.
     pub by_cleaner: bool,
-    /// A start wrote the header.
-    pub by_recovery: bool,
+    /// A start filled the segment, with a note of losses.
+    pub is_note: bool,
     /// The segment is not closed on the disk, and the next recovery finds the same damage.
     pub held: bool,
     /// The indexes have the content of the segment from a checkpoint.
@@ -119,7 +119,7 @@ pub(super) struct Recovery<'a> {
     pub given_up: Vec<SegmentWriter>,
     /// How much of the damage found, as counted in `found`, is in files without data.
     pub of_blank_files: u64,
-    /// Numbers of segments with nothing but notes of starts.
+    /// Numbers of segments with notes of starts.
     pub notes: HashSet<u32>,
     /// A segment which changes while this try closes the segment is given up, and the cache is not read again.
     pub is_last_try: bool,
@@ -211,8 +211,7 @@ impl<'a> Recovery<'a> {
             self.announces |= entry.kind == EntryKind::Announced;
             self.last_export = self.last_export.max(Some(entry.export));
         }
-        let has_data = |entry: &Entry| matches!(entry.kind, EntryKind::Data { .. });
-        if found.by_recovery && !records.iter().flat_map(|record| &record.entries).any(has_data) {
+        if found.is_note {
             self.notes.insert(number);
         }
         let replayed = self.replay(number, &records);

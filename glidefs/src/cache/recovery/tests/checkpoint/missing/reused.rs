@@ -1,6 +1,16 @@
 //! The number of a segment that the checkpoint lists may have gone to another segment before the file was lost.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::interrupted::stopped_with_zeroes;
 use super::*;
+use crate::cache::log::batch::Batch;
+use crate::cache::log::format::{Entry, EntryKind, SegmentHeader};
+use crate::cache::log::seal;
+use crate::cache::log::segment::SegmentWriter;
+use crate::cache::log::table::SegmentTable;
+use crate::cache::recovery::identify::UNKNOWN_SHARD;
 
 fn id_in(disk: &Faulty, number: u32) -> u64 {
     let front = disk.frames(number).next().filter(|frame| is_magic(frame, b"GLIDESEG")).unwrap();
@@ -90,4 +100,47 @@ fn lost_segments_do_not_prove_each_other() {
     let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
     assert_eq!((found.doubted, found.holes), (2, 2), "{found:?}");
     assert!(failing(&mut Driver::new(cache)).contains(&7));
+}
+
+/// A start has made up the header of a segment with nothing but `entry`: writes it to the free file `number`.
+fn write_with_header_of_a_start(disk: &Faulty, number: u32, entry: Entry) {
+    let frames = u32::try_from(LAST + 1).unwrap();
+    let holds = |number: &u32| disk.frames(*number).next().is_some_and(|frame| is_magic(&frame, b"GLIDESEG"));
+    let newest = (0..16).filter(holds).max_by_key(|number| id_in(disk, *number)).unwrap();
+    let front = disk.frames(newest).next().unwrap();
+    let header = SegmentHeader {
+        cache_id: front[16..32].try_into().unwrap(),
+        segment_id: id_in(disk, newest) + 1,
+        shard: UNKNOWN_SHARD,
+        segment_bytes: SEGMENT_BYTES,
+    };
+    let table = SegmentTable::new(16, 16, header.cache_id, frames);
+    table.get(number).begin_use(header.segment_id, 1);
+    let file = disk.open_segment(number, SEGMENT_BYTES).unwrap();
+    seal::write_header(&*file, &header, frames, &AtomicBool::new(false)).unwrap();
+    let mut segment = SegmentWriter::new(number, header.key(), Arc::clone(&file), frames);
+    let mut batch = Batch::default();
+    batch.push_entry(entry).unwrap();
+    segment.append(&table, &mut batch, std::iter::empty()).unwrap();
+    let trailer = seal::write_footer(&segment, frames).unwrap();
+    seal::write_trailer(&*file, &trailer, frames).unwrap();
+}
+
+/// Cleaning has copied the zeroes to a segment whose header was lost later, so the number of the first segment may have been used again. The
+/// copy is no note of a loss.
+#[test]
+fn zeroes_in_a_segment_with_a_made_up_header_do_not_prove_a_loss() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, segment) = stopped_with_zeroes(directory.path());
+    let other = tempfile::tempdir().unwrap();
+    copy(directory.path(), other.path(), false);
+    let (cache, _) = Faulty::new(other.path()).open(Known::local(&[A, B])).unwrap();
+    let content = cache.volume(A).content();
+    let zeroes = content.iter().find(|extent| extent.number == segment).unwrap();
+    assert_eq!(zeroes.content, Kept::Zero);
+    let (range, seq) = (zeroes.range, zeroes.seq);
+    write_with_header_of_a_start(&disk, 15, Entry { export: A, seq, range, kind: EntryKind::Zero });
+    lose(&disk, segment, Loss::File);
+    let (_, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!((found.doubted, found.holes), (2, 1), "{found:?}");
 }
