@@ -55,7 +55,7 @@ $batch}" ;;
 		engine = "${GLIDEFS_CACHE_ENGINE:-auto}"
 		clean_size = "${CLEAN_SIZE:-64MiB}"
 		clean_memory = "${CLEAN_MEMORY:-64MiB}"
-		mapped_max = "${MAPPED_MAX:-256MiB}"
+		${MAPPED_MAX:+mapped_max = "$MAPPED_MAX"}
 
 		[api]
 		listen = "127.0.0.1:9470"

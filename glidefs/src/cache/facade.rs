@@ -159,6 +159,7 @@ impl Cache {
             log_bytes_max: self.shared.has_store().then(|| self.shared.budget.log.bytes_max()),
             checksum_bytes: self.shared.sums.page_bytes(),
             checksums_restored: self.shared.sums.restores.load(Ordering::Relaxed),
+            table_bytes: self.shared.heat.bytes() as u64,
             ..CacheStats::default()
         };
         for (_, info) in table.iter() {

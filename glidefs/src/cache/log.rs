@@ -9,6 +9,7 @@ pub mod directory;
 pub mod disk;
 pub mod error;
 pub mod format;
+pub(super) mod heat;
 pub(super) mod info;
 pub(super) mod life;
 pub mod mapping;

@@ -16,6 +16,7 @@ use tokio::sync::futures::Notified;
 use crate::cache::catalog::CacheCatalog;
 use crate::cache::handoff::{OWNED_MAX, OWNED_MIN, OWNED_THROUGH, Port, Signal, Way};
 use crate::cache::log::disk::{Clock, Disk, Lock};
+use crate::cache::log::heat::Heat;
 use crate::cache::log::life::Event;
 use crate::cache::log::pressure::{Pressure, Watermarks};
 use crate::cache::log::scan::Unusable;
@@ -45,6 +46,8 @@ pub(super) struct Shared {
     pub sums: Sums,
     /// Most frames in memory for READs.
     pub mapped_frames_max: u64,
+    /// How often parts of segments are READ from the page cache.
+    pub heat: Heat,
     /// Whether READs have any mapped segment to look for.
     mapped: AtomicBool,
     /// The budgets of memory for indexes and of log space.
@@ -128,6 +131,9 @@ impl Shared {
         let watermarks = Watermarks::new(table.limit(), shards);
         let owned = shards.saturating_mul(OWNED_MIN);
         let log_bytes_max = watermarks.room_bytes(table.limit(), owned, table.segment_bytes());
+        // Nothing is counted where nothing may be mapped.
+        let counted = if options.mapped_bytes_max == 0 { 0 } else { table.limit() };
+        let heat = Heat::new(counted, table.segment_frames());
         let budget = Budget::new(options.budgets, log_bytes_max, options.on_full == OnFull::Enospc);
         let budget = Arc::new(budget);
         for volume in volumes.values() {
@@ -145,6 +151,7 @@ impl Shared {
             signal: Signal::default(),
             sums: Sums::new(options.checksums_bytes_max),
             mapped_frames_max: options.mapped_bytes_max / FRAME_BYTES as u64,
+            heat,
             mapped: AtomicBool::new(false),
             figures: Figures { bad_footers: AtomicU64::new(parts.bad_footers), ..Figures::default() },
             catalog,

@@ -69,7 +69,8 @@ fn check_cache(cache: &CacheSection, workers: usize) -> Result<(), Refusal> {
     if !checksums.contains(&cache.checksums_max) {
         return refuse("cache", "checksums_max", out_of_bounds(cache.checksums_max, &checksums));
     }
-    let mapped = ByteSize(SEGMENT_BYTES)..=ByteSize(1 << 40);
+    // Each part that is locked may need two areas of memory, of which the kernel allows a process 65,530.
+    let mapped = ByteSize(1 << 20)..=ByteSize(16 << 30);
     if cache.mapped_max.0 != 0 && !mapped.contains(&cache.mapped_max) {
         return refuse("cache", "mapped_max", out_of_bounds(cache.mapped_max, &mapped));
     }

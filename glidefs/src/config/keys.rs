@@ -95,9 +95,9 @@ pub const SECTIONS: &[Section] = &[
             ),
             key(
                 "mapped_max",
-                "\"0\"",
-                "64MiB to 1TiB, or 0 for none",
-                "Most memory for segments of the log that are read often, mapped and locked: reads there take no buffer, and do not read the file. Taken when as much of a segment was read as it has. Off by default, as it is new. Not used by the engines \"ring-direct\" and \"ring-fixed-direct\", nor in bounce mode.",
+                "\"256MiB\"",
+                "1MiB to 16GiB, or 0 for none",
+                "Most memory for parts of the log that are read often, mapped and locked: reads there take no buffer, and do not read the file. Taken by 1 MiB, when within seconds as much of a part was read as it has. Not used by the engines \"ring-direct\" and \"ring-fixed-direct\", nor in bounce mode.",
             ),
             optional(
                 "index_max",

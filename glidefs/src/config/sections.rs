@@ -273,7 +273,7 @@ impl Default for CacheSection {
             clean_size: ByteSize(4 << 30),
             clean_memory: ByteSize(64 << 20),
             checksums_max: ByteSize(64 << 20),
-            mapped_max: ByteSize(0),
+            mapped_max: ByteSize(256 << 20),
             index_max: None,
             index_max_per_export: None,
             log_max_per_export: None,

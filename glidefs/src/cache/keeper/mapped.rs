@@ -1,41 +1,53 @@
-//! The segments in memory for READs: which segments, and how far.
+//! The parts of segments in memory for READs: which parts, and when one makes room for another.
 //!
-//! Does not own the mappings (`log/mapping`). Invariants: no more frames are locked than the options allow; only appended frames are
-//! locked; a segment of which a frame could not be locked is not locked any further, so a bad sector is met once.
+//! Does not own the mappings (`log/mapping`) nor the counts (`log/heat`). Invariants: no more frames are locked than the options allow;
+//! a part is unlocked when no READ can look at it any more; a segment of which a part could not be locked is not locked any further, so a
+//! bad sector is met once.
 //!
-//! Locking a frame that is in memory costs about what a READ of the frame gains. So a segment is mapped, as far as it is appended, when
-//! within seconds as many frames of the segment were read the other way as are to be locked: data that is written and not read costs
-//! nothing. Where other segments have to make room, the oldest first, four times as many READs are asked for, of what comes and of what
-//! goes: otherwise READs all over a large cache would map one segment after the other.
+//! Locking a frame that is in memory costs about what a READ of the frame gains. So a part is locked when within seconds as many frames
+//! of it were read the other way as it has: data that is written and not read costs nothing. Where another part has to make room, four
+//! times as many READs are asked for: otherwise READs all over a large cache would lock one part after the other. The part that was
+//! locked first makes room, but for those in which READs found something since they were last asked for their place (a clock).
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cache::log::heat::each;
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::mapping::Mapping;
 use crate::cache::shared::Shared;
 use crate::observe::repeat::Repeat;
 
-/// Time from the end of one look at the segments to the next look.
+/// Time from the end of one look at the counts to the next look.
 const PAUSE: Duration = Duration::from_millis(100);
-/// After so long a frame read counts half.
-const HALVING: Duration = Duration::from_secs(10);
+/// A count is halved once in so many looks: after 10 seconds or more.
+const LOOKS_TO_HALVE: usize = 100;
 /// How many READs of a frame are worth another frame's place.
-const READS_FOR_A_PLACE: u64 = 4;
+const READS_FOR_A_PLACE: u32 = 4;
 /// Most frames locked in one look: 64 MiB.
 const FRAMES_A_LOOK: u32 = 1 << 14;
-/// Frames locked at once: 1 MiB. Between two such pieces the keeper notices who waits.
-const FRAMES_AT_ONCE: u32 = 256;
+/// Most parts that are asked for their place, for one that comes.
+const ASKED_MAX: usize = 64;
 
-/// A segment in one use.
+/// A part of a segment in one use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Use {
+struct Part {
     number: u32,
     segment_id: u64,
+    part: u32,
 }
 
-impl Use {
+impl Part {
+    fn bit(self) -> u64 {
+        1 << self.part
+    }
+
+    fn is_in(self, other: Self) -> bool {
+        (self.number, self.segment_id) == (other.number, other.segment_id)
+    }
+
     /// The segment, while it is in this use.
     fn info(self, shared: &Shared) -> Option<&SegmentInfo> {
         Some(shared.table.get(self.number)).filter(|info| info.segment_id() == self.segment_id)
@@ -45,141 +57,173 @@ impl Use {
     fn mapping(self, shared: &Shared) -> Option<Arc<Mapping>> {
         Option::clone(&self.info(shared)?.mapping())
     }
-
-    fn locked(self, shared: &Shared) -> u32 {
-        self.mapping(shared).map_or(0, |mapping| mapping.locked())
-    }
 }
 
-/// The segments that are mapped.
+/// A mapping that READs do not find any more, though one may still look at its parts.
+#[derive(Debug)]
+struct Leaving {
+    mapping: Arc<Mapping>,
+    /// The parts to be unlocked, a bit each.
+    parts: u64,
+}
+
+/// The parts that are locked.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
-    /// In the order of mapping.
-    mapped: Vec<Use>,
-    /// No longer found by READs, and still in the hands of one: a READ holds a mapping while it copies.
-    leaving: Vec<Arc<Mapping>>,
-    /// Segments of which a frame could not be locked, or had other bytes than were acknowledged.
-    failed: Vec<Use>,
+    /// In the order in which the parts are asked for their place.
+    locked: VecDeque<Part>,
+    /// In the order of leaving. A READ that has one of them may look at what left later.
+    leaving: VecDeque<Leaving>,
+    /// Segments of which a part could not be locked, or had other bytes than were acknowledged.
+    failed: Vec<Part>,
     look_at: Duration,
-    halve_at: Duration,
+    /// The next segment whose counts are halved.
+    halve_from: usize,
     failures: Repeat,
 }
 
 impl Mapped {
-    /// Looks at the segments at times, and locks what was read often. Reads the disk for frames that are not in memory.
+    /// Looks at the counts at times, and locks what was read often. Reads the disk for frames that are not in memory.
     pub fn step(&mut self, shared: &Shared) {
-        let now = shared.clock.now();
-        if shared.mapped_frames_max == 0 || now < self.look_at {
+        if shared.mapped_frames_max == 0 || shared.clock.now() < self.look_at {
             return;
         }
-        let halves = now >= self.halve_at;
-        if halves {
-            self.halve_at = now.saturating_add(HALVING);
-        }
         self.forget(shared);
+        self.halve(shared);
         let mut left = FRAMES_A_LOOK;
-        for (number, info) in shared.table.iter().filter(|(_, info)| info.missed_frames() > 0) {
-            let one = Use { number, segment_id: info.segment_id() };
-            left = left.saturating_sub(self.lock_if_worth(shared, one, left));
-            if halves {
-                info.set_missed_frames(info.missed_frames() / 2);
+        for (number, parts) in shared.heat.take() {
+            let segment_id = shared.table.get(number).segment_id();
+            for part in each(parts) {
+                if left == 0 || shared.is_keeper_needed() {
+                    shared.heat.announce(number, 1 << part);
+                } else if self.lock_if_worth(shared, Part { number, segment_id, part }) {
+                    left = left.saturating_sub(shared.heat.parts().frames());
+                }
             }
         }
-        shared.set_mapped(!self.mapped.is_empty());
+        shared.heat.set_price(self.price(shared));
+        shared.set_mapped(!self.locked.is_empty());
         // Locking may have waited for the disk.
         self.look_at = shared.clock.now().saturating_add(PAUSE);
     }
 
-    /// Forgets segments that were freed, or that READs gave up, and mappings that no READ holds any more.
+    /// Forgets the parts of segments that were freed, and of those that READs gave up.
     fn forget(&mut self, shared: &Shared) {
+        self.reap();
         self.failed.retain(|one| one.info(shared).is_some());
-        for one in self.mapped.clone() {
-            match one.mapping(shared) {
-                Some(mapping) if mapping.is_given_up() => {
-                    // The page may stay wrong in memory, and would be met again.
-                    self.failed.push(one);
-                }
-                Some(_) => continue,
-                None => {}
+        let mut given_up = Vec::new();
+        self.locked.retain(|one| {
+            let Some(mapping) = one.mapping(shared).filter(|mapping| mapping.locked() & one.bit() != 0)
+            else {
+                return false;
+            };
+            if mapping.is_given_up() {
+                given_up.push(*one);
             }
-            self.unmap(shared, one);
+            !mapping.is_given_up()
+        });
+        for one in given_up {
+            self.unlock(shared, one);
+            self.fail(one);
         }
-        self.leaving.retain(|mapping| Arc::strong_count(mapping) > 1);
     }
 
-    /// Locks the frames appended to segment `one`, at most `most`, if they were read often enough. Returns how many frames were locked.
-    fn lock_if_worth(&mut self, shared: &Shared, one: Use, most: u32) -> u32 {
+    /// Unlocks what no READ looks at any more.
+    fn reap(&mut self) {
+        // Whoever has the mapping is counted since the mapping cannot be found any more.
+        while let Some(first) = self.leaving.front().filter(|first| Arc::strong_count(&first.mapping) == 1) {
+            each(first.parts).for_each(|part| first.mapping.unlock(part));
+            self.leaving.pop_front();
+        }
+    }
+
+    fn halve(&mut self, shared: &Shared) {
+        let segments = shared.heat.len();
+        let end = self.halve_from.saturating_add(segments / LOOKS_TO_HALVE + 1);
+        shared.heat.halve(self.halve_from..end);
+        self.halve_from = if end < segments { end } else { 0 };
+    }
+
+    /// Number of frames to be read of a part that is locked for it.
+    fn price(&self, shared: &Shared) -> u32 {
+        let frames = shared.heat.parts().frames();
+        if self.has_room(shared) { frames } else { frames.saturating_mul(READS_FOR_A_PLACE) }
+    }
+
+    /// Whether one more part can be locked.
+    fn has_room(&self, shared: &Shared) -> bool {
+        let leaving = self.leaving.iter().map(|leaving| leaving.parts.count_ones() as usize).sum::<usize>();
+        let parts = self.locked.len().saturating_add(leaving).saturating_add(1);
+        let frames = (parts as u64).saturating_mul(shared.heat.parts().frames().into());
+        frames <= shared.mapped_frames_max
+    }
+
+    /// Locks a part if it was read often enough and can be locked. Returns whether it was locked.
+    fn lock_if_worth(&mut self, shared: &Shared, one: Part) -> bool {
         let Some(info) = one.info(shared).filter(|info| one.segment_id != 0 && !info.loses_pages()) else {
-            return 0;
+            return false;
         };
-        let (end, before) = (info.appended(), one.locked(shared));
-        let more = end.saturating_sub(before);
-        let is_worth = more > 0 && more <= most && info.missed_frames() >= more;
-        if !is_worth || self.failed.contains(&one) || !self.make_room(shared, one, more) {
-            return 0;
-        }
-        if let Err(error) = self.lock(shared, one, info, end) {
-            self.failed.push(one);
-            self.report(shared, one.number, &error);
-        }
-        let locked = one.locked(shared);
-        if locked == end {
-            info.set_missed_frames(0);
-        }
-        locked.saturating_sub(before)
-    }
-
-    /// Locks the frames of segment `one` before `end`, and maps the segment before if it is not. Ends early when somebody waits for the
-    /// keeper; the next look goes on.
-    fn lock(&mut self, shared: &Shared, one: Use, info: &SegmentInfo, end: u32) -> io::Result<()> {
-        let mapping = match one.mapping(shared) {
-            Some(mapping) => mapping,
-            None => {
-                let file = info.file().map(|file| file.map(shared.table.segment_bytes()));
-                let Some(mapping) = file.transpose()?.flatten().map(Arc::new) else { return Ok(()) };
-                info.set_mapping(Some(Arc::clone(&mapping)));
-                self.mapped.retain(|other| *other != one);
-                self.mapped.push(one);
-                mapping
-            }
+        let mapping = one.mapping(shared);
+        // Unlocking the part would take back that it is locked again.
+        let is_leaving = |leaving: &Leaving| {
+            leaving.parts & one.bit() != 0
+                && mapping.as_ref().is_some_and(|mapping| mapping.is_of(&leaving.mapping))
         };
-        while mapping.locked() < end && !shared.is_keeper_needed() {
-            mapping.lock(mapping.locked().saturating_add(FRAMES_AT_ONCE).min(end))?;
+        let is_locked = mapping.as_ref().is_some_and(|mapping| mapping.locked() & one.bit() != 0);
+        if is_locked
+            || self.failed.iter().any(|failed| failed.is_in(one))
+            || self.leaving.iter().any(is_leaving)
+            || shared.heat.frames(one.number, one.part) < self.price(shared)
+        {
+            return false;
         }
-        Ok(())
-    }
-
-    /// Makes room for `more` frames of segment `of`: unmaps the segments mapped first. `false` where that is not worth the READs, or not
-    /// enough.
-    fn make_room(&mut self, shared: &Shared, of: Use, more: u32) -> bool {
-        let missed = of.info(shared).map_or(0, |info| u64::from(info.missed_frames()));
-        let of_mapped = self.mapped.iter().map(|one| u64::from(one.locked(shared)));
-        let of_leaving = self.leaving.iter().map(|mapping| u64::from(mapping.locked()));
-        let mut locked = of_mapped.chain(of_leaving).sum::<u64>().saturating_add(u64::from(more));
-        while locked > shared.mapped_frames_max {
-            let Some(oldest) = self.mapped.iter().find(|one| **one != of).copied() else { return false };
-            let frames = oldest.locked(shared);
-            if missed < u64::from(frames.max(more)).saturating_mul(READS_FOR_A_PLACE) {
+        // Whatever becomes of it: the same READs do not ask again.
+        shared.heat.forget(one.number, one.part);
+        if !self.has_room(shared) && !self.make_room(shared) {
+            return false;
+        }
+        match lock(shared, one, info, mapping) {
+            Ok(true) => self.locked.push_back(one),
+            Ok(false) => return false,
+            Err(error) => {
+                self.fail(one);
+                self.report(shared, one.number, &error);
                 return false;
             }
-            if !self.unmap(shared, oldest) {
-                // The room comes when the READ has ended.
-                return false;
-            }
-            locked = locked.saturating_sub(u64::from(frames));
         }
         true
     }
 
-    /// Unmaps a segment; `false` if a READ still holds the mapping.
-    fn unmap(&mut self, shared: &Shared, one: Use) -> bool {
-        self.mapped.retain(|other| *other != one);
-        let found = one.info(shared).and_then(|info| info.set_mapping(None));
-        // Whoever holds the mapping is counted since the mapping cannot be found any more.
-        let held = found.filter(|mapping| Arc::strong_count(mapping) > 1);
-        let is_gone = held.is_none();
-        self.leaving.extend(held);
-        is_gone
+    /// Unlocks a part that READs found nothing in since it was last asked; `false` where there is none, or a READ still looks at it.
+    fn make_room(&mut self, shared: &Shared) -> bool {
+        for _ in 0..ASKED_MAX {
+            let Some(first) = self.locked.pop_front() else { return false };
+            if first.mapping(shared).is_some_and(|mapping| mapping.take_used(first.part)) {
+                self.locked.push_back(first);
+                continue;
+            }
+            self.unlock(shared, first);
+            return self.has_room(shared);
+        }
+        false
+    }
+
+    /// Has READs find the part no more, and unlocks it when none looks at it.
+    fn unlock(&mut self, shared: &Shared, one: Part) {
+        let (Some(info), Some(mapping)) = (one.info(shared), one.mapping(shared)) else { return };
+        let rest = mapping.without(one.bit());
+        let rest = (rest.locked() != 0).then(|| Arc::new(rest));
+        // Whoever took the mapping away meanwhile wants the pages to leave memory.
+        if info.replace_mapping(&mapping, rest) {
+            self.leaving.push_back(Leaving { mapping, parts: one.bit() });
+            self.reap();
+        }
+    }
+
+    fn fail(&mut self, one: Part) {
+        if !self.failed.iter().any(|failed| failed.is_in(one)) {
+            self.failed.push(one);
+        }
     }
 
     fn report(&self, shared: &Shared, number: u32, error: &io::Error) {
@@ -193,4 +237,17 @@ impl Mapped {
             );
         }
     }
+}
+
+/// Locks a part, and maps the segment before if it is not. `false` where the segment cannot be mapped.
+fn lock(shared: &Shared, one: Part, info: &SegmentInfo, mapping: Option<Arc<Mapping>>) -> io::Result<bool> {
+    if let Some(mapping) = mapping {
+        mapping.lock(one.part)?;
+        return Ok(true);
+    }
+    let mapping = info.file().map(|file| file.map(shared.table.segment_bytes())).transpose()?.flatten();
+    let Some(mapping) = mapping else { return Ok(false) };
+    mapping.lock(one.part)?;
+    info.set_mapping(Some(Arc::new(mapping)));
+    Ok(true)
 }

@@ -46,8 +46,6 @@ pub(in crate::cache) struct SegmentInfo {
     /// The checksums of all frames: until the segment is sealed, and later where the sums on the disk cannot be used. Readers take
     /// no lock: a segment may be sealed while the segment is read.
     crcs: ArcSwapOption<Crcs>,
-    /// Frames that READs took from the page cache, as the keeper counts for the choice of what is mapped.
-    missed_frames: AtomicU32,
     /// The file in memory, of a segment that is read often. Readers take no lock.
     mapping: ArcSwapOption<Mapping>,
     /// The segment is appended to past the page cache.
@@ -237,7 +235,6 @@ impl SegmentInfo {
         self.through.store(false, Ordering::Release);
         self.crcs.store(None);
         self.mapping.store(None);
-        self.set_missed_frames(0);
     }
 
     /// Takes the segment into use for `segment_id`, with `frames` frames written and stable. The caller holds the file, so that
@@ -274,20 +271,6 @@ impl SegmentInfo {
         }
     }
 
-    /// Counts frames that a READ took from the page cache. Approximate where several workers count at once.
-    pub fn count_missed(&self, frames: u32) {
-        self.set_missed_frames(self.missed_frames().saturating_add(frames));
-    }
-
-    /// Frames that READs took from the page cache since the keeper's last change of the count.
-    pub fn missed_frames(&self) -> u32 {
-        self.missed_frames.load(Ordering::Relaxed)
-    }
-
-    pub fn set_missed_frames(&self, frames: u32) {
-        self.missed_frames.store(frames, Ordering::Relaxed);
-    }
-
     /// The file in memory, if the segment is read often. Whoever looks at frames has pinned the segment.
     pub fn mapping(&self) -> Guard<Option<Arc<Mapping>>> {
         self.mapping.load()
@@ -296,6 +279,12 @@ impl SegmentInfo {
     /// Has READs find this mapping, or none; returns the mapping before, which READs under way may still use.
     pub fn set_mapping(&self, mapping: Option<Arc<Mapping>>) -> Option<Arc<Mapping>> {
         self.mapping.swap(mapping)
+    }
+
+    /// Has READs find `next` in the place of `now`; `false` if they find something else meanwhile.
+    pub fn replace_mapping(&self, now: &Arc<Mapping>, next: Option<Arc<Mapping>>) -> bool {
+        let found = self.mapping.compare_and_swap(now, next);
+        found.as_ref().is_some_and(|found| Arc::ptr_eq(found, now))
     }
 
     /// First frame of the sums on the disk; `None` when there are none. The sums may be damaged, or missing where an older glidefs

@@ -1,7 +1,7 @@
 //! A segment file in the memory of this process, to be read there.
 //!
-//! Owns the address range and the lock on its pages. Does not own which segments are mapped (`keeper/mapped`). Invariant: bytes are given
-//! out only of pages locked into memory before. Of such a page
+//! Owns the address range and the lock on its pages. Does not own what is mapped (`keeper/mapped`). Invariant: bytes are given out only
+//! of pages locked into memory before, and stay locked as long as anybody may look at them. Of such a page
 //!
 //! - nobody waits for the disk, or gets SIGBUS where the disk fails, because the kernel never takes a locked page away, and fails a
 //!   write of the page to the disk without dropping the page (the kernel may move a page to another place in memory: a look at it then
@@ -17,64 +17,99 @@ use std::io;
 use std::num::NonZero;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nix::sys::mman::{MapFlags, ProtFlags, mlock, mmap, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags, mlock, mmap, munlock, munmap};
 
+use super::heat::Parts;
 use crate::units::FRAME_BYTES;
 
-/// All of a segment file, of which the first frames are locked into memory.
+/// A segment file, of which some parts are locked into memory. A part leaves by a mapping [`Self::without`] it in the place of this one,
+/// and is unlocked when nobody has this one any more.
 #[derive(Debug)]
 pub struct Mapping {
+    pages: Arc<Pages>,
+    /// The parts given out, a bit each: all are locked.
+    locked: AtomicU64,
+}
+
+/// The address range of a segment file.
+#[derive(Debug)]
+struct Pages {
     start: NonNull<c_void>,
     bytes: NonZero<usize>,
-    /// Number of frames locked, from the first frame on.
-    locked: AtomicU32,
+    parts: Parts,
+    /// The parts that somebody looked at since the keeper asked, a bit each.
+    used: AtomicU64,
     /// No frame is given out any more.
     given_up: AtomicBool,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread; the fields that change are atomic.
-unsafe impl Send for Mapping {}
+unsafe impl Send for Pages {}
 // SAFETY: as above; the bytes are only read.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for Pages {}
 
 impl Mapping {
     /// Maps the first `bytes` of `file`, and locks nothing.
     pub fn of(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Self> {
+        let frames = u32::try_from(bytes / FRAME_BYTES as u64).map_err(|_| io::ErrorKind::InvalidInput)?;
         let bytes = usize::try_from(bytes).ok().and_then(NonZero::new).ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: the kernel chooses the addresses, so no memory in use is replaced; nobody writes through the mapping.
         let start = unsafe { mmap(None, bytes, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, file, 0)? };
-        Ok(Self { start, bytes, locked: AtomicU32::new(0), given_up: AtomicBool::new(false) })
+        let (parts, used, given_up) = (Parts::of(frames), AtomicU64::new(0), AtomicBool::new(false));
+        let pages = Arc::new(Pages { start, bytes, parts, used, given_up });
+        Ok(Self { pages, locked: AtomicU64::new(0) })
     }
 
-    /// Locks the frames before `end` into memory. May wait for the disk. One caller at a time.
-    pub fn lock(&self, end: u32) -> io::Result<()> {
-        let from = self.locked() as usize * FRAME_BYTES;
-        let to = end as usize * FRAME_BYTES;
-        let Some(bytes) = to.checked_sub(from).filter(|bytes| *bytes > 0) else { return Ok(()) };
-        if to > self.bytes.get() {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        // SAFETY: the range is in the mapping: `to` was compared with the mapping's length.
-        unsafe { mlock(self.start.byte_add(from), bytes)? };
-        self.locked.store(end, Ordering::Release);
+    /// Locks a part into memory. May wait for the disk. One caller at a time.
+    pub fn lock(&self, part: u32) -> io::Result<()> {
+        let (start, bytes) = self.pages.part(part).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: the part is in the address range.
+        unsafe { mlock(start, bytes)? };
+        self.locked.fetch_or(1 << part, Ordering::Release);
         Ok(())
     }
 
-    /// Number of frames locked, from the first frame on.
-    pub fn locked(&self) -> u32 {
+    /// The same file without some of the parts.
+    pub fn without(&self, parts: u64) -> Self {
+        Self { pages: Arc::clone(&self.pages), locked: AtomicU64::new(self.locked() & !parts) }
+    }
+
+    /// Has the pages of a part leave memory when the kernel likes. No other mapping of these pages may give out the part.
+    pub fn unlock(&self, part: u32) {
+        self.locked.fetch_and(!(1 << part), Ordering::AcqRel);
+        if let Some((start, bytes)) = self.pages.part(part) {
+            // SAFETY: the part is in the address range.
+            let unlocked = unsafe { munlock(start, bytes) };
+            debug_assert!(unlocked.is_ok(), "a part that is mapped can be unlocked: {unlocked:?}");
+        }
+    }
+
+    /// The parts that are given out, a bit each.
+    pub fn locked(&self) -> u64 {
         self.locked.load(Ordering::Acquire)
+    }
+
+    /// Whether both have the same pages.
+    pub fn is_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pages, &other.pages)
+    }
+
+    /// Whether somebody looked at the part since the last such question.
+    pub fn take_used(&self, part: u32) -> bool {
+        self.pages.used.fetch_and(!(1 << part), Ordering::Relaxed) & (1 << part) != 0
     }
 
     /// Gives out no frame any more, because one has other bytes than were acknowledged. The keeper then unmaps the file, so that the
     /// page can leave memory.
     pub fn give_up(&self) {
-        self.given_up.store(true, Ordering::Release);
+        self.pages.given_up.store(true, Ordering::Release);
     }
 
     pub fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Acquire)
+        self.pages.given_up.load(Ordering::Acquire)
     }
 
     /// The bytes of the frames `first..first + count`; `None` where one is not locked.
@@ -82,21 +117,38 @@ impl Mapping {
     /// # Safety
     /// As long as the bytes are in use, the segment is pinned, and the frames are those of records appended to the segment.
     pub unsafe fn frames(&self, first: u32, count: u32) -> Option<&[u8]> {
-        if self.is_given_up() || first.checked_add(count)? > self.locked() {
+        let Pages { start, parts, used, .. } = &*self.pages;
+        let needed = parts.of_frames(first, count)?;
+        if self.is_given_up() || self.locked() & needed != needed {
             return None;
         }
-        // SAFETY: locked frames are in the mapping, which lives as long as `self`. Nobody writes to appended frames of a pinned
-        // segment, but with the same bytes.
+        if used.load(Ordering::Relaxed) & needed != needed {
+            used.fetch_or(needed, Ordering::Relaxed);
+        }
+        // SAFETY: parts that are locked are in the address range, which lives as long as `self`. Nobody writes to appended frames of a
+        // pinned segment, but with the same bytes.
         Some(unsafe {
-            let start = self.start.cast::<u8>().add(first as usize * FRAME_BYTES);
+            let start = start.cast::<u8>().add(first as usize * FRAME_BYTES);
             std::slice::from_raw_parts(start.as_ptr(), count as usize * FRAME_BYTES)
         })
     }
 }
 
-impl Drop for Mapping {
+impl Pages {
+    /// Start and length of a part; `None` of one that the file does not have.
+    fn part(&self, part: u32) -> Option<(NonNull<c_void>, usize)> {
+        let bytes = self.parts.frames() as usize * FRAME_BYTES;
+        let start = bytes.checked_mul(part as usize)?;
+        let bytes =
+            self.bytes.get().checked_sub(start).filter(|left| *left > 0 && part < u64::BITS)?.min(bytes);
+        // SAFETY: `start` was compared with the length of the address range.
+        Some((unsafe { self.start.byte_add(start) }, bytes))
+    }
+}
+
+impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: `start` and `bytes` are those of the mapping, and slices of it cannot outlive `self`.
+        // SAFETY: `start` and `bytes` are those of the mapping, and slices of it cannot outlive the last `Mapping` of it.
         let unmapped = unsafe { munmap(self.start, self.bytes.get()) };
         debug_assert!(unmapped.is_ok(), "a whole mapping can be unmapped: {unmapped:?}");
     }
@@ -109,23 +161,60 @@ mod tests {
 
     use super::*;
 
+    /// A file of 128 frames, so with parts of 2 frames, each frame full of its number.
+    fn file() -> (std::fs::File, Vec<u8>) {
+        let file = tempfile::tempfile().unwrap();
+        let frames: Vec<u8> = (0..128_u8).flat_map(|frame| [frame; FRAME_BYTES]).collect();
+        file.write_all_at(&frames, 0).unwrap();
+        (file, frames)
+    }
+
     #[test]
     fn frames_are_given_out_once_they_are_locked_and_with_the_bytes_of_the_file() {
-        let file = tempfile::tempfile().unwrap();
-        let frames: Vec<u8> = (0..4u8).flat_map(|frame| [frame; FRAME_BYTES]).collect();
-        file.write_all_at(&frames, 0).unwrap();
-        let mapping = Mapping::of(file.as_fd(), 4 * FRAME_BYTES as u64).unwrap();
+        let (file, frames) = file();
+        let mapping = Mapping::of(file.as_fd(), frames.len() as u64).unwrap();
         // SAFETY: nobody writes to the file any more.
         let look = |first, count| unsafe { mapping.frames(first, count) };
-        assert_eq!(look(0, 1), None);
-        mapping.lock(3).unwrap();
-        assert!(look(1, 2) == Some(&frames[FRAME_BYTES..3 * FRAME_BYTES]));
-        assert_eq!(look(1, 3), None);
-        assert_eq!(look(u32::MAX, 2), None);
-        assert!(mapping.lock(5).is_err(), "the file has no fifth frame");
+        assert_eq!(look(2, 1), None);
+        mapping.lock(1).unwrap();
         mapping.lock(2).unwrap();
-        assert_eq!(mapping.locked(), 3, "what is locked stays locked");
+        assert!(look(3, 3) == Some(&frames[3 * FRAME_BYTES..6 * FRAME_BYTES]));
+        assert_eq!(look(3, 4), None);
+        assert_eq!(look(u32::MAX, 2), None);
+        assert_eq!(look(3, 0), None);
+        assert!(mapping.lock(64).is_err(), "a segment has 64 parts");
         mapping.give_up();
-        assert_eq!(look(1, 2), None);
+        assert_eq!(look(3, 1), None);
+    }
+
+    #[test]
+    fn a_part_leaves_with_the_mapping_that_had_it() {
+        let (file, frames) = file();
+        let before = Mapping::of(file.as_fd(), frames.len() as u64).unwrap();
+        before.lock(0).unwrap();
+        before.lock(1).unwrap();
+        let after = before.without(1);
+        assert!(after.is_of(&before));
+        // SAFETY: nobody writes to the file any more.
+        let (old, new) = unsafe { (before.frames(0, 1), after.frames(0, 1)) };
+        assert!(old.is_some() && new.is_none());
+        assert_eq!((before.locked(), after.locked()), (0b11, 0b10));
+        before.unlock(0);
+        drop(before);
+        // SAFETY: as above.
+        assert!(unsafe { after.frames(2, 2) } == Some(&frames[2 * FRAME_BYTES..4 * FRAME_BYTES]));
+    }
+
+    #[test]
+    fn a_part_counts_as_used_until_the_keeper_has_asked() {
+        let (file, frames) = file();
+        let mapping = Mapping::of(file.as_fd(), frames.len() as u64).unwrap();
+        mapping.lock(0).unwrap();
+        mapping.lock(1).unwrap();
+        // SAFETY: nobody writes to the file any more.
+        assert!(unsafe { mapping.frames(1, 1) }.is_some());
+        assert!(!mapping.take_used(1));
+        assert!(mapping.take_used(0));
+        assert!(!mapping.take_used(0));
     }
 }

@@ -153,7 +153,7 @@ fn serve<T: Token>(shard: &mut Shard<T>, source: &SegmentBytes, buffer: &mut [u8
     }
     let info = shard.shared.table.get(source.number);
     if outcome.is_ok() {
-        info.count_missed(source.frames);
+        shard.shared.heat.count(source.number, source.first, source.frames);
     }
     info.unpin();
     shard.stats.reads_now.add(1);

@@ -8,8 +8,10 @@ use crate::cache::log::life::State;
 
 /// Most memory that mapped segments may take, counted in segments.
 const MAPPED: u64 = 2;
-/// Reads of each frame after which a segment takes the place of another.
+/// READs of each frame after which a part takes the place of another.
 const READS_FOR_A_PLACE: u32 = 4;
+/// Frames of a part of a segment of [`SEGMENT_BYTES`].
+const PART_FRAMES: u32 = 4;
 
 fn open_mapped(directory: &tempfile::TempDir, segments: u64) -> Bed {
     let options = Options { mapped_bytes_max: MAPPED * SEGMENT_BYTES, ..options(segments) };
@@ -25,11 +27,19 @@ impl Bed {
         while self.keeper.step() {}
     }
 
+    /// Counts `times` READs of every frame of each part that has an appended frame.
+    fn count_all(&self, times: u32) {
+        for (number, info) in self.cache.shared.table.iter().filter(|(_, info)| info.appended() > 1) {
+            for part in 0..info.appended().div_ceil(PART_FRAMES) {
+                (0..times)
+                    .for_each(|_| self.cache.shared.heat.count(number, part * PART_FRAMES, PART_FRAMES));
+            }
+        }
+    }
+
     /// Has the keeper map and lock everything that was appended: all of it counts as read often enough, whatever it replaces.
     fn lock_all(&mut self) {
-        for (_, info) in self.cache.shared.table.iter().filter(|(_, info)| info.appended() > 1) {
-            info.set_missed_frames(2 * READS_FOR_A_PLACE * info.appended());
-        }
+        self.count_all(READS_FOR_A_PLACE);
         self.look();
     }
 
@@ -42,6 +52,18 @@ impl Bed {
             Ok(())
         });
         copied.then_some(bytes)
+    }
+
+    /// The parts that READs find in memory: the segment's number, and a bit for each part.
+    fn parts(&self) -> Vec<(u32, u64)> {
+        let segments = self.cache.shared.table.iter();
+        segments.filter_map(|(number, info)| Some((number, info.mapping().as_ref()?.locked()))).collect()
+    }
+
+    /// Bytes locked of the parts that READs find.
+    fn locked_bytes(&self) -> u64 {
+        let parts: u32 = self.parts().iter().map(|(_, parts)| parts.count_ones()).sum();
+        u64::from(parts * PART_FRAMES) * FRAME_BYTES as u64
     }
 
     /// Numbers of the segments that READs find in memory.
@@ -149,18 +171,16 @@ fn no_more_is_locked_than_allowed_and_no_free_segment_is_mapped() {
         if step % 32 == 0 {
             bed.lock_all();
         }
-        let table = &bed.cache.shared.table;
-        let mapped = bed.mapped();
-        let locked = mapped.iter().map(|number| table.get(*number).mapping().as_ref().unwrap().locked());
-        let locked = locked.map(u64::from).sum::<u64>() * FRAME_BYTES as u64;
+        let (mapped, locked) = (bed.mapped(), bed.locked_bytes());
         assert!(locked <= MAPPED * SEGMENT_BYTES, "{mapped:?} are mapped, {locked} bytes are locked");
+        let table = &bed.cache.shared.table;
         assert!(mapped.iter().all(|number| table.get(*number).state() != State::Free));
     }
     assert!(!bed.mapped().is_empty());
 }
 
 #[test]
-fn a_segment_is_mapped_when_as_much_was_read_as_it_has() {
+fn a_part_is_locked_when_as_much_was_read_as_it_has() {
     let directory = tempfile::tempdir().unwrap();
     let mut bed = open_mapped(&directory, 8);
     for block in 0..16 {
@@ -168,46 +188,66 @@ fn a_segment_is_mapped_when_as_much_was_read_as_it_has() {
     }
     bed.settle();
     bed.look();
-    assert_eq!(bed.mapped(), [0_u32; 0], "what nobody reads costs nothing");
-    // With the header, the announcement, and the header of the record.
-    for _ in 0..18 {
+    assert_eq!(bed.parts(), [], "what nobody reads costs nothing");
+    for _ in 0..PART_FRAMES - 1 {
         assert_eq!(bed.read(A, 0, 8), Ok(vec![1; 4096]));
     }
     bed.look();
-    assert_eq!(bed.mapped(), [0_u32; 0]);
+    assert_eq!(bed.parts(), []);
     assert_eq!(bed.read(A, 0, 8), Ok(vec![1; 4096]));
     bed.look();
-    assert_eq!(bed.read_mapped(A, 0, 128), Some(vec![1; 16 * 4096]));
+    assert_eq!(bed.read_mapped(A, 0, 8), Some(vec![1; 4096]));
+    assert_eq!(bed.read_mapped(A, 0, 128), None, "only what is read takes memory");
+    assert_eq!(bed.locked_bytes(), 4 * 4096);
 }
 
 #[test]
-fn a_segment_takes_the_place_of_another_only_when_read_several_times() {
+fn a_part_takes_the_place_of_another_only_when_read_several_times() {
     let directory = tempfile::tempdir().unwrap();
     let mut bed = open_mapped(&directory, 12);
     for block in 0..4 * SEGMENT_BYTES / 16_384 {
         assert!(bed.write(A, block * 32, &[1; 16_384], false));
         bed.settle();
     }
-    let read = |bed: &Bed, times: u32| {
-        for (_, info) in bed.cache.shared.table.iter().filter(|(_, info)| info.appended() > 1) {
-            info.set_missed_frames(times * info.appended());
-        }
-    };
-    read(&bed, 1);
+    bed.count_all(1);
     bed.look();
-    let first = bed.mapped();
-    assert!(!first.is_empty());
-    read(&bed, READS_FOR_A_PLACE - 1);
+    let first = bed.parts();
+    assert_eq!(bed.locked_bytes(), MAPPED * SEGMENT_BYTES);
+    bed.count_all(READS_FOR_A_PLACE - 2);
     bed.look();
-    assert_eq!(bed.mapped(), first);
-    // The one that goes may have more frames than the one that comes.
-    read(&bed, 2 * READS_FOR_A_PLACE);
+    assert_eq!(bed.parts(), first);
+    bed.count_all(READS_FOR_A_PLACE);
     bed.look();
-    assert_ne!(bed.mapped(), first);
+    assert_ne!(bed.parts(), first);
+    assert_eq!(bed.locked_bytes(), MAPPED * SEGMENT_BYTES);
 }
 
 #[test]
-fn bytes_that_a_reader_looks_at_stay_when_a_newer_segment_takes_the_place() {
+fn a_part_in_which_reads_find_something_keeps_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bed = open_mapped(&directory, 12);
+    assert!(bed.write(A, 0, &[7; 16_384], false));
+    bed.settle();
+    bed.lock_all();
+    for round in 0..20 {
+        assert_eq!(bed.read_mapped(A, 0, 32), Some(vec![7; 16_384]), "round {round}");
+        for block in 1..SEGMENT_BYTES / 16_384 {
+            assert!(bed.write(A, (round % 4 * 64 + block) * 32, &[1; 16_384], false));
+            bed.settle();
+        }
+        // Never more at once than would take the place of everything.
+        let shared = Arc::clone(&bed.cache.shared);
+        let newest = shared.table.iter().max_by_key(|(_, info)| info.segment_id()).unwrap().0;
+        for _ in 0..READS_FOR_A_PLACE {
+            shared.heat.count(newest, 0, 128);
+        }
+        bed.look();
+    }
+    assert!(bed.locked_bytes() > MAPPED * SEGMENT_BYTES / 2);
+}
+
+#[test]
+fn bytes_that_a_reader_looks_at_stay_when_other_parts_take_the_place() {
     let directory = tempfile::tempdir().unwrap();
     let mut bed = open_mapped(&directory, 8);
     assert!(bed.write(A, 0, &[7; 4096], false));
@@ -218,24 +258,48 @@ fn bytes_that_a_reader_looks_at_stay_when_a_newer_segment_takes_the_place() {
     let info = shared.table.get(number);
     info.pin();
     let held = info.mapping();
-    let frames = held.as_ref().unwrap().locked();
     // SAFETY: the segment is pinned until the end of the test.
-    let bytes = unsafe { held.as_ref().unwrap().frames(0, frames) }.unwrap();
+    let bytes = unsafe { held.as_ref().unwrap().frames(0, PART_FRAMES) }.unwrap();
     let before = frame_crc(bytes);
     let mapping = Arc::downgrade(held.as_ref().unwrap());
     for block in 1..4 * SEGMENT_BYTES / 16_384 {
         assert!(bed.write(A, block * 32, &[1; 16_384], false));
         bed.settle();
     }
-    bed.lock_all();
-    bed.look();
-    assert!(!bed.mapped().contains(&number));
+    // Everything asks for a place, until the part has lost its own.
+    for _ in 0..4 {
+        bed.count_all(READS_FOR_A_PLACE);
+        bed.look();
+    }
+    assert!(bed.parts().iter().all(|(other, parts)| *other != number || parts & 1 == 0));
+    assert_eq!(mapping.strong_count(), 2, "the reader, and the keeper, which unlocks the pages later");
+    assert!(is_locked(bytes));
     assert_eq!(frame_crc(bytes), before);
     drop(held);
     bed.look();
     assert_eq!(mapping.strong_count(), 0);
     info.unpin();
     assert_eq!(bed.read(A, 0, 8), Ok(vec![7; 4096]));
+}
+
+/// Whether the kernel may not take the pages of `bytes` away.
+fn is_locked(bytes: &[u8]) -> bool {
+    let address = bytes.as_ptr().addr();
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_there = false;
+    for line in text.lines() {
+        if let Some((range, _)) = line.split_once(' ')
+            && let Some((start, end)) = range.split_once('-')
+            && let (Ok(start), Ok(end)) = (usize::from_str_radix(start, 16), usize::from_str_radix(end, 16))
+        {
+            is_there = (start..end).contains(&address);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:")
+            && is_there
+        {
+            return flags.split_whitespace().any(|flag| flag == "lo");
+        }
+    }
+    panic!("{address:x} is not mapped");
 }
 
 #[test]
@@ -254,6 +318,7 @@ fn a_segment_that_could_not_be_locked_is_not_tried_again() {
     file.set_len(SEGMENT_BYTES).unwrap();
     file.write_all_at(&tail, 8 * FRAME_BYTES as u64).unwrap();
     bed.lock_all();
-    assert_eq!(bed.read_mapped(A, 0, 8), None);
-    assert_eq!(bed.read(A, 0, 8), Ok(vec![1; 4096]));
+    assert_eq!(bed.read_mapped(A, 96, 8), None);
+    assert_eq!(bed.read(A, 96, 8), Ok(vec![1; 4096]));
+    assert_eq!(bed.read_mapped(A, 0, 8), Some(vec![1; 4096]), "locked before");
 }
