@@ -20,6 +20,7 @@ mod cache_setup;
 mod collecting;
 mod error;
 mod figures;
+mod locked_memory;
 mod memory;
 mod releasing;
 mod serving;

@@ -384,6 +384,7 @@ fn release(shared: &Shared, number: u32, withdraw: impl FnOnce() -> bool) -> boo
         discard(shared, number, &**file);
     }
     info.end_use();
+    shared.heat.forget(number, u64::MAX);
     info.on(if retired { Event::Quarantine } else { Event::Release });
     true
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::error::DaemonError;
+use super::locked_memory::bytes_within_limit;
 use crate::cache::{self, Budgets, Cache, CacheError, Directory, HANDS_MAX, Known, MonotonicClock};
 use crate::checksum;
 use crate::config::{CacheSection, Config, OnFull};
@@ -64,7 +65,11 @@ pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Ca
         },
         checksums_bytes_max: config.cache.checksums_max.0,
         // Nothing is mapped that is written past the page cache, and in bounce mode no READ looks there.
-        mapped_bytes_max: if engine.direct || config.bounce_mode { 0 } else { config.cache.mapped_max.0 },
+        mapped_bytes_max: if engine.direct || config.bounce_mode {
+            0
+        } else {
+            bytes_within_limit(config.cache.mapped_max.0)
+        },
         budgets: budgets(&config.cache),
         hands: hands(),
     };

@@ -9,27 +9,26 @@
 //! times as many READs are asked for: otherwise READs all over a large cache would lock one part after the other. The part that was
 //! locked first makes room, but for those in which READs found something since they were last asked for their place (a clock).
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::log::heat::each;
 use crate::cache::log::info::SegmentInfo;
+use crate::cache::log::life::State;
 use crate::cache::log::mapping::Mapping;
 use crate::cache::shared::Shared;
 use crate::observe::repeat::Repeat;
 
 /// Time from the end of one look at the counts to the next look.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A count is halved once in so many looks: after 10 seconds or more.
+/// A count is halved once in so many looks, so about every 10 seconds.
 const LOOKS_TO_HALVE: usize = 100;
 /// How many READs of a frame are worth another frame's place.
 const READS_FOR_A_PLACE: u32 = 4;
 /// Most frames locked in one look: 64 MiB.
 const FRAMES_A_LOOK: u32 = 1 << 14;
-/// Most parts that are asked for their place, for one that comes.
-const ASKED_MAX: usize = 64;
 
 /// A part of a segment in one use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +41,6 @@ struct Part {
 impl Part {
     fn bit(self) -> u64 {
         1 << self.part
-    }
-
-    fn is_in(self, other: Self) -> bool {
-        (self.number, self.segment_id) == (other.number, other.segment_id)
     }
 
     /// The segment, while it is in this use.
@@ -74,11 +69,13 @@ pub(super) struct Mapped {
     locked: VecDeque<Part>,
     /// In the order of leaving. A READ that has one of them may look at what left later.
     leaving: VecDeque<Leaving>,
-    /// Segments of which a part could not be locked, or had other bytes than were acknowledged.
-    failed: Vec<Part>,
+    /// Ids of the segments, by number, of which a part could not be locked, or had other bytes than were acknowledged.
+    failed: HashMap<u32, u64>,
     look_at: Duration,
-    /// The next segment whose counts are halved.
-    halve_from: usize,
+    /// Number of this look, of [`LOOKS_TO_HALVE`].
+    look: usize,
+    /// So many parts may still be asked for their place in this look: each once, or none in use would keep its place.
+    asks: usize,
     failures: Repeat,
 }
 
@@ -89,7 +86,9 @@ impl Mapped {
             return;
         }
         self.forget(shared);
-        self.halve(shared);
+        self.look = (self.look + 1) % LOOKS_TO_HALVE;
+        shared.heat.halve(self.look, LOOKS_TO_HALVE);
+        self.asks = self.locked.len();
         let mut left = FRAMES_A_LOOK;
         for (number, parts) in shared.heat.take() {
             let segment_id = shared.table.get(number).segment_id();
@@ -110,7 +109,7 @@ impl Mapped {
     /// Forgets the parts of segments that were freed, and of those that READs gave up.
     fn forget(&mut self, shared: &Shared) {
         self.reap();
-        self.failed.retain(|one| one.info(shared).is_some());
+        self.failed.retain(|number, id| shared.table.get(*number).segment_id() == *id);
         let mut given_up = Vec::new();
         self.locked.retain(|one| {
             let Some(mapping) = one.mapping(shared).filter(|mapping| mapping.locked() & one.bit() != 0)
@@ -124,24 +123,19 @@ impl Mapped {
         });
         for one in given_up {
             self.unlock(shared, one);
-            self.fail(one);
+            self.failed.insert(one.number, one.segment_id);
         }
     }
 
     /// Unlocks what no READ looks at any more.
     fn reap(&mut self) {
         // Whoever has the mapping is counted since the mapping cannot be found any more.
-        while let Some(first) = self.leaving.front().filter(|first| Arc::strong_count(&first.mapping) == 1) {
-            each(first.parts).for_each(|part| first.mapping.unlock(part));
+        while let Some(Leaving { mapping, parts }) = self.leaving.front_mut()
+            && let Some(mapping) = Arc::get_mut(mapping)
+        {
+            each(*parts).for_each(|part| mapping.unlock(part));
             self.leaving.pop_front();
         }
-    }
-
-    fn halve(&mut self, shared: &Shared) {
-        let segments = shared.heat.len();
-        let end = self.halve_from.saturating_add(segments / LOOKS_TO_HALVE + 1);
-        shared.heat.halve(self.halve_from..end);
-        self.halve_from = if end < segments { end } else { 0 };
     }
 
     /// Number of frames to be read of a part that is locked for it.
@@ -160,33 +154,26 @@ impl Mapped {
 
     /// Locks a part if it was read often enough and can be locked. Returns whether it was locked.
     fn lock_if_worth(&mut self, shared: &Shared, one: Part) -> bool {
-        let Some(info) = one.info(shared).filter(|info| one.segment_id != 0 && !info.loses_pages()) else {
-            return false;
-        };
-        let mapping = one.mapping(shared);
-        // Unlocking the part would take back that it is locked again.
-        let is_leaving = |leaving: &Leaving| {
-            leaving.parts & one.bit() != 0
-                && mapping.as_ref().is_some_and(|mapping| mapping.is_of(&leaving.mapping))
-        };
-        let is_locked = mapping.as_ref().is_some_and(|mapping| mapping.locked() & one.bit() != 0);
-        if is_locked
-            || self.failed.iter().any(|failed| failed.is_in(one))
-            || self.leaving.iter().any(is_leaving)
-            || shared.heat.frames(one.number, one.part) < self.price(shared)
-        {
+        let is_worth = shared.heat.frames(one.number, one.part) >= self.price(shared);
+        if !is_worth {
             return false;
         }
         // Whatever becomes of it: the same READs do not ask again.
-        shared.heat.forget(one.number, one.part);
+        shared.heat.forget(one.number, one.bit());
+        let Some(info) = self.lockable(shared, one) else { return false };
         if !self.has_room(shared) && !self.make_room(shared) {
             return false;
         }
-        match lock(shared, one, info, mapping) {
+        match lock(shared, one, info) {
             Ok(true) => self.locked.push_back(one),
             Ok(false) => return false,
             Err(error) => {
-                self.fail(one);
+                // Behind what is appended the disk may be written before it is read.
+                if info.appended() >= (one.part + 1).saturating_mul(shared.heat.parts().frames())
+                    || info.state() != State::Open
+                {
+                    self.failed.insert(one.number, one.segment_id);
+                }
                 self.report(shared, one.number, &error);
                 return false;
             }
@@ -194,10 +181,25 @@ impl Mapped {
         true
     }
 
-    /// Unlocks a part that READs found nothing in since it was last asked; `false` where there is none, or a READ still looks at it.
+    /// The segment of a part that is not locked and can be locked.
+    fn lockable<'a>(&self, shared: &'a Shared, one: Part) -> Option<&'a SegmentInfo> {
+        let info = one.info(shared).filter(|info| one.segment_id != 0 && !info.loses_pages())?;
+        if self.failed.contains_key(&one.number) {
+            return None;
+        }
+        let Some(mapping) = one.mapping(shared) else { return Some(info) };
+        // Unlocking the part would take back that it is locked again.
+        let is_leaving =
+            |leaving: &Leaving| leaving.parts & one.bit() != 0 && mapping.is_of(&leaving.mapping);
+        (mapping.locked() & one.bit() == 0 && !self.leaving.iter().any(is_leaving)).then_some(info)
+    }
+
+    /// Unlocks a part in which READs found nothing since it was last asked; `false` where there is none, or a READ still looks at it.
     fn make_room(&mut self, shared: &Shared) -> bool {
-        for _ in 0..ASKED_MAX {
-            let Some(first) = self.locked.pop_front() else { return false };
+        while self.asks > 0
+            && let Some(first) = self.locked.pop_front()
+        {
+            self.asks -= 1;
             if first.mapping(shared).is_some_and(|mapping| mapping.take_used(first.part)) {
                 self.locked.push_back(first);
                 continue;
@@ -220,12 +222,6 @@ impl Mapped {
         }
     }
 
-    fn fail(&mut self, one: Part) {
-        if !self.failed.iter().any(|failed| failed.is_in(one)) {
-            self.failed.push(one);
-        }
-    }
-
     fn report(&self, shared: &Shared, number: u32, error: &io::Error) {
         if let Some(suppressed) = self.failures.pass() {
             tracing::warn!(
@@ -240,8 +236,8 @@ impl Mapped {
 }
 
 /// Locks a part, and maps the segment before if it is not. `false` where the segment cannot be mapped.
-fn lock(shared: &Shared, one: Part, info: &SegmentInfo, mapping: Option<Arc<Mapping>>) -> io::Result<bool> {
-    if let Some(mapping) = mapping {
+fn lock(shared: &Shared, one: Part, info: &SegmentInfo) -> io::Result<bool> {
+    if let Some(mapping) = one.mapping(shared) {
         mapping.lock(one.part)?;
         return Ok(true);
     }

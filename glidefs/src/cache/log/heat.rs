@@ -139,16 +139,18 @@ impl Heat {
         counts.map_or(0, |counts| u32::from(counts.frames[part as usize].load(Ordering::Relaxed)))
     }
 
-    /// Begins a count again.
-    pub fn forget(&self, number: u32, part: u32) {
+    /// Begins the counts of some parts of segment `number` again.
+    pub fn forget(&self, number: u32, parts: u64) {
         if let Some(counts) = self.segments.get(number as usize) {
-            counts.frames[part as usize].store(0, Ordering::Relaxed);
+            each(parts).for_each(|part| counts.frames[part as usize].store(0, Ordering::Relaxed));
+            counts.often.fetch_and(!parts, Ordering::Relaxed);
         }
     }
 
-    /// Halves the counts of the segments of these numbers, so that a READ counts less as time goes by.
-    pub fn halve(&self, numbers: std::ops::Range<usize>) {
-        let segments = self.segments.get(numbers.start..numbers.end.min(self.segments.len()));
+    /// Halves the counts of one segment in `of`, by turns, so that a READ counts less as time goes by.
+    pub fn halve(&self, turn: usize, of: usize) {
+        let at = |turn| self.segments.len().saturating_mul(turn) / of.max(1);
+        let segments = self.segments.get(at(turn)..at(turn.saturating_add(1)));
         for frames in segments.unwrap_or_default().iter().flat_map(|counts| &counts.frames) {
             let now = frames.load(Ordering::Relaxed);
             if now > 0 {
@@ -160,11 +162,6 @@ impl Heat {
     /// From now on a part is read often when `frames` frames were read.
     pub fn set_price(&self, frames: u32) {
         self.price.store(u16::try_from(frames).unwrap_or(u16::MAX), Ordering::Relaxed);
-    }
-
-    /// Number of segments with counts.
-    pub fn len(&self) -> usize {
-        self.segments.len()
     }
 }
 
@@ -224,11 +221,11 @@ mod tests {
         heat.count(1, 7, 1);
         heat.count(1, 7, 1);
         assert_eq!(heat.frames(1, 7), 3);
-        heat.halve(0..1);
+        (0..9).for_each(|turn| heat.halve(turn, 10));
         assert_eq!(heat.frames(1, 7), 3);
-        heat.halve(1..9);
+        heat.halve(9, 10);
         assert_eq!(heat.frames(1, 7), 1);
-        heat.forget(1, 7);
+        heat.forget(1, 1 << 7);
         assert_eq!(heat.frames(1, 7), 0);
     }
 }

@@ -67,7 +67,11 @@ impl Mapping {
     pub fn lock(&self, part: u32) -> io::Result<()> {
         let (start, bytes) = self.pages.part(part).ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: the part is in the address range.
-        unsafe { mlock(start, bytes)? };
+        if let Err(error) = unsafe { mlock(start, bytes) } {
+            // Pages of the part are locked, and those that can be had later would be.
+            self.pages.unlock(part);
+            return Err(error.into());
+        }
         self.locked.fetch_or(1 << part, Ordering::Release);
         Ok(())
     }
@@ -78,13 +82,9 @@ impl Mapping {
     }
 
     /// Has the pages of a part leave memory when the kernel likes. No other mapping of these pages may give out the part.
-    pub fn unlock(&self, part: u32) {
-        self.locked.fetch_and(!(1 << part), Ordering::AcqRel);
-        if let Some((start, bytes)) = self.pages.part(part) {
-            // SAFETY: the part is in the address range.
-            let unlocked = unsafe { munlock(start, bytes) };
-            debug_assert!(unlocked.is_ok(), "a part that is mapped can be unlocked: {unlocked:?}");
-        }
+    pub fn unlock(&mut self, part: u32) {
+        *self.locked.get_mut() &= !(1 << part);
+        self.pages.unlock(part);
     }
 
     /// The parts that are given out, a bit each.
@@ -135,6 +135,14 @@ impl Mapping {
 }
 
 impl Pages {
+    fn unlock(&self, part: u32) {
+        if let Some((start, bytes)) = self.part(part) {
+            // SAFETY: the part is in the address range.
+            let unlocked = unsafe { munlock(start, bytes) };
+            debug_assert!(unlocked.is_ok(), "a part that is mapped can be unlocked: {unlocked:?}");
+        }
+    }
+
     /// Start and length of a part; `None` of one that the file does not have.
     fn part(&self, part: u32) -> Option<(NonNull<c_void>, usize)> {
         let bytes = self.parts.frames() as usize * FRAME_BYTES;
@@ -190,7 +198,7 @@ mod tests {
     #[test]
     fn a_part_leaves_with_the_mapping_that_had_it() {
         let (file, frames) = file();
-        let before = Mapping::of(file.as_fd(), frames.len() as u64).unwrap();
+        let mut before = Mapping::of(file.as_fd(), frames.len() as u64).unwrap();
         before.lock(0).unwrap();
         before.lock(1).unwrap();
         let after = before.without(1);

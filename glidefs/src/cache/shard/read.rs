@@ -151,11 +151,7 @@ fn serve<T: Token>(shard: &mut Shard<T>, source: &SegmentBytes, buffer: &mut [u8
         shard.reads.fetches.push(*source);
         return Ok(());
     }
-    let info = shard.shared.table.get(source.number);
-    if outcome.is_ok() {
-        shard.shared.heat.count(source.number, source.first, source.frames);
-    }
-    info.unpin();
+    shard.shared.table.get(source.number).unpin();
     shard.stats.reads_now.add(1);
     outcome.map(drop)
 }

@@ -76,18 +76,34 @@ fn read_parts(
     verified.map_or(Ok(false), |verified| verified.map(|()| true))
 }
 
-/// Fills `buffer` with whole frames, the first of which is `first`; `false` where the page cache does not have all.
+/// Fills `buffer` with whole frames, the first of which is `first`; `false` where the page cache does not have all. The caller has pinned
+/// the segment.
 fn frames_now(
     shared: &Shared,
     source: &SegmentBytes,
     first: u32,
     buffer: &mut [u8],
 ) -> Result<bool, IoError> {
-    let Some(file) = shared.table.get(source.number).file() else { return Err(IoError::Read) };
-    file.read_now(buffer, offset(first)).map_err(|error| {
+    let info = shared.table.get(source.number);
+    let frames = u32::try_from(buffer.len() / FRAME_BYTES).map_err(|_| IoError::TooLarge)?;
+    if shared.has_mapped() {
+        let found = info.mapping();
+        // SAFETY: the segment is pinned, and an index has places of appended records only.
+        let found = found.as_ref().and_then(|mapping| unsafe { mapping.frames(first, frames) });
+        if let Some(bytes) = found.filter(|bytes| bytes.len() == buffer.len()) {
+            buffer.copy_from_slice(bytes);
+            return Ok(true);
+        }
+    }
+    let Some(file) = info.file() else { return Err(IoError::Read) };
+    let is_read = file.read_now(buffer, offset(first)).map_err(|error| {
         report(shared, source, first, &error);
         IoError::Read
-    })
+    })?;
+    if is_read {
+        shared.heat.count(source.number, first, frames);
+    }
+    Ok(is_read)
 }
 
 /// Compares `buffer`, the frames from `first` on, with their checksums; `None` while the checksums are not at hand.
@@ -102,6 +118,8 @@ pub(super) fn verify(
         Verdict::Right => Some(Ok(())),
         Verdict::Wrong(frame) => {
             shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);
+            // A locked page would stay, though the disk may have other bytes.
+            shared.table.get(source.number).mapping().as_ref().inspect(|mapping| mapping.give_up());
             let Some(suppressed) = passes(shared, source) else { return Some(Err(IoError::Corrupt)) };
             tracing::error!(
                 export = source.export.0,

@@ -223,30 +223,6 @@ fn a_part_takes_the_place_of_another_only_when_read_several_times() {
 }
 
 #[test]
-fn a_part_in_which_reads_find_something_keeps_its_place() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut bed = open_mapped(&directory, 12);
-    assert!(bed.write(A, 0, &[7; 16_384], false));
-    bed.settle();
-    bed.lock_all();
-    for round in 0..20 {
-        assert_eq!(bed.read_mapped(A, 0, 32), Some(vec![7; 16_384]), "round {round}");
-        for block in 1..SEGMENT_BYTES / 16_384 {
-            assert!(bed.write(A, (round % 4 * 64 + block) * 32, &[1; 16_384], false));
-            bed.settle();
-        }
-        // Never more at once than would take the place of everything.
-        let shared = Arc::clone(&bed.cache.shared);
-        let newest = shared.table.iter().max_by_key(|(_, info)| info.segment_id()).unwrap().0;
-        for _ in 0..READS_FOR_A_PLACE {
-            shared.heat.count(newest, 0, 128);
-        }
-        bed.look();
-    }
-    assert!(bed.locked_bytes() > MAPPED * SEGMENT_BYTES / 2);
-}
-
-#[test]
 fn bytes_that_a_reader_looks_at_stay_when_other_parts_take_the_place() {
     let directory = tempfile::tempdir().unwrap();
     let mut bed = open_mapped(&directory, 8);
@@ -261,7 +237,7 @@ fn bytes_that_a_reader_looks_at_stay_when_other_parts_take_the_place() {
     // SAFETY: the segment is pinned until the end of the test.
     let bytes = unsafe { held.as_ref().unwrap().frames(0, PART_FRAMES) }.unwrap();
     let before = frame_crc(bytes);
-    let mapping = Arc::downgrade(held.as_ref().unwrap());
+    let address = bytes.as_ptr().addr();
     for block in 1..4 * SEGMENT_BYTES / 16_384 {
         assert!(bed.write(A, block * 32, &[1; 16_384], false));
         bed.settle();
@@ -272,19 +248,85 @@ fn bytes_that_a_reader_looks_at_stay_when_other_parts_take_the_place() {
         bed.look();
     }
     assert!(bed.parts().iter().all(|(other, parts)| *other != number || parts & 1 == 0));
-    assert_eq!(mapping.strong_count(), 2, "the reader, and the keeper, which unlocks the pages later");
-    assert!(is_locked(bytes));
+    assert!(is_locked(address));
     assert_eq!(frame_crc(bytes), before);
     drop(held);
     bed.look();
-    assert_eq!(mapping.strong_count(), 0);
+    assert!(!is_locked(address));
     info.unpin();
     assert_eq!(bed.read(A, 0, 8), Ok(vec![7; 4096]));
 }
 
-/// Whether the kernel may not take the pages of `bytes` away.
-fn is_locked(bytes: &[u8]) -> bool {
-    let address = bytes.as_ptr().addr();
+#[test]
+fn a_part_takes_the_place_of_another_one_of_the_same_segment() {
+    let directory = tempfile::tempdir().unwrap();
+    let part_bytes = u64::from(PART_FRAMES) * FRAME_BYTES as u64;
+    let options = Options { mapped_bytes_max: part_bytes, ..options(8) };
+    let mut bed = open_on(Arc::new(Directory::new(directory.path())), options);
+    assert!(bed.write(A, 0, &[1; 65_536], false));
+    bed.settle();
+    for part in [1, 3, 2] {
+        let heat = &bed.cache.shared.heat;
+        (0..READS_FOR_A_PLACE).for_each(|_| heat.count(0, part * PART_FRAMES, PART_FRAMES));
+        bed.look();
+        assert_eq!(bed.parts(), [(0, 1 << part)]);
+    }
+}
+
+#[test]
+fn parts_that_are_used_stay_whatever_else_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let part_bytes = u64::from(PART_FRAMES) * FRAME_BYTES as u64;
+    let options = Options { mapped_bytes_max: 4 * part_bytes, ..options(8) };
+    let mut bed = open_on(Arc::new(Directory::new(directory.path())), options);
+    for block in 0..16 {
+        assert!(bed.write(A, block * 32, &[1; 16_384], false));
+        bed.settle();
+    }
+    bed.cache.shared.heat.count(0, 0, 4 * PART_FRAMES);
+    bed.look();
+    let first = bed.parts();
+    assert_eq!(first, [(0, 0b1111)]);
+    for _ in 0..4 {
+        let mapping = Option::clone(&bed.cache.shared.table.get(0).mapping()).unwrap();
+        // SAFETY: nothing frees the segment.
+        assert!(unsafe { mapping.frames(0, 4 * PART_FRAMES) }.is_some());
+        drop(mapping);
+        for _ in 0..READS_FOR_A_PLACE {
+            bed.cache.shared.heat.count(0, 4 * PART_FRAMES, 12 * PART_FRAMES);
+        }
+        bed.look();
+        assert_eq!(bed.parts(), first);
+    }
+    for _ in 0..READS_FOR_A_PLACE {
+        bed.cache.shared.heat.count(0, 4 * PART_FRAMES, PART_FRAMES);
+    }
+    bed.look();
+    assert_eq!(bed.parts(), [(0, 0b1_1110)], "what nobody has used since");
+}
+
+#[test]
+fn what_was_read_of_a_segment_does_not_count_for_its_next_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bed = open_mapped(&directory, 8);
+    assert!(bed.write(A, 0, &[1; 16_384], false));
+    bed.settle();
+    let shared = Arc::clone(&bed.cache.shared);
+    let id = shared.table.get(0).segment_id();
+    shared.heat.count(0, 0, 3);
+    for round in 0..1000 {
+        if shared.table.get(0).segment_id() != id {
+            assert_eq!((0..64).map(|part| shared.heat.frames(0, part)).sum::<u32>(), 0);
+            return;
+        }
+        assert!(bed.write(A, round % 4 * 32, &[2; 16_384], false));
+        bed.settle();
+    }
+    panic!("the segment is never used again");
+}
+
+/// Whether the kernel may not take the page at `address` away.
+fn is_locked(address: usize) -> bool {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_there = false;
     for line in text.lines() {
@@ -299,7 +341,7 @@ fn is_locked(bytes: &[u8]) -> bool {
             return flags.split_whitespace().any(|flag| flag == "lo");
         }
     }
-    panic!("{address:x} is not mapped");
+    false
 }
 
 #[test]
@@ -321,4 +363,25 @@ fn a_segment_that_could_not_be_locked_is_not_tried_again() {
     assert_eq!(bed.read_mapped(A, 96, 8), None);
     assert_eq!(bed.read(A, 96, 8), Ok(vec![1; 4096]));
     assert_eq!(bed.read_mapped(A, 0, 8), Some(vec![1; 4096]), "locked before");
+}
+
+#[test]
+fn a_read_of_which_only_some_is_mapped_reads_the_file_for_the_rest() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bed = open_mapped(&directory, 8);
+    // No two blocks that are beside each other in the export are so in the log.
+    for block in (0..16).map(|step| step * 5 % 16) {
+        assert!(bed.write(A, block * 8, &[u8::try_from(block).unwrap(); 4096], false));
+    }
+    bed.settle();
+    // The frames 8 to 11, as most, are of data: the record is one.
+    bed.cache.shared.heat.count(0, 8, PART_FRAMES);
+    bed.look();
+    assert_eq!(bed.parts(), [(0, 1 << 2)]);
+    assert_eq!(bed.read_mapped(A, 0, 128), None);
+    let wanted: Vec<u8> = (0..16).flat_map(|block| [block; 4096]).collect();
+    assert!(bed.read(A, 0, 128) == Ok(wanted));
+    let from_file = (0..64).map(|part| bed.cache.shared.heat.frames(0, part)).sum::<u32>();
+    assert_eq!(from_file, 16 - PART_FRAMES, "what is in memory is not read from the file");
+    assert!(bed.is_nothing_pinned());
 }
