@@ -5,9 +5,9 @@
 //! bad sector is met once.
 //!
 //! Locking a frame that is in memory costs about what a READ of the frame gains. So a part is locked when within seconds as many frames
-//! of it were read the other way as it has: data that is written and not read costs nothing. Where another part has to make room, four
-//! times as many READs are asked for: otherwise READs all over a large cache would lock one part after the other. The part that was
-//! locked first makes room, but for those in which READs found something since they were last asked for their place (a clock).
+//! of it were read the other way as it has: data that is written and not read costs nothing. Where another part has to make room, twice
+//! as many READs are asked for: READs all over a large cache would lock one part after the other. The part that was locked first makes
+//! room, but for those in which READs found something since they were last asked for their place (a clock).
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A count is halved once in so many looks, so about every 10 seconds.
 const LOOKS_TO_HALVE: usize = 100;
 /// How many READs of a frame are worth another frame's place.
-const READS_FOR_A_PLACE: u32 = 4;
+const READS_FOR_A_PLACE: u32 = 2;
 /// Most frames locked in one look: 64 MiB.
 const FRAMES_A_LOOK: u32 = 1 << 14;
 

@@ -9,7 +9,7 @@ use crate::cache::log::life::State;
 /// Most memory that mapped segments may take, counted in segments.
 const MAPPED: u64 = 2;
 /// READs of each frame after which a part takes the place of another.
-const READS_FOR_A_PLACE: u32 = 4;
+const READS_FOR_A_PLACE: u32 = 2;
 /// Frames of a part of a segment of [`SEGMENT_BYTES`].
 const PART_FRAMES: u32 = 4;
 
