@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::{BoxFuture, ready};
 use glidefs::testing::cache::{
     Budgets, Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, SeqMarks, Triggers,
 };
@@ -41,8 +42,8 @@ impl CacheCatalog for Nothing {
         Ok(())
     }
 
-    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> std::io::Result<()> {
-        Ok(())
+    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> BoxFuture<'static, std::io::Result<()>> {
+        Box::pin(ready(Ok(())))
     }
 }
 

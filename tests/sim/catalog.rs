@@ -4,6 +4,7 @@
 
 use std::io;
 
+use futures_util::future::{BoxFuture, ready};
 use glidefs::testing::cache::{CacheCatalog, Start};
 use glidefs::testing::store::volume::Resume;
 use glidefs::testing::units::{ExportId, Seq};
@@ -43,7 +44,7 @@ impl CacheCatalog for FakeCatalog {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn stored(&self, _export: ExportId, _resume: &Resume, _evicted: Seq) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> BoxFuture<'static, io::Result<()>> {
+        Box::pin(ready(Err(io::ErrorKind::Unsupported.into())))
     }
 }

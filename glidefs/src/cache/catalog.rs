@@ -3,6 +3,9 @@
 use std::fmt;
 use std::io;
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+
 use crate::store::volume::Resume;
 use crate::units::{ExportId, Seq};
 
@@ -16,7 +19,7 @@ pub struct Start {
     pub begun: Option<u32>,
 }
 
-/// The place of facts that must outlive the cache. Calls that write block until the facts are on disk.
+/// The place of facts that must outlive the cache. Calls that write block until the facts are on disk, except where a future waits.
 pub trait CacheCatalog: Send + Sync + fmt::Debug {
     /// The last start known to the catalog; `None` for a catalog which does not count.
     fn start(&self) -> Option<Start> {
@@ -40,9 +43,11 @@ pub trait CacheCatalog: Send + Sync + fmt::Debug {
     /// Notes that everything up to `resume.cut` is in the store, whose history goes on from `resume`; and, as in
     /// [`Self::evicted`], that nothing up to `evicted` may be taken from the log any more. Both facts are written down, or none.
     ///
+    /// The call does not block; the future ends when the facts are on disk. A future that is never polled may write nothing.
+    ///
     /// # Errors
     /// The error of the disk; then nothing was written down.
-    fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()>;
+    fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> BoxFuture<'static, io::Result<()>>;
 }
 
 /// The catalog of a cache without a store: nothing is ever written to this catalog.
@@ -54,7 +59,7 @@ impl CacheCatalog for NoCatalog {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn stored(&self, _export: ExportId, _resume: &Resume, _evicted: Seq) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> BoxFuture<'static, io::Result<()>> {
+        ready(Err(io::ErrorKind::Unsupported.into())).boxed()
     }
 }

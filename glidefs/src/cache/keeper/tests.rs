@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures_util::future::{BoxFuture, ready};
+
 use super::{CheckpointPace, Keeper, RESERVE};
 use crate::cache::driver::Driver;
 use crate::cache::handoff::Way;
@@ -24,8 +26,8 @@ impl CacheCatalog for Paper {
         Ok(())
     }
 
-    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> std::io::Result<()> {
-        Ok(())
+    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> BoxFuture<'static, std::io::Result<()>> {
+        Box::pin(ready(Ok(())))
     }
 }
 

@@ -50,10 +50,7 @@ pub(super) async fn write_down(
     resume: Resume,
     evicted: Seq,
 ) -> Result<(), Failure> {
-    blocking(shared, volume, move |shared, volume| {
-        shared.catalog.stored(volume.id(), &resume, evicted).map_err(|error| not_written(&volume, &error))
-    })
-    .await
+    shared.catalog.stored(volume.id(), &resume, evicted).await.map_err(|error| not_written(volume, &error))
 }
 
 /// Notes in the catalog that no write up to `seq` may be taken from the log any more, with as many tries as needed.

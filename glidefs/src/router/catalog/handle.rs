@@ -5,6 +5,8 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
 use super::change::Change;
@@ -14,7 +16,7 @@ use crate::locks::MutexExt;
 use crate::store::volume::Resume;
 use crate::units::{ExportId, Seq};
 
-/// Writes down how far exports are written back, the starts of the daemon, and the identity of the store. All methods block.
+/// Writes down how far exports are written back, the starts of the daemon, and the identity of the store. All methods but one block.
 #[derive(Clone, Debug)]
 pub struct CatalogHandle {
     changes: Changes,
@@ -47,7 +49,8 @@ impl cache::CacheCatalog for CatalogHandle {
         self.changes.write_blocking(Change::Evicted(marks.to_vec()))
     }
 
-    fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()> {
-        self.changes.write_blocking(Change::WrittenBack(export, resume.clone(), evicted))
+    fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> BoxFuture<'static, io::Result<()>> {
+        let (changes, change) = (self.changes.clone(), Change::WrittenBack(export, resume.clone(), evicted));
+        async move { changes.write(change).await?.map_err(io::Error::other) }.boxed()
     }
 }

@@ -52,12 +52,12 @@ async fn what_the_cache_writes_down_is_read_after_a_restart() {
     catalog.create(record(1, "a"), Some(resume(1, 0))).await.unwrap();
     catalog.create(record(2, "b"), None).await.unwrap();
     let handle = catalog.handle();
+    handle.stored(ExportId(1), &resume(2, 70), Seq(0)).await.unwrap();
     let written = tokio::task::spawn_blocking(move || {
-        handle.stored(ExportId(1), &resume(2, 70), Seq(0))?;
-        handle.evicted(&[(ExportId(1), Seq(50)), (ExportId(2), Seq(9))])?;
-        handle.stored(ExportId(1), &resume(3, 80), Seq(0)).map(|()| handle)
+        handle.evicted(&[(ExportId(1), Seq(50)), (ExportId(2), Seq(9))]).map(|()| handle)
     });
     let handle = written.await.unwrap().unwrap();
+    handle.stored(ExportId(1), &resume(3, 80), Seq(0)).await.unwrap();
     drop(catalog);
     assert!(handle.evicted(&[]).is_err(), "the catalog is closed");
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use futures_util::future::{BoxFuture, ready};
 use tokio::sync::watch;
 
 use super::*;
@@ -23,9 +24,9 @@ impl CacheCatalog for Paper {
         Ok(())
     }
 
-    fn stored(&self, export: ExportId, resume: &Resume, _evicted: Seq) -> io::Result<()> {
+    fn stored(&self, export: ExportId, resume: &Resume, _evicted: Seq) -> BoxFuture<'static, io::Result<()>> {
         self.0.lock().unwrap().insert(export, resume.clone());
-        Ok(())
+        Box::pin(ready(Ok(())))
     }
 }
 

@@ -1,5 +1,7 @@
 //! A host with a cache and a store, and the model of all writes that tests compare the host with.
 
+use futures_util::future::{BoxFuture, ready};
+
 use super::*;
 use crate::cache::{Budgets, CacheError, Recovered};
 
@@ -63,16 +65,16 @@ impl CacheCatalog for TestCatalog {
         Ok(())
     }
 
-    fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()> {
+    fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> BoxFuture<'static, io::Result<()>> {
         if self.fails.load(Ordering::Acquire) {
             self.failures.send_modify(|failures| *failures += 1);
-            return Err(io::ErrorKind::StorageFull.into());
+            return Box::pin(ready(Err(io::ErrorKind::StorageFull.into())));
         }
         let mut entries = self.entries.lock().unwrap();
         let noted = entries.get_mut(&export).unwrap();
         noted.resume = Resume { manifest: None, ..resume.clone() };
         noted.evicted = noted.evicted.max(evicted);
-        Ok(())
+        Box::pin(ready(Ok(())))
     }
 }
 

@@ -4,6 +4,8 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use futures_util::future::{BoxFuture, ready};
+
 use super::*;
 use crate::cache::CacheCatalog;
 use crate::cache::volume::cuts::CutState;
@@ -23,8 +25,8 @@ impl CacheCatalog for Marks {
         Ok(())
     }
 
-    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> io::Result<()> {
-        Ok(())
+    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> BoxFuture<'static, io::Result<()>> {
+        Box::pin(ready(Ok(())))
     }
 }
 
