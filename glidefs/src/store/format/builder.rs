@@ -155,6 +155,22 @@ impl PackBuilder {
         Ok(())
     }
 
+    /// Adds a whole block of another pack, `entry` of that pack's index, as the block is. `stored` are the bytes of the block,
+    /// compared with the checksum of the entry.
+    pub fn push_block(&mut self, entry: &IndexEntry, stored: Bytes) -> Result<(), PushError> {
+        if !entry.is_whole_block() || stored.len() as u64 != u64::from(entry.stored_bytes) {
+            return Err(PushError::Unfit);
+        }
+        let data_bytes = entry.plain_bytes() as u64;
+        let range = self.admit(entry.range.start(), entry.range.count(), data_bytes)?;
+        self.close_block();
+        self.entries.push(IndexEntry { offset_bytes: self.offset_bytes, ..*entry });
+        self.put_bytes(stored);
+        self.data_bytes += data_bytes;
+        self.end = range.end();
+        Ok(())
+    }
+
     /// Adds zeroes, or a discarded range.
     pub fn push_zero(&mut self, range: SectorRange) -> Result<(), PushError> {
         let range = self.admit(range.start(), range.count(), 0)?;

@@ -62,6 +62,18 @@ impl IndexEntry {
         self.offset_bytes..self.offset_bytes + u64::from(self.stored_bytes)
     }
 
+    /// Whether the entry is data of all sectors that a block there can have: then no neighbour could be joined with the block.
+    pub fn is_whole_block(&self) -> bool {
+        self.codec != Codec::Zero
+            && self.range.count() == BLOCK_SECTORS_MAX
+            && self.range.start().is_multiple_of(BLOCK_SECTORS_MAX)
+    }
+
+    /// The entry for a reader who wants the bytes of the block as they are, compressed or not.
+    pub fn as_stored(&self) -> Self {
+        Self { codec: Codec::Stored, plain_crc: self.stored_crc, ..*self }
+    }
+
     /// Length of the data, bytes; 0 for zeroes, which may be longer than memory.
     pub fn plain_bytes(&self) -> usize {
         match self.codec {
@@ -231,6 +243,11 @@ impl PackIndex {
     /// All entries of the index, ascending.
     pub fn entries(&self) -> &[IndexEntry] {
         &self.entries
+    }
+
+    /// Whether each sector from the first to the last has an entry.
+    pub fn is_gapless(&self) -> bool {
+        self.entries.windows(2).all(|pair| pair[0].range.end() == pair[1].range.start())
     }
 
     /// Memory of the index for caches, bytes.

@@ -111,6 +111,38 @@ fn read(index: &PackIndex, whole: &Bytes, range: SectorRange) -> BTreeMap<u64, V
     found
 }
 
+#[test]
+fn a_whole_block_of_another_pack_stays_as_it_is_and_any_other_block_is_refused() {
+    let bytes = BLOCK_BYTES_MAX;
+    let mut first = builder();
+    for (start, content, bytes) in
+        [(128, Content::Same(3), bytes), (256, Content::Random(1), bytes), (384, Content::Same(5), bytes / 2)]
+    {
+        first.push_data(start, fill(content, bytes).into()).unwrap();
+    }
+    let first: Bytes = first.finish().unwrap().parts.concat().into();
+    let index = verify_pack(&first).unwrap().1;
+    let block = |entry: &IndexEntry| first.slice(entry.block().start as usize..entry.block().end as usize);
+    let [compressed, plain, part] = index.entries() else { panic!("{index:?}") };
+    assert_eq!((compressed.codec, plain.codec, part.codec), (Codec::Zstd, Codec::Stored, Codec::Zstd));
+    let mut second = builder();
+    second.push_data(100, fill(Content::Same(9), 28 * 512).into()).unwrap();
+    for entry in [compressed, plain] {
+        assert_eq!(decode_block(&entry.as_stored(), &block(entry)).unwrap(), block(entry));
+        second.push_block(entry, block(entry)).unwrap();
+    }
+    assert_eq!(second.push_block(part, block(part)), Err(PushError::Unfit));
+    assert_eq!(second.push_block(plain, block(plain)), Err(PushError::Order));
+    second.push_data(384, fill(Content::Same(7), 512).into()).unwrap();
+    let second: Bytes = second.finish().unwrap().parts.concat().into();
+    let index = verify_pack(&second).unwrap().1;
+    let found = read(&index, &second, SectorRange::new(128, 257).unwrap());
+    let found: Vec<u8> = found.into_values().flatten().collect();
+    let expected =
+        [fill(Content::Same(3), bytes), fill(Content::Random(1), bytes), fill(Content::Same(7), 512)];
+    assert!(found == expected.concat());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 

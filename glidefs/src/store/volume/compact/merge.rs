@@ -9,11 +9,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::try_join_all;
+use futures_util::try_join;
 
 use super::plan::{MergeLimits, PlannedStep, stored_bytes};
 use crate::store::format::{
-    BLOCK_BYTES_MAX, EncodedPack, Manifest, PACK_BYTES_TARGET, PACKS_MAX, PackBuilder, PackIndex, PackRef,
+    BLOCK_BYTES_MAX, EncodedPack, IndexEntry, Manifest, PACK_BYTES_TARGET, PACKS_MAX, PackBuilder, PackIndex,
+    PackRef,
 };
 use crate::store::ids::PackId;
 use crate::store::volume::blocking::blocking;
@@ -142,11 +145,11 @@ impl Merge {
             self.at = next;
             return Ok(true);
         }
-        if let [(pack, _)] = opened[..]
-            && self.moves(&pack)
+        if let Some((pack, index)) = opened.first()
+            && self.moves(pack, index)
             && self.end_long_pack().await?
         {
-            self.outputs.push(PackRef { level: self.level, ..pack });
+            self.outputs.push(PackRef { level: self.level, ..*pack });
             self.spent_bytes += u64::from(pack.index_stored_bytes) + PART_BYTES;
             self.at = pack.highest_sector + 1;
             return Ok(true);
@@ -205,10 +208,16 @@ impl Merge {
         })
     }
 
-    /// Whether `pack`, the only input that reaches sector `at`, can stay as it is.
-    fn moves(&self, pack: &PackRef) -> bool {
-        let can_move = pack.lowest_sector == self.at && pack.total_bytes >= self.move_bytes_min;
-        can_move && self.rows.reaching(&self.inputs, reach(pack)).nth(1).is_none()
+    /// Whether `pack`, the newest input that reaches sector `at`, can stay as it is: long enough, and no other input counts for any
+    /// sector from the pack's first to the last. Either no other input has sectors there, or the others are older and the pack has
+    /// an entry for each sector, as where a client writes long runs again and again.
+    fn moves(&self, pack: &PackRef, index: &PackIndex) -> bool {
+        if pack.lowest_sector != self.at || pack.total_bytes < self.move_bytes_min {
+            return false;
+        }
+        let mut reaching = self.rows.reaching(&self.inputs, reach(pack));
+        let is_newest = reaching.next().is_some_and(|newest| newest.pack == pack.pack);
+        is_newest && (reaching.next().is_none() || index.is_gapless())
     }
 
     /// Ends the pack being made, unless the pack is so short as to cut a run in two.
@@ -228,7 +237,19 @@ impl Merge {
         self.batch_bytes = 0;
         let (parts, packs) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.batch_packs));
         let host = &self.volume.host;
-        let extents = host.reader.fetch(&host.store, &packs, &parts, Keeping::Nothing).await?;
+        let whole: Vec<_> = parts.iter().filter_map(whole_block).collect();
+        let others: Vec<Part> = parts.iter().filter(|part| whole_block(part).is_none()).copied().collect();
+        let (stored, extents) = try_join!(
+            host.reader.stored_blocks(&host.store, &packs, &whole),
+            host.reader.fetch(&host.store, &packs, &others, Keeping::Nothing),
+        )?;
+        let (mut stored, mut extents) = (stored.into_iter(), extents.into_iter());
+        // Each part has its place in one of the two answers.
+        let piece = |part| match whole_block(part) {
+            Some((_, entry)) => stored.next().map(|stored| Piece::Block(entry, stored)),
+            None => extents.next().map(Piece::Extent),
+        };
+        let pieces: Vec<Piece> = parts.iter().filter_map(piece).collect();
         let (builder, volume, level, last_seq) =
             (self.builder.take(), self.volume.clone(), self.level, self.last_seq);
         let (pack_bytes, stops) = (self.pack_bytes, self.is_spent());
@@ -236,7 +257,7 @@ impl Merge {
             let builder = PackBuilder::new(volume.pack_options(level, Seq(0), last_seq));
             builder.map(|builder| builder.long(pack_bytes))
         };
-        let packed = blocking(move || pack(builder, extents, begin, stops)).await?;
+        let packed = blocking(move || pack(builder, pieces, begin, stops)).await?;
         self.builder = packed.open;
         if let Some(rest) = packed.rest {
             self.ended_early = true;
@@ -271,6 +292,18 @@ fn next_sector(index: &Arc<PackIndex>, at: u64) -> Option<u64> {
     Some(entry.range.start().max(at))
 }
 
+/// The block that `part` is all of, if the block can go into another pack as it is.
+fn whole_block(part: &Part) -> Option<(usize, IndexEntry)> {
+    part.block().filter(|(_, entry)| entry.range == part.range && entry.is_whole_block())
+}
+
+/// What a merge packs next.
+enum Piece {
+    Extent(ReadExtent),
+    /// A whole block of an input, which stays as it is: the entry in the input's index, and the bytes in the input.
+    Block(IndexEntry, Bytes),
+}
+
 /// Result of packing a batch.
 struct PackedBatch {
     full: Vec<EncodedPack>,
@@ -280,26 +313,32 @@ struct PackedBatch {
     rest: Option<u64>,
 }
 
-/// Adds `extents` to `builder`, and to new builders that `begin` makes. With `stops`, ends after the first full pack.
+/// Adds `pieces` to `builder`, and to new builders that `begin` makes. With `stops`, ends after the first full pack.
 fn pack(
     mut builder: Option<PackBuilder>,
-    extents: Vec<ReadExtent>,
+    pieces: Vec<Piece>,
     begin: impl Fn() -> io::Result<PackBuilder>,
     stops: bool,
 ) -> Result<PackedBatch, VolumeError> {
     let mut full = Vec::new();
-    for extent in extents {
+    for piece in pieces {
         if stops && !full.is_empty() {
-            return Ok(PackedBatch { full, open: None, rest: Some(extent.range.start()) });
+            let range = match piece {
+                Piece::Extent(extent) => extent.range,
+                Piece::Block(entry, _) => entry.range,
+            };
+            return Ok(PackedBatch { full, open: None, rest: Some(range.start()) });
         }
         let mut open = match builder.take() {
             Some(open) => open,
             None => begin().map_err(|error| VolumeError::Compressor(Arc::new(error)))?,
         };
-        match extent.data {
-            Some(data) => open.push_data(extent.range.start(), data).map_err(bad_cut)?,
-            None => open.push_zero(extent.range).map_err(bad_cut)?,
-        }
+        let pushed = match piece {
+            Piece::Block(entry, stored) => open.push_block(&entry, stored),
+            Piece::Extent(ReadExtent { range, data: Some(data) }) => open.push_data(range.start(), data),
+            Piece::Extent(ReadExtent { range, data: None }) => open.push_zero(range),
+        };
+        pushed.map_err(bad_cut)?;
         if open.is_full() {
             full.extend(open.finish());
         } else {

@@ -35,7 +35,7 @@ const YOUNG_RATIO_MAX: u64 = 2;
 const YOUNG_BYTES_MIN: u64 = 16 << 20;
 /// Cost after which a step ends, bytes of data.
 const STEP_BYTES_MAX: u64 = 128 << 20;
-/// A pack of at least this length, bytes, stays as it is when no other pack of the merge has its sectors.
+/// A pack of at least this length, bytes, stays as it is when no other pack of the merge counts for its sectors.
 const MOVE_BYTES_MIN: u64 = PACK_BYTES_TARGET / 2;
 
 /// A step to be done.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tokio::time::Instant;
+
 use super::super::compact::plan::{LEVEL_RUNS_MAX, MergeLimits};
 use super::super::writer::new_packs::NewPacks;
 use super::support::*;
@@ -142,6 +144,34 @@ async fn what_is_written_in_order_is_not_copied_again_and_again() {
     assert!(packs(&volume).await < 30, "{}", packs(&volume).await);
 }
 
+/// A client that wrote the same file from beginning to end again and again once had all of the file compressed again by each merge.
+#[tokio::test]
+async fn what_is_overwritten_in_long_runs_is_not_copied_but_what_an_older_pack_shows_through_is() {
+    let daemon = World::new().daemon(1);
+    let limits = MergeLimits { move_bytes_min: 800, ..PLAIN };
+    for (name_of, gap) in [("whole", 0), ("gaps", 4)] {
+        let volume = daemon.volumes.create(&name(name_of), SIZE).await.unwrap();
+        let mut written = 0;
+        for seq in 1..=64 {
+            let tag = seq * 2 + 1;
+            // In the second volume the last cut leaves a gap, in which older content counts.
+            let gap = if seq == 64 { gap } else { 0 };
+            let runs = [(0, 100, tag), (100 + gap, 100 - gap, tag)];
+            volume.commit(MemoryCut::new(seq, &runs), SIZE).await.unwrap();
+            while let Some(compacted) = volume.compact_within(&limits).await.unwrap() {
+                written += compacted.pack_bytes;
+            }
+        }
+        let expected = [vec![129; 100], vec![127; gap as usize], vec![129; 100 - gap as usize]].concat();
+        tags(&volume, range(0, 200), &expected).await;
+        assert_eq!(written > 0, gap > 0, "{written} bytes");
+        // The content of packs below shows nowhere, also when the pack above begins or ends elsewhere.
+        volume.commit(MemoryCut::new(65, &[(50, 300, 131)]), SIZE).await.unwrap();
+        compact_all(&volume, &limits).await;
+        tags(&volume, range(0, 350), &[&expected[..50], &[131; 300]].concat()).await;
+    }
+}
+
 #[tokio::test]
 async fn what_was_overwritten_and_discarded_goes() {
     let world = World::new();
@@ -256,6 +286,24 @@ async fn packs_that_were_just_uploaded_are_merged_without_reading_the_store() {
         let expected: Vec<Tag> = (0..40).map(|at| if at < 4 { 0 } else { (at / 4).min(8) }).collect();
         tags(&volume, range(0, 40), &expected).await;
     }
+}
+
+/// A merge once waited for whole blocks first, and then for the others.
+#[tokio::test(start_paused = true)]
+async fn a_merge_waits_once_for_indexes_and_once_for_blocks() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    // Of the first pack one block stays whole, and a part of the other.
+    volume.commit(MemoryCut::new(1, &[(0, 256, 1)]), SIZE).await.unwrap();
+    for seq in 2..=8 {
+        volume.commit(MemoryCut::new(seq, &[(0, 4, seq)]), SIZE).await.unwrap();
+    }
+    world.objects.read_for(1000);
+    let begun = Instant::now();
+    assert_eq!(volume.compact().await.unwrap().unwrap().packs_after, 1);
+    assert_eq!(begun.elapsed().as_secs(), 2, "by the clock of the runtime");
+    tags(&volume, range(0, 256), &[vec![8; 4], vec![1; 252]].concat()).await;
 }
 
 #[tokio::test]

@@ -192,7 +192,7 @@ impl PendingGets {
 
 /// How many of `entries`, which are not empty, go into one GET: all before the first entry that is too far behind its
 /// predecessor, is not `wanted`, or would make the GET too long.
-fn get_length(entries: &[IndexEntry], wanted: impl Fn(usize) -> bool) -> usize {
+pub(super) fn get_length(entries: &[IndexEntry], wanted: impl Fn(usize) -> bool) -> usize {
     let stored = |entry: &IndexEntry| u64::from(entry.stored_bytes);
     let (mut plain_bytes, mut stored_bytes, mut gap_bytes) =
         (entries[0].plain_bytes() as u64, stored(&entries[0]), 0);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::{join_all, try_join_all};
 
-use super::fetch::{Fetcher, Supply};
+use super::fetch::{Fetcher, Supply, get_length};
 use super::metadata::Metadata;
 use super::read_memory::ReadMemory;
 use super::recent::RecentPacks;
@@ -98,6 +98,40 @@ impl PackReader {
             blocks[*place] = Some(block);
         }
         Ok(extents(parts, &needed, &blocks))
+    }
+
+    /// The bytes of the blocks `needed`, as they are in the packs, compared with the checksum: a merge copies a whole block without
+    /// compressing the data once more. Not shared with other readers of a block, who want the data.
+    pub async fn stored_blocks(
+        &self,
+        store: &Store,
+        packs: &[Opened],
+        needed: &[(usize, IndexEntry)],
+    ) -> Result<Vec<Bytes>, VolumeError> {
+        let needed: Vec<_> = needed.iter().map(|(pack, entry)| (*pack, entry.as_stored())).collect();
+        let mut blocks = self.blocks_here(packs, &needed, None).await;
+        let mut missing: Vec<usize> = (0..needed.len()).filter(|place| blocks[*place].is_none()).collect();
+        // Stable: blocks of a pack stay in the order of their sectors, which is the order in the pack.
+        missing.sort_by_key(|place| needed[*place].0);
+        let mut gets = Vec::new();
+        for of_pack in missing.chunk_by(|a, b| needed[*a].0 == needed[*b].0) {
+            // Entries name positions in `packs`.
+            let (pack, mut rest) = (&packs[needed[of_pack[0]].0].0, of_pack);
+            while !rest.is_empty() {
+                let entries: Vec<IndexEntry> = rest.iter().map(|place| needed[*place].1).collect();
+                let (places, behind) = rest.split_at(get_length(&entries, |_| true));
+                rest = behind;
+                gets.push(async move {
+                    let found = store.blocks(pack, &entries[..places.len()]).await?;
+                    Ok::<_, StoreError>(places.iter().zip(found))
+                });
+            }
+        }
+        for (place, block) in try_join_all(gets).await.map_err(Arc::new)?.into_iter().flatten() {
+            blocks[*place] = Some(block);
+        }
+        // No block is missing any more.
+        Ok(blocks.into_iter().flatten().collect())
     }
 
     /// Data of `parts`, which were resolved in `packs`, if this host has all blocks.
