@@ -16,7 +16,7 @@ use crate::locks::MutexExt;
 use crate::store::volume::Resume;
 use crate::units::{ExportId, Seq};
 
-/// Writes down how far exports are written back, the starts of the daemon, and the identity of the store. All methods but one block.
+/// Writes down how far exports are written back, the starts of the daemon, and the identity of the store. Most methods block.
 #[derive(Clone, Debug)]
 pub struct CatalogHandle {
     changes: Changes,

@@ -15,8 +15,8 @@ use futures_util::try_join;
 
 use super::plan::{MergeLimits, PlannedStep, stored_bytes};
 use crate::store::format::{
-    BLOCK_BYTES_MAX, EncodedPack, IndexEntry, Manifest, PACK_BYTES_TARGET, PACKS_MAX, PackBuilder, PackIndex,
-    PackRef,
+    BLOCK_BYTES_MAX, Codec, EncodedPack, IndexEntry, Manifest, PACK_BYTES_TARGET, PACKS_MAX, PackBuilder,
+    PackIndex, PackRef,
 };
 use crate::store::ids::PackId;
 use crate::store::volume::blocking::blocking;
@@ -150,6 +150,10 @@ impl Merge {
             && self.end_long_pack().await?
         {
             self.outputs.push(PackRef { level: self.level, ..*pack });
+            if !self.last {
+                let zeroes = index.entries().iter().filter(|entry| entry.codec == Codec::Zero);
+                self.zeroes.extend(zeroes.map(|entry| entry.range));
+            }
             self.spent_bytes += u64::from(pack.index_stored_bytes) + PART_BYTES;
             self.at = pack.highest_sector + 1;
             return Ok(true);

@@ -166,9 +166,15 @@ async fn what_is_overwritten_in_long_runs_is_not_copied_but_what_an_older_pack_s
         tags(&volume, range(0, 200), &expected).await;
         assert_eq!(written > 0, gap > 0, "{written} bytes");
         // The content of packs below shows nowhere, also when the pack above begins or ends elsewhere.
-        volume.commit(MemoryCut::new(65, &[(50, 300, 131)]), SIZE).await.unwrap();
-        compact_all(&volume, &limits).await;
-        tags(&volume, range(0, 350), &[&expected[..50], &[131; 300]].concat()).await;
+        let mut expected = [expected, vec![0; 200]].concat();
+        for step in 0..8 {
+            let (start, sectors, tag) = (50 + step * 20, 300 - step * 30, 131 + step * 2);
+            volume.commit(MemoryCut::new(65 + step, &[(start, sectors, tag)]), SIZE).await.unwrap();
+            expected.resize(expected.len().max((start + sectors) as usize), 0);
+            expected[start as usize..(start + sectors) as usize].fill(tag);
+        }
+        assert!(compact_all(&volume, &limits).await > 0);
+        tags(&volume, range(0, 400), &expected).await;
     }
 }
 

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use futures_util::future::{BoxFuture, ready};
+
 use super::*;
 use crate::cache::CacheCatalog;
 use crate::store::volume::Resume;
@@ -21,8 +23,8 @@ impl CacheCatalog for Mark {
         Ok(())
     }
 
-    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> io::Result<()> {
-        Ok(())
+    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> BoxFuture<'static, io::Result<()>> {
+        Box::pin(ready(Ok(())))
     }
 }
 
