@@ -207,7 +207,12 @@ impl<'a> Recovery<'a> {
 impl Used {
     /// The segments listed of which neither the segment nor one put there later is among `ids`.
     fn missing(&self, ids: &Ids) -> Vec<MissingSegment> {
-        let covered = self.covered.iter().map(|row| MissingSegment {
+        // The number may have been used again while the extents were gathered.
+        let is_last = |row: &&CoveredSegment| {
+            let other = self.others.binary_search_by_key(&row.number, |other| other.number);
+            !other.is_ok_and(|at| self.others[at].segment_id > row.segment_id)
+        };
+        let covered = self.covered.iter().filter(is_last).map(|row| MissingSegment {
             number: row.number,
             segment_id: row.segment_id,
             listed: Listed::Covered,

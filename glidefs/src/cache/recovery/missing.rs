@@ -15,7 +15,8 @@
 //!
 //! The proof is a part of the listed content, of a covered segment, that is found nowhere else. For a number is used again only when each
 //! listed extent is replaced or copied by something stable, or is barred in the catalog, or is of an export which is not in the catalog any
-//! more, or is being deleted; and all this is so at the start as well, unless another loss has cost it. So several losses prove themselves
+//! more, or is being deleted; and all this is so at the start as well, unless another loss has cost it, or the log went round and what
+//! replaced the content was replaced by content in the lost file. Both leave a gap in the ids of the segments since: so a loss proves itself
 //! only where all later segments are there. Content that the store has proves as well as any, and is no loss: the exports forget what the
 //! store has, as the log may have older content, and the catalog bars this last of all, because what is barred proves nothing.
 //!
@@ -30,7 +31,7 @@
 //!
 //! - a start died when the catalog had barred all that the checkpoint lists in a lost segment, and the checkpoint was still there: the other
 //!   order would let a death between the steps bring older content back;
-//! - several segments are lost, and an id since is in no file: a number was used again, or the disk did not take a header or a note;
+//! - an id since is in no file: a number was used twice, or the disk did not take a header or a note;
 //! - the content is too much to be kept, and none of a segment's samples is missed;
 //! - a segment of one lane never had a record, and a later one of the other lane has some.
 //!
@@ -144,12 +145,12 @@ impl Recovery<'_> {
         }));
         let is_proved =
             |missing: &MissingSegment| missing.listed == Listed::Covered && proved.contains(&missing.number);
-        // Of several losses one may have cost what had replaced the content of the other. Not if all segments since are there.
-        let is_only = self.missing.segments.len() == 1 && self.found.holes == 0;
+        // What had replaced the content may be gone: with another lost segment, or as that number was used again as well. Not if all
+        // segments since are there.
         let later = anywhere.iter().filter(|id| **id > self.missing.last_listed);
         let last = later.clone().max().copied().unwrap_or(self.missing.last_listed);
         let has_all_later = last.saturating_sub(self.missing.last_listed) == later.count() as u64;
-        self.missing.segments.iter().all(is_proved) && (is_only || has_all_later)
+        self.missing.segments.iter().all(is_proved) && has_all_later
     }
 
     /// The entries about the lost segments, beside `others` about other losses: for each part of lost content, or, where nobody knows the
@@ -228,9 +229,10 @@ impl Recovery<'_> {
     /// Has the volumes forget all content that the store has, of exports with such content in a lost segment: older content of the same
     /// sectors may be in the log.
     pub fn forget_stored_of_missing(&mut self) {
+        let lost: HashSet<u32> = self.missing.segments.iter().map(|missing| missing.number).collect();
         let stored = self.missing.content.stored.iter();
         let exports: BTreeSet<ExportId> =
-            stored.filter(|(number, _)| self.missing.has(*number)).map(|(_, export)| *export).collect();
+            stored.filter(|(number, _)| lost.contains(number)).map(|(_, export)| *export).collect();
         let volumes = exports.iter().filter_map(|export| self.volumes.get(export));
         let marks = volumes.map(|volume| (volume.id(), volume.forget_clean(self.table))).collect();
         self.missing.marks = marks;

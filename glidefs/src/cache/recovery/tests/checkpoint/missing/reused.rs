@@ -62,6 +62,55 @@ fn a_lost_segment_with_the_number_of_a_covered_one_is_missed() {
     }
 }
 
+/// The content of a covered segment was replaced, the number was used again for still newer content, and what had freed the number was
+/// replaced as well: so the content is found nowhere, and does not prove that the covered segment is the one lost.
+#[test]
+fn what_is_missed_proves_no_loss_where_the_log_went_round_since_the_checkpoint() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    let mut driver = open(&disk);
+    write_at(&mut driver, OLDER);
+    (1..=100).filter(|number| *number != 7).for_each(|number| write(&mut driver, number));
+    driver.rest();
+    driver.without_checkpoints();
+    let (segment, _) = disk.find(|frame| frame == [50; FRAME_BYTES]).unwrap();
+    let (id, numbers) = (id_in(&disk, segment), numbers_in(&disk, segment));
+    let mut fill = (150..180).cycle();
+    let mut fill_until = |driver: &mut Driver, is_so: &dyn Fn() -> bool| {
+        for number in fill.by_ref().take(6000) {
+            if is_so() {
+                return;
+            }
+            write(driver, number);
+            driver.keep();
+        }
+        panic!("the log does not go round");
+    };
+    for number in &numbers {
+        write(&mut driver, *number);
+    }
+    let is_open = || {
+        let front = disk.frames(segment).next().unwrap();
+        let is_record = |frame: Vec<u8>| is_magic(&frame, b"GLIDEREC") && frame[16..40] == front[16..40];
+        id_in(&disk, segment) > id && disk.frames(segment).any(is_record)
+    };
+    fill_until(&mut driver, &is_open);
+    write_at(&mut driver, NEWEST);
+    write(&mut driver, 50);
+    numbers.iter().filter(|number| **number != 50).for_each(|number| write(&mut driver, *number));
+    let newest = disk.find(|frame| frame == [NEWEST; FRAME_BYTES]).map(|(number, _)| number);
+    assert_eq!(newest, Some(segment));
+    let is_elsewhere =
+        |number: u32| number != segment && disk.frames(number).any(|frame| frame == [50; FRAME_BYTES]);
+    fill_until(&mut driver, &|| !(0..16).any(is_elsewhere));
+    assert!(disk.frames(segment).any(|frame| frame == [NEWEST; FRAME_BYTES]));
+    driver.kill();
+    lose(&disk, segment, Loss::File);
+    let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!(found.doubted, 2, "{found:?}");
+    assert!(failing(&mut Driver::new(cache)).contains(&7));
+}
+
 /// The content of two covered segments was written again, and both numbers were used again. With the files, the disk lost what had replaced
 /// the content: so all of the content is missed.
 #[test]

@@ -33,7 +33,9 @@ fn a_segment_that_is_not_covered_puts_all_exports_in_doubt() {
 fn a_segment_that_had_no_records_is_not_missed() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, _) = stopped(directory.path());
-    for number in (0..16).filter(|number| is_prepared(&disk, *number)).collect::<Vec<_>>() {
+    let prepared: Vec<u32> = (0..16).filter(|number| is_prepared(&disk, *number)).collect();
+    assert!(!prepared.is_empty());
+    for number in prepared {
         let frames: Vec<_> = disk.frames(number).collect();
         lose(&disk, number, Loss::File);
         let checkpoint = directory.path().join("index.ckpt");
