@@ -36,7 +36,8 @@ pub(super) struct Preparer {
 }
 
 impl Preparer {
-    /// A segment for shard `shard`, with a file that is written to in this way; `None` when the disk failed or no more than `spare` segments are free.
+    /// A segment for shard `shard`, with a file that is written to in this way; `None` when the disk failed or no more than `spare`
+    /// segments are free.
     pub fn prepare(&mut self, shared: &Shared, shard: u32, spare: u32, way: Way) -> Option<SegmentWriter> {
         let table = &shared.table;
         let is_impossible = way == Way::Through && self.without_stable;

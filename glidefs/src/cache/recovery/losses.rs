@@ -1,7 +1,8 @@
 //! Records that cannot be found: which exports may have had data in them.
 //!
-//! Does not own finding the holes (`walk`), segments that are gone (`missing`), or the segment with the entries (`note`). Invariants: an export with a record that may be lost answers no READ with content
-//! that may be older than the record; which exports these are is stable in the log before the cache takes a WRITE.
+//! Does not own finding the holes (`walk`), segments that are gone (`missing`), or the segment with the entries (`note`). Invariants: an
+//! export with a record that may be lost answers no READ with content that may be older than the record; which exports these are is stable
+//! in the log before the cache takes a WRITE.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};

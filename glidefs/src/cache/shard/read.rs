@@ -1,5 +1,5 @@
 //! Reads: the index divides a READ into pieces; the bytes come from mapped segments, if those have all ([`mapped`]), or else piece by
-//! piece from the page cache ([`page_cache`]) or the disk ([`disk`]). No byte reaches a client unverified.
+//! piece from mapped segments and the page cache ([`page_cache`]) or the disk ([`disk`]). No byte reaches a client unverified.
 //!
 //! Does not own the READs that wait for the disk (`state`). Invariants: every frame read is compared with the checksum made when the
 //! data was acknowledged; a segment stays pinned from the look-up until the bytes have been copied.

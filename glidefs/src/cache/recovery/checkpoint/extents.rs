@@ -1,9 +1,9 @@
 //! The extents of a checkpoint on their way into the volumes: several threads check and decode pages, and make leaves of the
 //! extents; one thread adds the leaves to the volumes, in the order of the file.
 //!
-//! Owns which extents count, which are lost, and the order of exports. Does not own the pages (`pages`), or the indexes. Invariants: no page is used
-//! unchecked; volumes, counts and the error, the first in the order of the file, are the same for any number of threads; at most two
-//! batches more than threads are in memory at a time, beside the leaves.
+//! Owns which extents count, which are lost, and the order of exports. Does not own the pages (`pages`), or the indexes. Invariants: no
+//! page is used unchecked; volumes, counts and the error, the first in the order of the file, are the same for any number of threads; at
+//! most two batches more than threads are in memory at a time, beside the leaves.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Bytes of segments that the page cache has, and the comparison of bytes with their checksums.
+//! Bytes of segments that the page cache has, mapped or not, and the comparison of bytes with their checksums.
 //!
 //! Does not own the checksums (`sums`). Invariant: bytes without their checksum at hand are not used.
 

@@ -1,7 +1,8 @@
 //! Fetching blocks: one GET for blocks near each other, and one GET for all readers of the same block.
 //!
 //! Owns the GETs under way. Does not own which blocks are needed, nor where blocks are kept. Invariant: a block is in one GET of
-//! these at a time at most, for as long as somebody waits for the block; and the block cache has the block before the GET counts as ended.
+//! these at a time at most, for as long as somebody waits for the block; and the block cache has the block before the GET counts as
+//! ended. A merge that copies whole blocks has GETs of its own (`pack_reader`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};

@@ -17,17 +17,19 @@ fn id_in(disk: &Faulty, number: u32) -> u64 {
     u64::from_le_bytes(front[32..40].try_into().unwrap())
 }
 
+/// Whether the file has a later segment than `id`, with records.
+fn is_used_since(disk: &Faulty, segment: u32, id: u64) -> bool {
+    let front = disk.frames(segment).next().unwrap();
+    let is_record = |frame: Vec<u8>| is_magic(&frame, b"GLIDEREC") && frame[16..40] == front[16..40];
+    id_in(disk, segment) > id && disk.frames(segment).any(is_record)
+}
+
 /// Writes the numbers in a covered segment again, until the segment's number has a new segment with records. Then the newest content of
 /// [`PLACE`] is written there, and some more elsewhere.
 fn use_again(disk: &Faulty, driver: &mut Driver, segment: u32, numbers: &[u8]) {
     let id = id_in(disk, segment);
-    let is_open = || {
-        let front = disk.frames(segment).next().unwrap();
-        let is_record = |frame: Vec<u8>| is_magic(&frame, b"GLIDEREC") && frame[16..40] == front[16..40];
-        id_in(disk, segment) > id && disk.frames(segment).any(is_record)
-    };
     for number in numbers.iter().cycle().take(2000) {
-        if is_open() {
+        if is_used_since(disk, segment, id) {
             break;
         }
         write(driver, *number);
@@ -89,12 +91,7 @@ fn what_is_missed_proves_no_loss_where_the_log_went_round_since_the_checkpoint()
     for number in &numbers {
         write(&mut driver, *number);
     }
-    let is_open = || {
-        let front = disk.frames(segment).next().unwrap();
-        let is_record = |frame: Vec<u8>| is_magic(&frame, b"GLIDEREC") && frame[16..40] == front[16..40];
-        id_in(&disk, segment) > id && disk.frames(segment).any(is_record)
-    };
-    fill_until(&mut driver, &is_open);
+    fill_until(&mut driver, &|| is_used_since(&disk, segment, id));
     write_at(&mut driver, NEWEST);
     write(&mut driver, 50);
     numbers.iter().filter(|number| **number != 50).for_each(|number| write(&mut driver, *number));
