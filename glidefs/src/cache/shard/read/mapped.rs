@@ -38,7 +38,12 @@ impl<T: Token> Shard<T> {
         }
         let mut plan = std::mem::take(&mut self.reads.plan);
         volume.plan(&self.shared.table, range, &mut plan);
-        let is_served = copy_verified(self, volume, range, &plan, copy).is_some();
+        // Most READs have one piece, and need no room for 32.
+        let is_served = match plan.len() {
+            1 => copy_verified::<_, 1>(self, volume, range, &plan, copy),
+            _ => copy_verified::<_, PIECES_MAX>(self, volume, range, &plan, copy),
+        }
+        .is_some();
         for piece in plan.drain(..) {
             if let Some(Backing::Data { number, .. }) = piece.backing {
                 self.shared.table.get(number).unpin();
@@ -53,15 +58,15 @@ impl<T: Token> Shard<T> {
     }
 }
 
-/// Copies the bytes of `plan`, whose segments are pinned, to the client. `None` where that was not possible.
-fn copy_verified<T: Token>(
+/// Copies the bytes of `plan`, up to `MOST` pieces, whose segments are pinned, to the client. `None` where that was not possible.
+fn copy_verified<T: Token, const MOST: usize>(
     shard: &mut Shard<T>,
     volume: &Volume,
     range: SectorRange,
     plan: &[Piece],
     copy: impl FnOnce(&[IoSlice<'_>]) -> io::Result<()>,
 ) -> Option<()> {
-    if plan.is_empty() || plan.len() > PIECES_MAX {
+    if plan.is_empty() || plan.len() > MOST {
         return None;
     }
     let Shard { shared, reads: Reads { pages, .. }, .. } = shard;
@@ -71,12 +76,12 @@ fn copy_verified<T: Token>(
         }
         _ => None,
     };
-    let mut mappings: [Option<Guard<Option<Arc<Mapping>>>>; PIECES_MAX] = array::from_fn(|_| None);
+    let mut mappings: [Option<Guard<Option<Arc<Mapping>>>>; MOST] = array::from_fn(|_| None);
     for (mapping, piece) in mappings.iter_mut().zip(plan) {
         *mapping = Some(shared.table.get(source(piece)?.number).mapping());
     }
     // No frame is verified before all frames and checksums are there.
-    let mut found: [(&[u8], Option<&Mapping>); PIECES_MAX] = [(&[], None); PIECES_MAX];
+    let mut found: [(&[u8], Option<&Mapping>); MOST] = [(&[], None); MOST];
     for ((found, mapping), piece) in found.iter_mut().zip(&mappings).zip(plan) {
         let SegmentBytes { number, first, frames, .. } = source(piece)?;
         let mapping = mapping.as_ref()?.as_deref()?;
@@ -87,7 +92,7 @@ fn copy_verified<T: Token>(
             return None;
         }
     }
-    let mut parts = [IoSlice::new(&[]); PIECES_MAX];
+    let mut parts = [IoSlice::new(&[]); MOST];
     for ((part, (bytes, mapping)), piece) in parts.iter_mut().zip(found).zip(plan) {
         let SegmentBytes { number, first, skip, len, .. } = source(piece)?;
         match sums::compare(shared, pages, number, first, bytes)? {
