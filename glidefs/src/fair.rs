@@ -52,7 +52,7 @@ pub(crate) const WEIGHT_DEFAULT: u16 = 100;
 pub(crate) const WEIGHT_MAX: u16 = 1000;
 
 /// Time for a cost of one at weight one. Larger than any weight, so that the rounding of a quotient is small.
-const TIME_SCALE: u128 = 1 << 20;
+const TIME_SCALE: u64 = 1 << 20;
 /// Most keys without items that an empty queue remembers. Beyond this number the queue forgets all of these, and the surplus of each.
 const RESTING_MAX: usize = 1024;
 
@@ -210,13 +210,20 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
     /// Takes the first item of a key out, and moves the keys that were passed over to the start of the item.
     fn serve(&mut self, key: usize, passed_over: &[usize]) -> Option<(K, T)> {
         let first = self.keys[key].first?;
-        let (name, cost) = (self.keys[key].name, self.items[first].cost);
-        self.leave(key);
-        let of_key = &mut self.keys[key];
-        let start = of_key.start;
-        // From the end back: so what is left of a bundle ends when the bundle does, whatever is rounded.
-        let (bundle, weight) = (of_key.bundle.unwrap_or(cost), of_key.weight);
+        let (name, cost, has_more) =
+            (self.keys[key].name, self.items[first].cost, self.items[first].behind.is_some());
+        let Key { start, weight, bundle, .. } = self.keys[key];
+        let bundle = bundle.unwrap_or(cost);
         let left = bundle.saturating_sub(cost);
+        let goes_on = left > 0 && has_more;
+        if goes_on {
+            // The bundle ends when it did before, so the key keeps its turn.
+            self.starts.remove(&(start, key));
+        } else {
+            self.leave(key);
+        }
+        let of_key = &mut self.keys[key];
+        // From the end back: so what is left of a bundle ends when the bundle does, whatever is rounded.
         of_key.start = start.saturating_add(time_of(bundle, weight)).saturating_sub(time_of(left, weight));
         let value = self.take(first);
         let surplus_max = cost.max(self.bundle_max);
@@ -226,7 +233,11 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
             // A key that has one item again and again must not add up a surplus.
             of_key.start = of_key.start.min(self.now.saturating_add(time_of(surplus_max, of_key.weight)));
         }
-        self.enter(key);
+        if goes_on {
+            self.starts.insert((self.keys[key].start, key));
+        } else {
+            self.enter(key);
+        }
         for &key in passed_over {
             self.leave(key);
             self.keys[key].start = self.keys[key].start.max(start);
@@ -380,12 +391,14 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
 
 /// Time which a service of this cost adds to the clock of a key of weight one.
 fn work_of(cost: u64) -> Time {
-    Time::from(cost).saturating_mul(TIME_SCALE)
+    Time::from(cost).saturating_mul(Time::from(TIME_SCALE))
 }
 
 /// Time which an item of this cost takes on the clock.
 fn time_of(cost: u64, weight: u16) -> Time {
-    work_of(cost).div_ceil(Time::from(weight.max(1)))
+    let weight = weight.max(1);
+    let short = cost.checked_mul(TIME_SCALE).map(|work| Time::from(work.div_ceil(u64::from(weight))));
+    short.unwrap_or_else(|| work_of(cost).div_ceil(Time::from(weight)))
 }
 
 #[cfg(test)]

@@ -154,7 +154,7 @@ proptest! {
             busy.fair.pop();
         }
         let end = busy.fair.resting.first().map_or(0, |(end, _)| end - busy.fair.now);
-        let ahead = u64::try_from((end * busy.fair.weights).div_ceil(TIME_SCALE)).unwrap();
+        let ahead = u64::try_from((end * busy.fair.weights).div_ceil(TIME_SCALE.into())).unwrap();
         if is_seen {
             busy.fair.peek();
         }

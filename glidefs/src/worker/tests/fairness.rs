@@ -31,6 +31,8 @@ struct Watch {
     is_over: AtomicBool,
     /// How long copying a request of the flood takes.
     copying: Duration,
+    /// Queues of the flood, instead of [`QUEUES`].
+    queues: Option<u64>,
 }
 
 /// Notes events of a queue. Requests of the flood are sent again once answered.
@@ -97,7 +99,7 @@ async fn events_of(
     let watch = Arc::new(watch);
     let (flooding, neighbour) = (bench.export(1), bench.export(2));
     let mut flood = Vec::new();
-    for _ in 0..QUEUES {
+    for _ in 0..watch.queues.unwrap_or(QUEUES) {
         let client = Client::attach_with(&bench.worker, &flooding, |queue, pipes| {
             let notes = Notes { watch: Arc::clone(&watch), again: Some(Flood::new(pipes)) };
             Box::new(Watched { queue, watcher: notes })
@@ -159,6 +161,15 @@ async fn a_read_beside_a_flood_of_reads_is_answered_within_the_turn_in_which_it_
     // Memory for the whole flood.
     let bench = Bench::sized(Engine::default(), Known::local(&[]), 160);
     let events = events_beside_a_flood(&bench, Operation::Read, Operation::Read).await;
+    let served = most_between(&events, Event::FloodServed);
+    assert!(served <= TURN_COST, "{served} bytes of the flood came first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_beside_a_flood_from_one_queue_is_answered_within_the_turn_in_which_it_was_seen() {
+    let bench = Bench::sized(Engine::default(), Known::local(&[]), 160);
+    let watch = Watch { queues: Some(1), ..Watch::default() };
+    let events = events_of(&bench, (Operation::Read, Operation::Read), watch).await;
     let served = most_between(&events, Event::FloodServed);
     assert!(served <= TURN_COST, "{served} bytes of the flood came first");
 }

@@ -61,9 +61,12 @@ type Work = (TagRequest, Stage);
 
 /// Each request that is ready.
 pub struct Ready {
-    /// In the order of arrival since the last turn.
+    /// In the order of arrival: since the last turn, or longer while all are of one queue.
     arrived: VecDeque<Work>,
     arrived_cost: u64,
+    /// The queue of the first one of `arrived`, and whether others of `arrived` are of other queues.
+    first_queue: u32,
+    is_mixed: bool,
     /// More than one turn can do.
     line: Fair<ExportId, Work>,
     /// Cost which this turn may still take.
@@ -82,6 +85,8 @@ impl Ready {
         Self {
             arrived: VecDeque::new(),
             arrived_cost: 0,
+            first_queue: 0,
+            is_mixed: false,
             line: Fair::in_bundles(BUNDLE_COST),
             left: 0,
             divided: None,
@@ -93,12 +98,17 @@ impl Ready {
     /// Takes a request which is ready.
     #[inline]
     pub fn add(&mut self, request: TagRequest, stage: Stage) {
+        let queue = request.tag.queue_index;
+        if self.arrived.is_empty() {
+            (self.first_queue, self.is_mixed) = (queue, false);
+        }
+        self.is_mixed |= self.first_queue != queue;
         self.arrived_cost += cost(&request);
         self.arrived.push_back((request, stage));
     }
 
     /// Begins to give out the requests of a turn. Requests which have come since the last turn join the line, unless all of them
-    /// fit in this turn.
+    /// fit in this turn or there is nobody to be fair to.
     #[inline]
     pub fn begin_turn(&mut self, queues: &Queues, has_rest: bool) {
         self.has_rest = has_rest;
@@ -110,10 +120,10 @@ impl Ready {
             // Between two pieces other exports get as much as a piece, with answers at once.
             _ => UNDIVIDED_COST,
         };
-        if self.exceeds_turn() || has_rest {
+        let is_alone = self.line.is_empty() && self.divided.is_none() && !self.is_mixed;
+        if has_rest || (self.exceeds_turn() && !is_alone) {
             self.queue(queues);
         }
-        self.arrived_cost = 0;
     }
 
     /// Whether requests are left from the last turn, or more came than one turn takes.
@@ -128,6 +138,7 @@ impl Ready {
             let volume = queues.volume(request.tag);
             self.line.push(volume.id(), volume.weight(), cost(&request), (request, stage));
         }
+        self.arrived_cost = 0;
     }
 
     /// The next request of this turn.
@@ -137,8 +148,13 @@ impl Ready {
         if left == 0 {
             return None;
         }
-        if let Some(work) = self.arrived.pop_front() {
-            return Some(work);
+        if let Some(cost) = self.arrived.front().map(|(request, _)| cost(request)) {
+            if cost > left {
+                return None;
+            }
+            self.left = left - cost;
+            self.arrived_cost -= cost;
+            return self.arrived.pop_front();
         }
         let divided = self.divided.as_ref().map(|(export, _)| *export);
         let next = self.line.pop_if(|export, (request, _)| cost(request) <= left && divided != Some(*export));
