@@ -68,8 +68,11 @@ const COLUMNS: [(&str, &str); 11] = [
     ("deep_kib_per_second", "Depth 128, KiB a second"),
     ("shallow_kib_per_second", "Depth 8, KiB a second"),
 ];
-/// Targets of the comparison of devices, in the order of columns; the first is compared with all but the last.
-const TARGETS: [&str; 5] = ["glidefs", "glidefs-bounce", "rublk", "loop", "nbd"];
+/// Targets of the comparison of devices, in the order of columns.
+const TARGETS: [&str; 8] =
+    ["glidefs", "glidefs-bounce", "glidefs-store", "rublk", "loop", "nbd", "ram", "null"];
+/// Those with which the first one is compared by a ratio.
+const PEERS: [&str; 3] = ["glidefs-bounce", "rublk", "loop"];
 
 /// The table of `files`, which have one shape, with the rows of `keys`, or with all rows.
 pub fn table(files: &[&Value], keys: &[&str]) -> Result<String, String> {
@@ -227,8 +230,7 @@ fn devices(rows: &[Value]) -> String {
             let row = of_count().find(|row| row["target"] == target && row["case"] == *case);
             row.and_then(|row| row["iops"].as_u64())
         };
-        let peers = &TARGETS[1..TARGETS.len() - 1];
-        let ratios: Vec<String> = peers.iter().map(|peer| format!("/ {peer}")).collect();
+        let ratios: Vec<String> = PEERS.iter().map(|peer| format!("/ {peer}")).collect();
         let title = if count == 1 { "1 device".to_owned() } else { format!("{count} devices") };
         let gap = if text.is_empty() { "" } else { "\n" };
         text.extend([
@@ -241,7 +243,7 @@ fn devices(rows: &[Value]) -> String {
             &ratios.join(" | "),
             " |\n",
         ]);
-        text.extend(["|---", &"|---:".repeat(TARGETS.len() + peers.len()), "|\n"]);
+        text.extend(["|---", &"|---:".repeat(TARGETS.len() + PEERS.len()), "|\n"]);
         for row in of_count().filter(|row| row["target"] == TARGETS[0]) {
             let case = &row["case"];
             let figures = TARGETS.map(|target| iops(target, case).map_or_else(|| "–".to_owned(), grouped));
@@ -250,7 +252,7 @@ fn devices(rows: &[Value]) -> String {
                 Some(format!("{:.2}", own / u32::try_from(other).map(f64::from).ok()?))
             };
             let ratios: Vec<String> =
-                peers.iter().map(|peer| ratio(peer).unwrap_or_else(|| "–".to_owned())).collect();
+                PEERS.iter().map(|peer| ratio(peer).unwrap_or_else(|| "–".to_owned())).collect();
             let case = case.as_str().unwrap_or_default();
             text.extend(["| `", case, "` | ", &figures.join(" | "), " | ", &ratios.join(" | "), " |\n"]);
         }
@@ -293,7 +295,7 @@ fn every_shape_of_results_has_its_table() {
     let count = r#"[{"case": "read", "instructions": 30.2, "functions": [{"function": "crc32_iscsi_x", "instructions": 9}]}]"#;
     assert_eq!(last(count), Ok("| `read` | 30 | 9 |".to_owned()));
     let device = r#"[{"target": "glidefs", "devices": 1, "case": "r", "iops": 1000}, {"target": "loop", "devices": 1, "case": "r", "iops": 2000}]"#;
-    assert_eq!(last(device), Ok("| `r` | 1,000 | – | – | 2,000 | – | – | – | 0.50 |".to_owned()));
+    assert_eq!(last(device), Ok("| `r` | 1,000 | – | – | – | 2,000 | – | – | – | – | – | 0.50 |".to_owned()));
     assert_eq!(last(r#"{"threads": 7}"#), Ok("| threads | 7 |".to_owned()));
     assert!(made("[]").is_err());
 }
