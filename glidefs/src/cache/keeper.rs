@@ -202,14 +202,13 @@ impl Keeper {
         progress | self.prepare_through()
     }
 
-    /// Gives segments for writes whose FLUSH is expected to the shards that ask, while so many are free that they are not scarce
-    /// when all shards have one.
+    /// Gives segments for writes whose FLUSH is expected to the shards that ask, while enough are free.
     fn prepare_through(&mut self) -> bool {
         let mut progress = false;
         if self.scarce || self.preparer.failing {
             return false;
         }
-        let spare = self.shared.watermarks.scarce_below().saturating_add(number_of(self.shared.ports.len()));
+        let spare = self.shared.watermarks.kept_from_through(number_of(self.shared.ports.len()));
         for (shard, port) in self.shared.ports.iter().enumerate() {
             if port.is_waiting(Way::Through)
                 && port.owned(Way::Through) < OWNED_THROUGH

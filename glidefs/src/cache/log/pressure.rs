@@ -43,6 +43,13 @@ impl Watermarks {
         self.delay_below.max(RESERVE + 1)
     }
 
+    /// So many free segments stay when a shard is given one that it can do without: so many that none are scarce when all `shards` have
+    /// one, but not more than cleaning keeps free in a full cache.
+    pub fn kept_from_through(self, shards: u32) -> u32 {
+        let for_all = self.scarce_below().saturating_add(shards);
+        for_all.min(self.clean_below.saturating_sub(1)).max(self.scarce_below())
+    }
+
     /// Bytes of data that a log of `segments` segments has room for, whatever the order of the writes: without the segments which
     /// must be free for cleaning, without `owned` segments of shards, and without an eighth of each other segment, for which no
     /// segment is cleaned (`keeper/cleaner`). At least a quarter of all.
@@ -147,6 +154,12 @@ mod tests {
                     segments < 50 || watermarks.scarce_below() < watermarks.clean_below,
                     "{segments}, {shards}"
                 );
+                let kept = watermarks.kept_from_through(shards);
+                assert!(
+                    segments < 50 || kept < watermarks.clean_below,
+                    "{segments} segments, {shards} shards: a full cache has no segment that shards can do without"
+                );
+                assert!(kept >= watermarks.scarce_below(), "{segments} segments, {shards} shards");
                 assert!(
                     watermarks.clean_below >= watermarks.delay_below.min(segments / 10),
                     "{segments} segments, {shards} shards"
