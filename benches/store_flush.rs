@@ -3,7 +3,8 @@
 //!
 //! `store_flush [--exports N] [--latency MS] [--rounds N]` prints a row for 1 and 64 exports, each with 0, 20 and 100 ms more for every
 //! request to the store, or for the case asked for. The store is a directory beside the cache, in `GLIDEFS_BENCH_DIR`. All exports
-//! are served by one worker, and each has one request under way.
+//! are served by one worker, and each has one request under way. The median over the latency is the number of requests to the store
+//! for which a FLUSH waits, one after the other.
 //!
 //! `store_flush --dirty` measures one export beside 10, 1,000 and 20,000 others with data to write back that nothing makes due:
 //! latency, CPU time of the process for each FLUSH, and CPU time while nobody asks for anything.
@@ -31,8 +32,6 @@ use glidefs::testing::router::{
 use glidefs::testing::store::volume::{VolumeStore, VolumeStoreOptions};
 use glidefs::testing::store::{Backend, Operation, Store, StoreOptions, process_variables};
 use glidefs::testing::units::{ExportId, SECTOR_BYTES, SectorRange};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::{TimeVal, TimeValLike};
 use object_store::path::Path as Location;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
@@ -40,6 +39,7 @@ use object_store::{
 };
 use support::data_path::rig::{MemoryToken, Rig};
 use support::host::InstantKernel;
+use support::process_cpu_time;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -348,32 +348,26 @@ fn measure(exports: usize, latency: Duration, rounds: usize) {
     let [gets, puts, others @ ..] =
         std::array::from_fn::<_, { Operation::ALL.len() }, _>(|at| (after[at] - before[at]) as f64 / flushes);
     println!(
-        "| {exports} | {} | {:.2} | {:.2} | {:.0} | {puts:.2} | {gets:.2} | {:.2} |",
+        "| {exports} | {} | {:.2} | {:.2} | {} | {:.0} | {puts:.2} | {gets:.2} | {:.2} |",
         latency.as_millis(),
         at(50),
         at(99),
+        if latency.is_zero() { "–".into() } else { format!("{:.2}", at(50) / latency.as_secs_f64() / 1e3) },
         flushes / elapsed.as_secs_f64(),
         others.iter().sum::<f64>(),
     );
-}
-
-/// CPU time of all threads of this process.
-fn cpu_time() -> Duration {
-    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("the kernel counts");
-    let of = |time: TimeVal| Duration::from_micros(u64::try_from(time.num_microseconds()).unwrap_or(0));
-    of(usage.user_time()) + of(usage.system_time())
 }
 
 fn measure_beside(dirty: usize, rounds: usize) {
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
     let mut daemon = Daemon::new(directory.path(), (1, dirty), Duration::ZERO);
     daemon.run(WARM_UP);
-    let begun = cpu_time();
+    let begun = process_cpu_time();
     let mut times = daemon.run(rounds);
-    let each = cpu_time().saturating_sub(begun) / u32::try_from(rounds).expect("few rounds");
-    let begun = cpu_time();
+    let each = process_cpu_time().saturating_sub(begun) / u32::try_from(rounds).expect("few rounds");
+    let begun = process_cpu_time();
     thread::sleep(IDLE);
-    let idle = cpu_time().saturating_sub(begun).as_secs_f64() / IDLE.as_secs_f64();
+    let idle = process_cpu_time().saturating_sub(begun).as_secs_f64() / IDLE.as_secs_f64();
     times.sort_unstable();
     let p50 = times[times.len() / 2].as_secs_f64() * 1e3;
     println!("| {dirty} | {p50:.2} | {} | {:.2} |", each.as_micros(), idle * 1e2);
@@ -403,9 +397,9 @@ fn main() {
         }
     }
     println!(
-        "| exports | latency, ms | p50, ms | p99, ms | FLUSHes a second | PUTs each | GETs each | others each |"
+        "| exports | latency, ms | p50, ms | p99, ms | p50 / latency | FLUSHes a second | PUTs each | GETs each | others each |"
     );
-    println!("|---:|---:|---:|---:|---:|---:|---:|---:|");
+    println!("|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     for exports in exports {
         for latency in &latencies {
             let rounds =

@@ -5,14 +5,27 @@
 
 pub mod data_path;
 pub mod host;
+pub mod null_device;
 mod ratios;
 pub mod wide_log;
 
 pub use ratios::{BenchGroup, Ratios};
 
 use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike};
 
 /// The directory for files of benches: `GLIDEFS_BENCH_DIR`, by default the target directory.
 pub fn directory() -> PathBuf {
     std::env::var_os("GLIDEFS_BENCH_DIR").map_or_else(|| env!("CARGO_TARGET_TMPDIR").into(), PathBuf::from)
+}
+
+/// CPU time of all threads of this process.
+#[allow(clippy::expect_used, reason = "a bench may end")]
+pub fn process_cpu_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("the kernel counts");
+    let of = |time: TimeVal| Duration::from_micros(u64::try_from(time.num_microseconds()).unwrap_or(0));
+    of(usage.user_time()) + of(usage.system_time())
 }
