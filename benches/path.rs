@@ -5,9 +5,18 @@
 //! program prints the time of a request, system calls included. `write-N` is N writes of 4 KiB a turn, `large-N` N writes of
 //! 128 KiB a turn: the cost of smaller turns. `out-BYTES` is READs with the copy to a client, a file in memory; `mapped-BYTES` the same
 //! from mapped segments.
+//!
+//! `path worker [--case PART] [--seconds S] [--rounds N] [--mapped MIB] [--poll] [DIRECTORY…]` measures the whole path instead: a worker
+//! with its ring, fed by a client on another CPU. Cases are those whose name has PART; MIB bounds the mapped parts of the log; with
+//! `--poll` the client looks for answers instead of sleeping. The directories for the log are by default `/dev/shm` and that of benches.
+//! `path held` measures what held writes cost a worker.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
+#[path = "support/held_writes.rs"]
+mod held_writes;
 mod support;
+#[path = "support/whole_path.rs"]
+mod whole_path;
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -102,7 +111,14 @@ fn collected_slots(pool: &Pool, count: u64) {
 }
 
 fn main() {
-    let mut words = std::env::args().skip(1).filter(|word| !word.starts_with("--"));
+    // Cargo appends an option of its own.
+    let mut words = std::env::args().skip(1).filter(|word| word != "--bench").peekable();
+    if words.next_if(|word| word == "worker").is_some() {
+        return whole_path::run(words);
+    }
+    if words.next_if(|word| word == "held").is_some() {
+        return held_writes::run();
+    }
     let case = words.next().unwrap_or_else(|| "write-8".into());
     let count = words.next().map_or(BLOCKS, |word| word.parse().expect("a number of requests"));
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");

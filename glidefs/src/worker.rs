@@ -32,4 +32,5 @@ mod tests;
 mod waits;
 
 pub(crate) use driver::{Failure, QueueDriver, QueueGone};
-pub(crate) use handle::{Worker, WorkerError, WorkerOptions, pause_idle, start};
+pub use handle::{Worker, WorkerOptions, start};
+pub(crate) use handle::{WorkerError, pause_idle};

@@ -52,6 +52,7 @@ pub enum WorkerError {
     },
 }
 
+/// The number of workers, and the bounds that hold for each.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
     /// The CPUs to use, one worker each.
