@@ -213,7 +213,7 @@ pub fn cpus() -> (Cpu, Cpu) {
 /// Runs `client` on a thread of its own: a thread that was pinned would hand its CPU on to the threads of the next host.
 pub fn on_a_thread(client: impl FnOnce() + Send) {
     cpus();
-    std::thread::scope(|scope| drop(scope.spawn(client).join().expect("the bench does not panic")));
+    std::thread::scope(|scope| scope.spawn(client).join().expect("the bench does not panic"));
 }
 
 /// The descriptors of all rings of this process.
@@ -258,7 +258,7 @@ impl Client {
         self.send((index, tag), REQUEST);
     }
 
-    /// Sends what is queued.
+    /// Sends the requests that are queued.
     pub fn submit(&mut self) {
         self.ring.submit().expect("the ring works");
     }
