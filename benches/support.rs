@@ -5,6 +5,7 @@
 
 pub mod data_path;
 pub mod host;
+pub mod null_device;
 mod ratios;
 pub mod wide_log;
 

@@ -91,6 +91,15 @@ pub mod store {
     }
 }
 
+/// A worker, and what a device in the place of the kernel's needs.
+pub mod worker {
+    pub use crate::worker::affinity::{Cpu, allowed, pin};
+    pub use crate::worker::driver::{Failure, QueueDriver, QueueGone, TagEvent};
+    pub use crate::worker::engine::Appends;
+    pub use crate::worker::load::cpu_clock;
+    pub use crate::worker::{Worker, WorkerOptions, start};
+}
+
 /// The implementations of CRC-32C, and the choice.
 pub mod checksum {
     pub use crate::checksum::*;

@@ -22,6 +22,7 @@ mod executor;
 mod handle;
 mod inbox;
 pub(crate) mod load;
+mod polling;
 mod queues;
 mod requests;
 pub mod ring;
@@ -32,4 +33,5 @@ mod tests;
 mod waits;
 
 pub(crate) use driver::{Failure, QueueDriver, QueueGone};
-pub(crate) use handle::{Worker, WorkerError, WorkerOptions, pause_idle, start};
+pub use handle::{Worker, WorkerOptions, start};
+pub(crate) use handle::{WorkerError, pause_idle};

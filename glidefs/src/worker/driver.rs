@@ -83,6 +83,7 @@ pub trait QueueDriver {
     /// Number of the device, and of the queue in the device, for logs and counters.
     fn ids(&self) -> (u32, u16);
 
+    /// Number of tags of the queue.
     fn depth(&self) -> u16;
 
     /// The character device, to be registered with the worker's ring.
