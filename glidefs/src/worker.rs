@@ -22,6 +22,7 @@ mod executor;
 mod handle;
 mod inbox;
 pub(crate) mod load;
+mod polling;
 mod queues;
 mod requests;
 pub mod ring;

@@ -255,6 +255,12 @@ pub const SECTIONS: &[Section] = &[
                 "true or false",
                 "Whether new devices exchange requests and answers with the kernel in batches. This saves kernel memory (about 37 KiB a device at depth 64 on Linux 7.3.4), and costs some speed when many devices are busy. Needs Linux 7.1, and no `move`. A device keeps the mode it was made with.",
             ),
+            key(
+                "polling_percent",
+                "0",
+                "1 to 100, or 0 for never",
+                "Most of a CPU, per cent, that each worker takes for looking at its ring, for up to 50 µs at a time, instead of sleeping: requests that come one after the other wait less. A worker looks only where requests have come that soon of late. Ignored, with a warning, where every CPU of the machine has a worker, where two workers have the same CPU, and under a CPU quota. Off by default, as guests may want the CPU time.",
+            ),
         ],
     },
     Section {

@@ -2,6 +2,7 @@
 //!
 //! Does not own the work itself (`run`).
 
+use std::num::NonZeroU8;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -63,6 +64,8 @@ pub struct WorkerOptions {
     pub queues_max: u32,
     /// How each worker appends to the log.
     pub appends: Appends,
+    /// The most of a CPU, per cent, which each worker takes for looking at its ring instead of sleeping; `None` for none.
+    pub polling_percent: Option<NonZeroU8>,
 }
 
 /// A handle on one worker.
@@ -180,6 +183,7 @@ pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, Work
             slots: options.slots_per_worker,
             queues_max: options.queues_max,
             appends: options.appends,
+            polling_percent: options.polling_percent,
             cache: cache.clone(),
             inbox: Arc::clone(&inbox),
             stats: Arc::clone(&stats),
@@ -189,13 +193,19 @@ pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, Work
             .name(format!("worker-{index}"))
             .spawn(move || setup::main(setup, &ready))
             .map_err(|source| fail("spawning the thread", source))?;
-        let worker = move |load| Worker { index, inbox, stats, shard_stats, load };
+        let worker = move |clock| Worker {
+            index,
+            inbox,
+            load: Arc::new(Load::new(clock, Arc::clone(&stats))),
+            stats,
+            shard_stats,
+        };
         starting.push((index, worker, cpu, is_ready));
     }
     let mut workers = Vec::new();
     for (index, worker, cpu, is_ready) in starting {
         match is_ready.recv() {
-            Ok(Ok(clock)) => workers.push(worker(Arc::new(Load::new(clock)))),
+            Ok(Ok(clock)) => workers.push(worker(clock)),
             Ok(Err((what, source))) => {
                 return Err(WorkerError::Start { index, cpu: cpu.0, what, source });
             }

@@ -8,6 +8,7 @@
 //!    │                kernel/commands.rs: commands, and the memory of commands
 //!    │                kernel/deliveries.rs: buffers into which commands deliver values
 //!    │                kernel/end.rs: the end of a ring
+//!    │                kernel/lookout.rs: whether there is news
 //!    ├─ under_way.rs  an operation between the two: its entry, and the meaning of a result
 //!    ├─ options.rs    how a ring is set up: polling, sizes, shared workers
 //!    └─ memory.rs     Memory and OpBuffer: the kinds of memory an operation can own

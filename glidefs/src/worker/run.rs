@@ -64,7 +64,8 @@
 //!                                                      `Queues::hand_over`
 //! ```
 //!
-//! R is a READ, W a WRITE, DISCARD or WRITE_ZEROES.
+//! R is a READ, W a WRITE, DISCARD or WRITE_ZEROES. A worker without anything to go on with waits in [`Loop::wait`], which may look at the
+//! ring for a while before the worker sleeps ([`Polling`]); every answer is submitted before.
 //!
 //! - *in turns*: first in, first out for the requests of one export; weighted fair queueing over exports, by bytes ([`crate::fair`]).
 //! - *fails*: with `IoError::Detached` when the device is removed, with `IoError::Fenced` or `IoError::Diverged` when the export
@@ -81,6 +82,7 @@ pub mod setup;
 mod operations;
 mod serve;
 mod stop;
+mod wait;
 
 use std::io;
 use std::sync::Arc;
@@ -90,6 +92,7 @@ use super::company::Company;
 use super::engine::Appends;
 use super::executor::Executor;
 use super::inbox::Inbox;
+use super::polling::Polling;
 use super::queues::Queues;
 use super::requests::InFlight;
 use super::ring::{Event, Ring};
@@ -106,6 +109,8 @@ use operations::Purpose;
 /// One worker: the parts between which a request moves.
 struct Loop {
     ring: Ring<Purpose>,
+    /// Whether, and for how long, the worker looks at the ring before a sleep; `None` for never.
+    polling: Option<Polling>,
     queues: Queues,
     /// Decides whether large requests are carried out in pieces.
     company: Company,
@@ -135,8 +140,7 @@ impl Loop {
         loop {
             let patience = self.patience();
             self.queues.hand_over(&mut self.ring)?;
-            self.ring.submit_and_wait(patience)?;
-            self.now = Instant::now();
+            self.now = self.wait(patience)?;
             self.stats.turns.add(1);
             self.advanced = false;
             self.ring.drain(&mut events);

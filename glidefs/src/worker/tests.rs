@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -31,6 +31,7 @@ mod index;
 mod limits;
 mod mapped;
 mod pause;
+mod polling;
 mod queues;
 mod remote;
 mod risk;
@@ -266,16 +267,18 @@ impl Bench {
     }
 
     fn open(engine: Engine, known: Known, slots_per_worker: usize, options: Options) -> Self {
+        let worker = worker_options(engine, slots_per_worker);
+        Self::start(engine.direct, known, &worker, options)
+    }
+
+    fn start(direct: bool, known: Known, worker: &WorkerOptions, options: Options) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let disk = Arc::new(Directory::new(directory.path()).direct(engine.direct));
+        let disk = Arc::new(Directory::new(directory.path()).direct(direct));
         let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
         let stop_keeper = Arc::new(AtomicBool::new(false));
         let (mut keeper, stop) = (cache.keeper(), Arc::clone(&stop_keeper));
         std::thread::spawn(move || keeper.run(&stop));
-        let cpus = vec![affinity::allowed().unwrap()[0]];
-        let options =
-            WorkerOptions { cpus, slots_per_worker, queues_max: QUEUES_MAX, appends: engine.appends };
-        let worker = start(&cache, &options).unwrap().remove(0);
+        let worker = start(&cache, worker).unwrap().remove(0);
         Self { _directory: directory, cache, worker, stop_keeper }
     }
 
@@ -283,6 +286,11 @@ impl Bench {
         let id = ExportId(id);
         Arc::new(Export::new(id, format!("export-{}", id.0), 16 << 20, self.cache.volume(id)))
     }
+}
+
+fn worker_options(engine: Engine, slots_per_worker: usize) -> WorkerOptions {
+    let (cpus, appends) = (vec![affinity::allowed().unwrap()[0]], engine.appends);
+    WorkerOptions { cpus, slots_per_worker, queues_max: QUEUES_MAX, appends, polling_percent: None }
 }
 
 impl Drop for Bench {

@@ -9,6 +9,7 @@
 mod commands;
 mod deliveries;
 mod end;
+mod lookout;
 
 use std::collections::VecDeque;
 use std::io;
@@ -226,10 +227,9 @@ impl<C> Ring<C> {
         }
     }
 
-    /// Whether completions have arrived since the last [`drain`](Self::drain), or wait for a submit to be worked on. Costs no system
-    /// call.
-    pub fn has_news(&mut self) -> bool {
-        !self.seen.is_empty() || self.ring.submission().taskrun() || !self.ring.completion().is_empty()
+    /// The number of operations under way.
+    pub fn operations(&self) -> usize {
+        self.under_way.len()
     }
 
     /// Moves all completions which have arrived to `into`.

@@ -3,8 +3,6 @@
 //! A queue here has a script for each tag and no client: the answer to a request is the arrival of the next one, so all tags are
 //! busy until the scripts end. Progress is counted in requests and turns.
 
-use std::sync::atomic::AtomicU64;
-
 use tokio::sync::watch;
 
 use super::risk::Paper;
@@ -229,6 +227,7 @@ impl Worst {
             slots_per_worker: ARENA_SLOTS,
             queues_max: EXPORTS,
             appends: Engine::default().appends,
+            polling_percent: None,
         };
         let workers = start(&cache, &options).unwrap();
         let queue = cache.writeback_queue(tokio::runtime::Handle::current());

@@ -73,6 +73,8 @@ fn a_prompt_command_does_not_end_a_wait_and_any_other_completion_does() {
         // SAFETY: a no-op points to no memory.
         unsafe { ring.command_with(nop(), token, Vec::new(), true) }.unwrap();
     }
+    ring.submit_all().unwrap();
+    assert!(!ring.lookout().has_news());
     let begun = Instant::now();
     ring.submit_and_wait(Some(Duration::from_millis(100))).unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(100), "nothing else has completed");
@@ -83,8 +85,52 @@ fn a_prompt_command_does_not_end_a_wait_and_any_other_completion_does() {
     }
     // SAFETY: as above.
     unsafe { ring.command(nop(), 3) }.unwrap();
+    ring.submit_all().unwrap();
+    assert!(ring.lookout().has_news());
     ring.submit_and_wait(None).unwrap();
     assert_eq!(outcomes(&mut ring, 4).len(), 4);
+    assert!(!ring.lookout().has_news());
+}
+
+#[test]
+fn news_that_comes_during_a_watch_is_seen() {
+    use std::os::fd::AsRawFd;
+    let mut ring: Ring<()> = ring(&Options::default());
+    assert!(ring.can_be_watched());
+    let (read, write_end) = pipe();
+    let entry = opcode::PollAdd::new(types::Fd(read.as_raw_fd()), libc::POLLIN as u32).build();
+    // SAFETY: the entry points to no memory.
+    unsafe { ring.command(entry, 9) }.unwrap();
+    ring.submit().unwrap();
+    let lookout = ring.lookout();
+    assert!(!lookout.has_news());
+    let writer = std::thread::spawn(move || write(&write_end, &[1]));
+    let begun = Instant::now();
+    while !lookout.has_news() {
+        assert!(begun.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    drop(lookout);
+    assert_eq!(outcomes(&mut ring, 1), [(9, Outcome::Ended(libc::POLLIN.into()))]);
+    writer.join().unwrap();
+}
+
+#[test]
+fn entries_and_completions_without_room_are_news() {
+    let options = Options { submissions: 64, completions: 64, ..Options::default() };
+    let mut ring: Ring<()> = ring(&options);
+    for token in 0..64 {
+        // SAFETY: a no-op points to no memory.
+        unsafe { ring.command_with(nop(), token, Vec::new(), true) }.unwrap();
+        assert!(ring.lookout().has_news(), "not submitted");
+    }
+    ring.submit().unwrap();
+    assert!(!ring.lookout().has_news());
+    // SAFETY: as above.
+    unsafe { ring.command_with(nop(), 64, Vec::new(), true) }.unwrap();
+    ring.submit().unwrap();
+    assert!(ring.lookout().has_news(), "more completions than the queue holds");
+    assert_eq!(outcomes(&mut ring, 65).len(), 65);
 }
 
 #[test]
