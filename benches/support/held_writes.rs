@@ -52,12 +52,12 @@ fn measure(exports: u32, each: usize, tags: u16) {
     let (worker_before, all_before, begin) = (worker.cpu_time(), process_cpu_time(), Instant::now());
     thread::sleep(LENGTH);
     let elapsed = begin.elapsed().as_secs_f64();
-    let worker_idle = (worker.cpu_time() - worker_before).as_secs_f64() / elapsed * 1e2;
-    let all_idle = (process_cpu_time() - all_before).as_secs_f64() / elapsed * 1e2;
+    let worker_idle = worker.cpu_time().saturating_sub(worker_before).as_secs_f64() / elapsed * 1e2;
+    let all_idle = process_cpu_time().saturating_sub(all_before).as_secs_f64() / elapsed * 1e2;
 
     let worker_before = worker.cpu_time();
     let mut times = read(&mut reader);
-    let each_read = (worker.cpu_time() - worker_before).as_secs_f64() * 1e6 / times.len() as f64;
+    let each_read = worker.cpu_time().saturating_sub(worker_before).as_secs_f64() * 1e6 / times.len() as f64;
     let a_second = times.len() as f64 / LENGTH.as_secs_f64();
     times.sort_unstable();
     let within = |per_cent: usize| times[(times.len() - 1) * per_cent / 100].as_secs_f64() * 1e6;

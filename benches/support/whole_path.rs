@@ -4,6 +4,7 @@
 //! programs. `worker` prints a row for each case: of several rounds the one with most requests a second, and the range of all rounds.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 #![allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
+#![allow(clippy::cast_possible_truncation, reason = "content is any bytes")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -216,8 +217,9 @@ fn measure(client: &mut Client, case: &Case, choice: &Choice, length: Duration) 
     let mut latencies = drive(client, case, choice, (length, false));
     let (elapsed, times_after, counts_after) = (begin.elapsed(), times(), counts());
     let count = latencies.len() as f64;
-    let [worker, own, all] =
-        std::array::from_fn(|at| (times_after[at] - times_before[at]).as_secs_f64() * 1e6 / count);
+    let [worker, own, all] = std::array::from_fn(|at| {
+        times_after[at].saturating_sub(times_before[at]).as_secs_f64() * 1e6 / count
+    });
     let [reads, mapped, waited] = std::array::from_fn(|at| counts_after[at] - counts_before[at]);
     latencies.sort_unstable();
     let within = |per_mille: usize| f64::from(latencies[(latencies.len() - 1) * per_mille / 1000]) / 1e3;
@@ -257,9 +259,9 @@ fn drive(client: &mut Client, case: &Case, choice: &Choice, (length, stamped): (
         }
         free.clear();
         if choice.is_polling {
-            client.poll_answers(&mut free)
+            client.poll_answers(&mut free);
         } else {
-            client.answers(&mut free)
+            client.answers(&mut free);
         }
         now = Instant::now();
         under_way -= free.len();

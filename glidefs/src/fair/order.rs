@@ -50,6 +50,14 @@ impl<T: Copy + Ord> Order<T> {
         }
     }
 
+    pub fn last(&self) -> Option<T> {
+        let last = self.tree.last().copied();
+        match (last, self.beside) {
+            (Some(last), Some(beside)) => Some(last.max(beside)),
+            (last, beside) => last.or(beside),
+        }
+    }
+
     /// The elements, the least one first.
     pub fn iter(&self) -> impl Iterator<Item = T> {
         let mut tree = self.tree.iter().copied().peekable();
@@ -88,6 +96,7 @@ mod tests {
                 prop_assert_eq!(order.len(), model.len());
                 prop_assert_eq!(order.is_empty(), model.is_empty());
                 prop_assert_eq!(order.first(), model.first().copied());
+                prop_assert_eq!(order.last(), model.last().copied());
                 prop_assert!(order.iter().eq(model.iter().copied()));
             }
             prop_assert!(order.take_all().into_iter().eq(model));

@@ -62,6 +62,33 @@ impl Backlogged {
     }
 }
 
+#[test]
+fn a_queue_is_at_rest_when_every_key_has_paid_for_what_it_was_served_ahead() {
+    let mut fair = Fair::in_bundles(0);
+    assert!(fair.is_at_rest());
+    // No quotient is whole.
+    for cost in [12_288, 4097, 1] {
+        fair.push('a', 99, cost, ());
+        assert!(!fair.is_at_rest());
+        fair.pop();
+        assert!(fair.is_at_rest(), "a key that is served alone is not ahead of anybody");
+    }
+    fair.push('b', 1, 1000, ());
+    fair.peek();
+    fair.push('a', 1000, 1, ());
+    while fair.pop().is_some() {}
+    let mut paid = 0;
+    while !fair.is_at_rest() {
+        fair.push('a', 1000, 1000, ());
+        fair.pop();
+        paid += 1000;
+    }
+    assert!(
+        (990_000..=1_010_000).contains(&paid),
+        "{paid}: at a weight of one, as much as its cost for each weight of the others"
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 512 }, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -44,7 +44,7 @@ impl Watermarks {
     }
 
     /// So many free segments stay when a shard is given one that it can do without: so many that none are scarce when all `shards` have
-    /// one, but not more than cleaning keeps free in a full cache.
+    /// one, but not more than cleaning keeps free in a full cache of 50 segments and more.
     pub fn kept_from_through(self, shards: u32) -> u32 {
         let for_all = self.scarce_below().saturating_add(shards);
         for_all.min(self.clean_below.saturating_sub(1)).max(self.scarce_below())

@@ -194,9 +194,9 @@ metrics! {
     WorkerPolls: Counter "glidefs_worker_polls_total" in Number by [worker]
         = "Times the worker looked at its ring for a while instead of sleeping at once.";
     WorkerPollsWithNews: Counter "glidefs_worker_polls_with_news_total" in Number by [worker]
-        = "Polls that ended with news: the worker did not sleep.";
+        = "Polls that ended with news.";
     WorkerPollTime: Counter "glidefs_worker_poll_seconds_total" in Seconds by [worker]
-        = "Time the worker has polled, a part of its CPU time. workers.polling_percent is the bound.";
+        = "Time the worker has polled, at most a part of its CPU time. workers.polling_percent is the bound.";
     WorkerRequests: Counter "glidefs_worker_requests_total" in Number by [worker]
         = "Requests the worker fetched from devices.";
     WorkerRiskWaits: Counter "glidefs_worker_risk_waits_total" in Number by [worker]

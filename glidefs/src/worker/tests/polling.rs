@@ -11,8 +11,11 @@ const REQUESTS_MIN: u64 = 4 * BLOCKS;
 /// Requests, at most, where polls never find any.
 const REQUESTS_MAX: u64 = 100 * REQUESTS_MIN;
 
-/// A queue whose next request is there as soon as the answer to the one before is submitted: WRITEs of all blocks, then READs, and so
-/// on until polls have found some.
+/// How long the next request of an [`EagerQueue`] takes to come.
+static PAUSE: types::Timespec = types::Timespec::new().nsec(20_000);
+
+/// A queue whose next request comes a moment after the answer to the one before: WRITEs of all blocks, then READs, and so on until polls
+/// have found some.
 struct EagerQueue {
     export: Arc<Export>,
     device: File,
@@ -54,7 +57,7 @@ impl QueueDriver for EagerQueue {
     }
 
     fn arm(&mut self, _tag: u16, _fixed: u32) -> squeue::Entry {
-        opcode::Nop::new().build()
+        opcode::Timeout::new(&raw const PAUSE).build()
     }
 
     fn answer(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> squeue::Entry {
@@ -63,7 +66,7 @@ impl QueueDriver for EagerQueue {
     }
 
     fn event(&self, _tag: u16, result: i32) -> TagEvent {
-        assert_eq!(result, 0);
+        assert_eq!(result, -libc::ETIME);
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let is_enough = number >= REQUESTS_MIN && self.stats.polls_with_news.get() > 10;
         if is_enough || number >= REQUESTS_MAX { TagEvent::Gone } else { TagEvent::Request }

@@ -120,7 +120,7 @@ impl Ready {
             // Between two pieces other exports get as much as a piece, with answers at once.
             _ => UNDIVIDED_COST,
         };
-        let is_alone = self.line.is_empty() && self.divided.is_none() && !self.is_mixed;
+        let is_alone = self.line.is_at_rest() && self.divided.is_none() && !self.is_mixed;
         if has_rest || (self.exceeds_turn() && !is_alone) {
             self.queue(queues);
         }

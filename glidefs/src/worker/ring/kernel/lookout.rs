@@ -35,12 +35,17 @@ impl<C> Ring<C> {
         let had_news = !self.seen.is_empty() || !self.refused.is_empty() || completions > self.prompt;
         let queue = self.ring.submission();
         // Entries which the kernel has not taken, and completions without room in the queue, are the wait's matter.
-        let had_news = had_news || !queue.is_empty() || queue.cq_overflow();
+        let had_news = had_news || !queue.is_empty() || queue.cq_overflow() || queue.taskrun();
         Lookout { queue, had_news }
     }
 }
 
 impl Lookout<'_> {
+    /// Whether a wait would have ended at once when the view was taken.
+    pub fn had_news(&self) -> bool {
+        self.had_news
+    }
+
     /// Whether a wait would end at once. Costs no system call.
     pub fn has_news(&self) -> bool {
         self.had_news || self.queue.taskrun()
