@@ -10,9 +10,15 @@ mod devices;
 mod errno;
 mod features;
 mod in_use;
+mod limit;
 mod placement;
 mod queue;
 mod steps;
+mod survey;
 
 pub use devices::{Settings, UblkDevices};
-pub use features::Features;
+#[cfg(test)]
+pub use features::bits as feature_bits;
+pub use features::{Features, defect_of};
+pub use limit::DeviceLimit;
+pub use survey::{Condition, Survey, Surveyed, survey};

@@ -14,6 +14,7 @@
 //! worker which ends unexpectedly ends the process, because the worker's devices would hang for ever otherwise.
 
 pub(crate) mod affinity;
+pub(crate) mod capabilities;
 mod company;
 pub(crate) mod cpus;
 pub(crate) mod driver;

@@ -43,7 +43,8 @@ impl fmt::Display for ThisMachine {
     }
 }
 
-fn file_system(path: &Path) -> String {
+/// The name of the file system of `path`, or of the nearest folder above that exists.
+pub fn file_system(path: &Path) -> String {
     let existing = path.ancestors().find(|path| path.exists()).filter(|path| !path.as_os_str().is_empty());
     let Ok(figures) = statfs(existing.unwrap_or(Path::new("."))) else { return "unknown file system".into() };
     let known = [

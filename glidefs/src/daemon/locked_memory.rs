@@ -6,12 +6,14 @@ use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// The bit of `CAP_IPC_LOCK` in a set of capabilities (capabilities(7)): no limit on locked memory holds for the process.
-const CAP_IPC_LOCK: u64 = 1 << 14;
+use crate::worker::capabilities::{CAP_IPC_LOCK, Capabilities};
 
 /// Raises the limit on locked memory to the hard limit. Returns `wanted` bytes, or fewer, where the process may lock fewer.
 pub(super) fn bytes_within_limit(wanted: u64) -> u64 {
-    if fs::read_to_string("/proc/self/status").is_ok_and(|status| may_lock_all(&status)) {
+    // No limit holds for a process with the capability.
+    if fs::read_to_string("/proc/self/status")
+        .is_ok_and(|status| Capabilities::in_status(&status).has(CAP_IPC_LOCK))
+    {
         return wanted;
     }
     let hard = getrlimit(Resource::RLIMIT_MEMLOCK)
@@ -28,26 +30,9 @@ pub(super) fn bytes_within_limit(wanted: u64) -> u64 {
     bytes
 }
 
-/// Whether the text of `/proc/self/status` has the capability.
-fn may_lock_all(status: &str) -> bool {
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .is_some_and(|set| set & CAP_IPC_LOCK != 0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_capability_to_lock_memory_is_found_in_the_set() {
-        assert!(may_lock_all("Name:\tglidefs\nCapEff:\t000001ffffffffff\nCapBnd:\t0\n"));
-        assert!(may_lock_all("CapEff:\t0000000000004000\n"));
-        assert!(!may_lock_all("CapPrm:\t0000000000004000\nCapEff:\t00000000a80425fb\n"));
-        assert!(!may_lock_all("CapEff:\tnothing\n"));
-        assert!(!may_lock_all(""));
-    }
 
     #[test]
     fn no_more_is_locked_than_asked_for() {

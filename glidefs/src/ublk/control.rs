@@ -13,12 +13,13 @@ use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
 use libublk::io::UblkDev;
 use libublk::{UblkError, UblkFlags, sys};
 
+use super::limit::DeviceLimit;
 use super::queue::Mode;
 use crate::router::devices::{DeviceError, DeviceId};
 use crate::units::REQUEST_BYTES_MAX;
 
 /// Name of our devices' target type.
-const TARGET: &str = "glidefs";
+pub(super) const TARGET: &str = "glidefs";
 
 /// Path of the driver's control device.
 pub(super) const CONTROL_PATH: &str = "/dev/ublk-control";
@@ -26,9 +27,8 @@ pub(super) const CONTROL_PATH: &str = "/dev/ublk-control";
 pub(super) const LOCKING: &str = "locking";
 /// How long the kernel may wait for requests in the server's hands, milliseconds. The server ends none of them meanwhile.
 const QUIESCE_MILLIS: u64 = 20;
-/// The folder in which the kernel lists ublk devices, and the file with the kernel's limit on their number.
-const CLASS_PATH: &str = "/sys/class/ublk-char";
-const LIMIT_PATH: &str = "/sys/module/ublk_drv/parameters/ublks_max";
+/// The folder in which the kernel lists ublk devices.
+pub(super) const CLASS_PATH: &str = "/sys/class/ublk-char";
 
 #[expect(clippy::cast_possible_truncation, reason = "a constant of 256")]
 const REQUEST_SECTORS_MAX: u32 = (REQUEST_BYTES_MAX >> 9) as u32;
@@ -169,7 +169,7 @@ pub fn add(alone: File, new: NewDevice) -> Result<Opened, DeviceError> {
     let ctrl = match preferred {
         Some(ctrl) => ctrl,
         None => build(-1).map_err(|error| {
-            if at_limit(LIMIT_PATH.as_ref(), CLASS_PATH.as_ref()) {
+            if DeviceLimit::read().is_some_and(DeviceLimit::is_reached) {
                 DeviceError::LimitReached
             } else {
                 kernel("ADD_DEV", None, error)
@@ -421,14 +421,6 @@ fn kernel(command: &'static str, id: Option<DeviceId>, error: UblkError) -> Devi
     DeviceError::Kernel { command, path: id.map_or_else(|| "a new device".into(), DeviceId::path), source }
 }
 
-/// Whether the number of devices in folder `devices` has reached the kernel's limit in file `limit`. Kernels before 6.2, and
-/// kernels which limit only unprivileged devices, refuse no device because of the limit.
-fn at_limit(limit: &Path, devices: &Path) -> bool {
-    let limit = std::fs::read_to_string(limit).ok().and_then(|text| text.trim().parse::<usize>().ok());
-    let devices = std::fs::read_dir(devices).map(Iterator::count).ok();
-    matches!((limit, devices), (Some(limit), Some(devices)) if devices >= limit)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -454,19 +446,5 @@ mod tests {
             assert_eq!(can_be_moved(u64::from(flags | sys::UBLK_F_QUIESCE)), movable, "{mode:#x}");
             assert!(!can_be_moved(u64::from(flags)), "the kernel was not told");
         }
-    }
-
-    #[test]
-    fn the_limit_of_devices_is_reached_with_as_many_as_it_says() {
-        let folder = tempfile::tempdir().unwrap();
-        let (limit, devices) = (folder.path().join("ublks_max"), folder.path().join("ublk-char"));
-        std::fs::create_dir(&devices).unwrap();
-        std::fs::write(&limit, "2\n").unwrap();
-        for name in ["ublkc0", "ublkc1"] {
-            assert!(!at_limit(&limit, &devices));
-            std::fs::write(devices.join(name), "").unwrap();
-        }
-        assert!(at_limit(&limit, &devices));
-        assert!(!at_limit(&folder.path().join("none"), &devices), "a driver without the limit has none");
     }
 }

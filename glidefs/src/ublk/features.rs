@@ -22,6 +22,15 @@ pub struct Features {
     is_broken: bool,
 }
 
+/// The driver's bits of features, for tests of other layers.
+#[cfg(test)]
+pub mod bits {
+    pub use libublk::sys::{
+        UBLK_F_BATCH_IO as BATCH, UBLK_F_QUIESCE as QUIESCE, UBLK_F_SHMEM_ZC as SHMEM_ZC,
+        UBLK_F_UPDATE_SIZE as UPDATE_SIZE, UBLK_F_USER_COPY as USER_COPY,
+    };
+}
+
 impl Features {
     /// A kernel with these features.
     #[cfg(test)]
@@ -79,16 +88,21 @@ impl Features {
     }
 }
 
+/// The defect of the driver of kernel `release`, if one is known.
+pub fn defect_of(release: &str) -> Option<&'static str> {
+    let version = release.split(['-', '+']).next().unwrap_or_default();
+    BROKEN.iter().find(|(broken, _)| *broken == version).map(|(_, defect)| *defect)
+}
+
 /// Whether the running kernel is one of [`BROKEN`].
 fn warn_of_broken_kernel() -> bool {
     let Ok(uname) = nix::sys::utsname::uname() else { return false };
     let release = uname.release().to_string_lossy();
-    let version = release.split(['-', '+']).next().unwrap_or_default();
-    let known = BROKEN.iter().find(|(broken, _)| *broken == version);
-    if let Some((_, what)) = known {
+    let defect = defect_of(&release);
+    if let Some(what) = defect {
         tracing::warn!(kernel = %release, "this kernel's ublk driver is broken: {what}; use 7.1 or later");
     }
-    known.is_some()
+    defect.is_some()
 }
 
 #[cfg(test)]
@@ -104,5 +118,11 @@ mod tests {
             assert!(!Features::of(&some).batch(), "without {:#x}", all[missing]);
         }
         assert!(!Features { is_broken: true, ..Features::of(&all) }.batch());
+    }
+
+    #[test]
+    fn a_defect_is_known_by_the_version_and_not_by_its_beginning() {
+        assert!(defect_of("6.18.4+deb13-amd64").is_some() && defect_of("6.18.40").is_some());
+        assert_eq!(["6.18.41-1", "6.18", "7.3.4"].map(defect_of), [None; 3]);
     }
 }

@@ -48,7 +48,7 @@ impl Usable {
         let cpus = affinity::allowed()?.into_iter().map(|cpu| cpu.0).collect();
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let online = sysconf(SysconfVar::_NPROCESSORS_ONLN)?.and_then(|count| usize::try_from(count).ok());
-        Ok(Self { cpus, quota: quota(Path::new(CGROUPS), &membership), online: online.unwrap_or(1) })
+        Ok(Self { cpus, quota: quota_of(&membership), online: online.unwrap_or(1) })
     }
 
     /// The number of workers on `cpus` CPUs. A worker beyond the quota would only bring the pause nearer in which the kernel
@@ -68,6 +68,11 @@ impl Usable {
             () => Ok(()),
         }
     }
+}
+
+/// Whole CPUs' worth of time for the control group in `membership`, a text like `/proc/self/cgroup`; `None` without a limit.
+pub fn quota_of(membership: &str) -> Option<usize> {
+    quota(Path::new(CGROUPS), membership)
 }
 
 /// The quota of the control group in `membership`, a text like `/proc/self/cgroup`, and of all groups above: the least holds.

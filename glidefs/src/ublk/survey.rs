@@ -1,0 +1,103 @@
+//! The ublk devices of this host, asked one after the other, for a caller without a daemon.
+//!
+//! Owns the summary of an answer, and whose a device is. Does not own the commands (`control`). Blocks, and a command that the kernel
+//! lost blocks for ever: to be run on a thread which nobody waits for without end. Changes nothing.
+
+use std::fs;
+use std::path::Path;
+
+use super::control::{self, Info, State, TARGET};
+use crate::router::devices::{DeviceError, DeviceId};
+
+/// Where servers of ublk devices leave a note for each device.
+const NOTES: &str = "/run/ublksrvd";
+
+/// The answers of the kernel about devices.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Devices in the order of their numbers.
+    pub devices: Vec<Surveyed>,
+    /// Errors about the devices that could not be asked.
+    pub errors: Vec<DeviceError>,
+}
+
+/// A device, as the kernel knows the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Surveyed {
+    /// The number of the device.
+    pub id: DeviceId,
+    /// How the device is served.
+    pub condition: Condition,
+    /// Whether the device is of the cache that was asked for.
+    pub is_ours: bool,
+}
+
+/// How a device is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// A process serves the device.
+    Served,
+    /// The process is gone; requests wait for the next one.
+    Waiting,
+    /// The process is gone; requests fail.
+    Failing,
+    /// Made and never started, or stopped.
+    Stopped,
+}
+
+/// The devices of this host. Those of the cache with `tag` are ours; without a tag, those of any glidefs.
+///
+/// # Errors
+/// When the kernel does not list the devices.
+pub fn survey(tag: Option<u32>) -> Result<Survey, DeviceError> {
+    let mut ids = control::list()?;
+    ids.sort_unstable_by_key(|id| id.0);
+    let mut survey = Survey::default();
+    for id in ids {
+        match control::info(id) {
+            Ok(Some(info)) => survey.devices.push(surveyed(id, info, tag, Path::new(NOTES))),
+            Ok(None) => {}
+            Err(error) => survey.errors.push(error),
+        }
+    }
+    Ok(survey)
+}
+
+fn surveyed(id: DeviceId, info: Info, tag: Option<u32>, notes: &Path) -> Surveyed {
+    let condition = match info.state {
+        State::Live => Condition::Served,
+        State::Quiesced => Condition::Waiting,
+        State::Failing => Condition::Failing,
+        State::Dead => Condition::Stopped,
+    };
+    let is_ours = match tag {
+        Some(tag) => info.owner_tag >> 32 == u64::from(tag),
+        None => has_note(notes, id),
+    };
+    Surveyed { id, condition, is_ours }
+}
+
+/// Whether the note about device `id` in folder `notes` is one of glidefs.
+fn has_note(notes: &Path, id: DeviceId) -> bool {
+    let text = fs::read_to_string(notes.join(format!("{:04}.json", id.0))).unwrap_or_default();
+    text.contains(&format!("\"{TARGET}\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_known_by_the_tag_of_the_cache_and_without_a_tag_by_the_note_of_the_server() {
+        let notes = tempfile::tempdir().unwrap();
+        fs::write(notes.path().join("0007.json"), "{\"target\":{\"type\":\"glidefs\"}}").unwrap();
+        fs::write(notes.path().join("0008.json"), "{\"target\":{\"type\":\"loop\"}}").unwrap();
+        let is_ours = |id, owner_tag, tag| {
+            let info = Info { state: State::Quiesced, owner_tag };
+            surveyed(DeviceId(id), info, tag, notes.path()).is_ours
+        };
+        assert_eq!([7, 8, 9].map(|id| is_ours(id, 0, None)), [true, false, false]);
+        assert!(is_ours(9, 5 << 32 | 3, Some(5)), "the note is gone");
+        assert!(!is_ours(7, 6 << 32 | 3, Some(5)), "another daemon's");
+    }
+}
