@@ -46,7 +46,7 @@ pub use self::backend::Backend;
 #[cfg(fuzzing)]
 pub use self::block_cache::fuzzing as block_cache_fuzzing;
 pub use self::block_cache::{BlockCache, BlockCacheError, BlockCacheFigures, BlockCacheOptions};
-pub use self::client::{Created, Store, StoreOptions};
+pub use self::client::{Created, Store, StoreOptions, Trial};
 pub use self::clock::SystemClock;
 pub use self::error::{BoxError, StoreError};
 pub use self::ids::{Entropy, HostName, NameError, PackId, StoreName, SystemEntropy, VolumeId, WriterId};

@@ -7,6 +7,7 @@
 mod create;
 mod listing;
 mod read;
+mod trial;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ use object_store::ObjectMeta;
 use object_store::path::Path;
 use tokio::sync::watch;
 
+pub use self::trial::Trial;
 use super::backend::{Backend, Directory};
 use super::classify::{Verdict, classify};
 use super::error::StoreError;

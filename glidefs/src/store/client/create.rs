@@ -5,6 +5,8 @@
 //! One PUT carries an object, however long: `object_store` passes the condition "only if absent" with a single PUT, not with an
 //! upload in parts. A store takes up to 5 GiB in one PUT, more than the longest pack.
 
+use std::fmt::Display;
+
 use bytes::Bytes;
 use object_store::{PutMode, PutOptions, PutPayload};
 
@@ -59,7 +61,11 @@ impl Store {
     }
 
     /// The answer to a creation, and the number of tries.
-    async fn try_put(&self, key: &Key, parts: &[Bytes]) -> Result<(Created, u32), StoreError> {
+    pub(super) async fn try_put(
+        &self,
+        key: &impl Display,
+        parts: &[Bytes],
+    ) -> Result<(Created, u32), StoreError> {
         let (path, text) = self.path(key);
         let payload: PutPayload = parts.iter().cloned().collect();
         let tries = self.tries(Operation::Put, &text, payload.content_length() as u64);

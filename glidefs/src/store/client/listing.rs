@@ -83,15 +83,19 @@ impl Store {
 
     /// Deletes objects. Missing objects count as deleted. After an error any of the objects may be gone.
     pub async fn delete(&self, keys: &[Key]) -> Result<(), StoreError> {
-        for keys in keys.chunks(DELETE_KEYS_MAX) {
-            let paths: Vec<Path> = keys.iter().map(|key| self.path(key).0).collect();
-            let text = match paths.as_slice() {
+        self.delete_at(keys.iter().map(|key| self.path(key).0).collect()).await
+    }
+
+    /// As [`Self::delete`], for objects at `paths`.
+    pub(super) async fn delete_at(&self, paths: Vec<Path>) -> Result<(), StoreError> {
+        for paths in paths.chunks(DELETE_KEYS_MAX) {
+            let text = match paths {
                 [] => return Ok(()),
                 [one] => one.to_string(),
                 [first, ..] => format!("{first} and {} others", paths.len() - 1),
             };
             // Objects that were deleted before a try failed are not deleted again.
-            let left = Mutex::new(paths);
+            let left = Mutex::new(paths.to_vec());
             let attempt = || async {
                 let paths = left.lock_whole().clone();
                 let mut failing: HashSet<Path> = paths.iter().cloned().collect();

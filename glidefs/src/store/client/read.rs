@@ -3,6 +3,7 @@
 //! Owns the checks of lengths, and when a GET of a reader gets a second request. Does not own the check of the content.
 //! Invariant: the bytes of an answer are all bytes that were asked for.
 
+use std::fmt::Display;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -33,7 +34,12 @@ impl Store {
         self.read(key, Some(range), bytes).await
     }
 
-    async fn read(&self, key: &Key, range: Option<Range<u64>>, bytes_max: u64) -> Result<Bytes, StoreError> {
+    pub(super) async fn read(
+        &self,
+        key: &impl Display,
+        range: Option<Range<u64>>,
+        bytes_max: u64,
+    ) -> Result<Bytes, StoreError> {
         let (path, text) = self.path(key);
         let tries = self.tries(Operation::Get, &text, bytes_max);
         let policy = self.inner.options.retry;
