@@ -11,6 +11,6 @@ mod sections;
 mod tests;
 mod values;
 
-pub use self::load::{ConfigError, DEFAULT_PATH};
+pub use self::load::{BOUNCE_MODE_VARIABLE, ConfigError, DEFAULT_PATH};
 pub use self::sections::{CacheSection, Config, LogFormat, OnFull, OnStop, Unconfirmed};
-pub use self::values::{ByteSize, OnUnreachable, TimeSpan, ValueError};
+pub use self::values::{ByteSize, CpuList, OnUnreachable, TimeSpan, ValueError};

@@ -74,7 +74,7 @@ use tokio::sync::{Notify, OwnedRwLockReadGuard, watch};
 use self::background::{Background, finish};
 pub use self::catalog::Catalog;
 use self::catalog::record::ExportRecord;
-pub(crate) use self::catalog::{CatalogHandle, error::CatalogError, health::CatalogHealth};
+pub(crate) use self::catalog::{CatalogGlance, CatalogHandle, error::CatalogError, health::CatalogHealth};
 use self::confirm::Unasked;
 pub use self::create::CreateExport;
 pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};

@@ -13,6 +13,7 @@ use crate::cache::log::disk::{Clock, Disk};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::frame_crc;
 use crate::cache::log::life::State;
+use crate::cache::log::superblock::Superblock;
 use crate::cache::options::{Known, Options, Recovered};
 use crate::cache::recovery;
 use crate::cache::shard::{Shard, Token};
@@ -96,10 +97,14 @@ impl Cache {
     /// A number to tell this cache directory from others, for marks visible to others. The id of the cache is secret, and cannot
     /// be found from this number.
     pub fn tag(&self) -> u32 {
-        let mut marked = [0; 24];
-        marked[..8].copy_from_slice(b"tag\0\0\0\0\0");
-        marked[8..].copy_from_slice(&self.shared.table.cache_id());
-        frame_crc(&marked)
+        tag_of(self.shared.table.cache_id())
+    }
+
+    /// The [`tag`](Self::tag) of the cache on `disk`, which another process may have open; `None` without a readable superblock.
+    pub fn tag_on(disk: &dyn Disk) -> Option<u32> {
+        let bytes = disk.read_superblock().ok()??;
+        let superblock = Superblock::decode(&bytes, &disk.location()).ok()?;
+        Some(tag_of(superblock.cache_id))
     }
 
     #[cfg(test)]
@@ -186,4 +191,12 @@ impl Cache {
         stats.used_bytes = (stats.segments - stats.segments_free) * table.segment_bytes();
         stats
     }
+}
+
+/// A tag made from the id of a cache, one way only.
+fn tag_of(cache_id: [u8; 16]) -> u32 {
+    let mut marked = [0; 24];
+    marked[..8].copy_from_slice(b"tag\0\0\0\0\0");
+    marked[8..].copy_from_slice(&cache_id);
+    frame_crc(&marked)
 }

@@ -214,3 +214,12 @@ fn workers_on_threads_read_what_they_wrote_while_the_keeper_cleans_beside_them()
         }
     }
 }
+
+#[test]
+fn the_tag_of_a_cache_can_be_read_beside_the_process_that_has_the_cache_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Directory::new(directory.path());
+    assert_eq!(Cache::tag_on(&disk), None);
+    let cache = open(&directory);
+    assert_eq!(Cache::tag_on(&disk), Some(cache.tag()));
+}

@@ -50,10 +50,17 @@ pub enum ConfigError {
 impl Config {
     /// Reads and checks the file at `path` and the environment, for the CPUs of this process.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let usable = Usable::find().map_err(ConfigError::Cpus)?;
+        Self::load_for(path, &usable, std::env::var_os(BOUNCE_MODE_VARIABLE).as_deref())
+    }
+
+    /// Reads and checks the file at `path`, for a daemon that may use the CPUs `usable` and has `bounce` as its
+    /// `GLIDEFS_BOUNCE_MODE`.
+    pub fn load_for(path: &Path, usable: &Usable, bounce: Option<&OsStr>) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        let bounce_mode = bounce_mode(std::env::var_os(BOUNCE_MODE_VARIABLE).as_deref())?;
-        let mut config = Self::parse(path, &text, &Usable::find().map_err(ConfigError::Cpus)?)?;
+        let bounce_mode = bounce_mode(bounce)?;
+        let mut config = Self::parse(path, &text, usable)?;
         config.bounce_mode = bounce_mode;
         Ok(config)
     }

@@ -11,11 +11,13 @@
 //! | `journal` | the journals of volumes, for writers in the store |
 //! | `handle` | the way to the catalog for the cache and the store's side |
 //! | `health` | whether the catalog can be written |
+//! | `glance` | a look at a copy, without a daemon |
 
 mod change;
 mod commit;
 mod encoding;
 pub(super) mod error;
+mod glance;
 mod handle;
 pub(super) mod health;
 mod journal;
@@ -39,6 +41,7 @@ use uuid::Uuid;
 use self::change::Change;
 use self::encoding::DecodeError;
 use self::error::CatalogError;
+pub use self::glance::CatalogGlance;
 pub use self::handle::CatalogHandle;
 use self::health::{CatalogHealth, TRY_AGAIN};
 use self::journal::{CatalogJournal, JournalMemory};
