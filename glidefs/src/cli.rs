@@ -1,7 +1,8 @@
 //! The command line: arguments, the client of the daemon, printed answers.
 //!
 //! Owns everything people and scripts type. Does not own the daemon: `main` hands in the function that runs the daemon. Invariants:
-//! exit status 0 means done, 1 failed (of many exports: for some), 2 arguments or configuration refused, 3 a wait that ended before the work; with `--json`
+//! exit status 0 means done, 1 failed (of many exports: for some), 2 arguments or configuration refused, 3 a wait that ended before the work
+//! (`doctor` has a meaning of its own for 1 and 2); with `--json`
 //! standard output gets JSON and nothing else.
 
 mod args;
@@ -25,7 +26,7 @@ use clap::Parser;
 
 use self::args::{Cli, Command};
 use self::client::Client;
-use self::commands::{daemon, exports, files, snapshots};
+use self::commands::{daemon, doctor, exports, files, snapshots};
 use self::error::CliError;
 use crate::api::wire::Export;
 use crate::config::{Config, LogFormat, OnStop};
@@ -45,7 +46,9 @@ pub fn main<E: Error + 'static>(run: impl FnOnce(&Config) -> Result<(), E>) -> E
             let _ = writeln!(std::io::stderr(), "glidefs: {}", chain(&error));
             // A refused configuration stays refused. Status 2 tells systemd not to start the daemon again.
             match error {
-                CliError::Config(_) | CliError::Names(_) => ExitCode::from(2),
+                CliError::Config(_) | CliError::Names(_) | CliError::Found { failures: 1.., .. } => {
+                    ExitCode::from(2)
+                }
                 CliError::WaitEnded { .. } => ExitCode::from(3),
                 _ => ExitCode::FAILURE,
             }
@@ -79,6 +82,7 @@ fn dispatch(cli: Cli, run: impl FnOnce(&Config) -> Result<(), CliError>) -> Resu
         Command::Init { path, force } => files::init(&path, force),
         Command::Completions { shell } => files::completions(shell),
         Command::Man { dir } => files::man(dir.as_deref()),
+        Command::Doctor { config, json } => doctor::run(&config, json),
         Command::Bench { command } => bench::run(command),
         Command::Export { command } => {
             with_client(&cli.daemon, async |client| exports::run(client, command).await)

@@ -23,6 +23,8 @@ mod daemon;
 
 mod cli;
 
+pub(crate) mod doctor;
+
 pub(crate) mod bench;
 
 pub(crate) mod api;

@@ -139,6 +139,22 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Check this host: kernel, limits, cache, store, configuration, and what dead daemons left
+    #[command(after_help = "Examples:\n  \
+        glidefs doctor\n  \
+        glidefs doctor --config ./glidefs.toml --json\n\n\
+        Run this as root; the daemon may run or not. A line for each check; for what is not ok, why it matters and how to mend it. \
+        Nothing is changed: a measurement in the directory of the cache and the objects of a trial in the store are removed again. \
+        Limits are those of the daemon while one runs.\n\n\
+        Exit status: 0 nothing worse than a note, 1 warnings, 2 failures.")]
+    Doctor {
+        /// Configuration file of the daemon
+        #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
+        config: PathBuf,
+        /// Print the findings as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Measure this machine
     Bench {
         #[command(subcommand)]

@@ -2,6 +2,7 @@
 
 pub(super) mod bulk;
 pub(super) mod daemon;
+pub(super) mod doctor;
 pub(super) mod exports;
 pub(super) mod files;
 pub(super) mod snapshots;

@@ -34,6 +34,9 @@ pub(super) enum CliError {
     /// The exports of the command are not known.
     #[error(transparent)]
     Names(#[from] NamesError),
+    /// `glidefs doctor` found something to mend.
+    #[error("failures: {failures}, warnings: {warnings}")]
+    Found { failures: usize, warnings: usize },
     /// Some exports have data that is not in the store.
     #[error("{exports} exports are not in the store as a whole")]
     NotDrained { exports: usize },

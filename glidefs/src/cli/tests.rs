@@ -72,6 +72,16 @@ fn several_exports_are_made_or_deleted_at_once() {
 }
 
 #[test]
+fn the_doctor_needs_no_option_and_takes_another_configuration() {
+    assert!(matches!(parse("glidefs doctor").unwrap().command, Command::Doctor { json: false, .. }));
+    let Command::Doctor { config, json } = parse("glidefs doctor --config x.toml --json").unwrap().command
+    else {
+        panic!("it is the doctor")
+    };
+    assert!(json && config == std::path::Path::new("x.toml"));
+}
+
+#[test]
 fn waits_may_be_limited() {
     for line in ["export flush a b --timeout 10s", "drain --timeout 2min", "snapshot create a s --timeout 1h"]
     {

@@ -1,0 +1,111 @@
+//! `glidefs doctor`: the findings as lines, or as JSON.
+//!
+//! Does not own the checks (`doctor`).
+
+use std::fmt::Write;
+use std::path::Path;
+
+use crate::cli::error::CliError;
+use crate::cli::output::answer;
+use crate::doctor::{Report, Verdict, examine};
+
+/// Checks this host for the daemon of the configuration file at `config`.
+pub(in crate::cli) fn run(config: &Path, json: bool) -> Result<(), CliError> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    let report = runtime.block_on(examine(config));
+    // Threads of questions without an answer are left behind, and end with the process.
+    runtime.shutdown_background();
+    answer(json, &report, lines)?;
+    outcome(&report)
+}
+
+/// The error that leads to the exit status of `report`.
+fn outcome(report: &Report) -> Result<(), CliError> {
+    if report.worst <= Verdict::Note {
+        return Ok(());
+    }
+    let [failures, warnings] = [Verdict::Failure, Verdict::Warning].map(|verdict| report.count(verdict));
+    Err(CliError::Found { failures, warnings })
+}
+
+/// A line for each finding, and two more for each one that is not ok.
+fn lines(report: &Report) -> String {
+    let width = report.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for finding in &report.findings {
+        let word = finding.verdict.word();
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{word:<7}  {:<width$}  {}", finding.check, one_line(&finding.found));
+        for (name, content) in [("why", &finding.why), ("mend", &finding.mend)] {
+            if let Some(content) = content {
+                let _ = writeln!(text, "    {name:<4}: {}", one_line(content));
+            }
+        }
+    }
+    text.trim_end().to_owned()
+}
+
+/// `text` without line breaks, which an error of a library may have.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Finding;
+
+    #[test]
+    fn a_finding_is_a_line_and_one_that_is_not_ok_has_two_more() {
+        let report = Report::new(vec![
+            Finding::ok("kernel", "Linux 7.3.4"),
+            Finding::warning("udev rules", "missing", "a probe\nwaits", "install them"),
+        ]);
+        let expected = "ok       kernel      Linux 7.3.4\n\
+                        warning  udev rules  missing\n    why : a probe waits\n    mend: install them";
+        assert_eq!(lines(&report), expected);
+    }
+
+    #[tokio::test]
+    async fn every_check_of_this_host_is_in_the_table_of_the_document_and_has_one_finding() {
+        const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md"));
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at("cache")).unwrap();
+        std::fs::create_dir(at("store")).unwrap();
+        let (cache, store, socket) = (at("cache"), at("store"), at("socket"));
+        let text = format!(
+            "[cache]\ndir = \"{}\"\n[store]\nurl = \"file://{}\"\n[api]\nsocket = \"{}\"\n",
+            cache.display(),
+            store.display(),
+            socket.display()
+        );
+        std::fs::write(at("glidefs.toml"), text).unwrap();
+        let report = examine(&at("glidefs.toml")).await;
+        println!("{}", lines(&report));
+        let mut checks: Vec<&str> = report.findings.iter().map(|finding| finding.check).collect();
+        for check in &checks {
+            assert!(DOCUMENT.contains(&format!("`{check}`")), "{check} is not in docs/operations.md");
+        }
+        let count = checks.len();
+        checks.sort_unstable();
+        checks.dedup();
+        assert!(count == checks.len() && count > 25, "{checks:?}");
+        assert_eq!(std::fs::read_dir(at("cache")).unwrap().count(), 0, "it left something");
+        assert_eq!(std::fs::read_dir(at("store")).unwrap().count(), 0, "it left something");
+    }
+
+    #[test]
+    fn notes_are_no_error_and_failures_weigh_more_than_warnings() {
+        let outcome = |findings: &[Finding]| outcome(&Report::new(findings.to_vec()));
+        let (note, warning) = (Finding::note("a", "", "", ""), Finding::warning("b", "", "", ""));
+        let failure = Finding::failure("c", "", "", "");
+        assert!(outcome(&[note.clone(), Finding::ok("d", "")]).is_ok());
+        assert!(matches!(
+            outcome(&[note, warning.clone()]),
+            Err(CliError::Found { failures: 0, warnings: 1 })
+        ));
+        assert!(matches!(outcome(&[failure, warning]), Err(CliError::Found { failures: 1, warnings: 1 })));
+    }
+}
