@@ -47,8 +47,13 @@ impl Usable {
     pub fn find() -> io::Result<Self> {
         let cpus = affinity::allowed()?.into_iter().map(|cpu| cpu.0).collect();
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let online = sysconf(SysconfVar::_NPROCESSORS_ONLN)?.and_then(|count| usize::try_from(count).ok());
-        Ok(Self { cpus, quota: quota_of(&membership), online: online.unwrap_or(1) })
+        Ok(Self::on_this_machine(cpus, quota_of(&membership)))
+    }
+
+    /// What a process of this machine may use that is known to be allowed `cpus` and `quota`.
+    pub fn on_this_machine(cpus: Vec<usize>, quota: Option<usize>) -> Self {
+        let online = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+        Self { cpus, quota, online: online.and_then(|count| usize::try_from(count).ok()).unwrap_or(1) }
     }
 
     /// The number of workers on `cpus` CPUs. A worker beyond the quota would only bring the pause nearer in which the kernel
