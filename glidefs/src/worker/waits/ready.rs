@@ -8,7 +8,8 @@
 //! holds at most the log space, the slot or the bytes from the store which the request has already, and the divided WRITE a part of
 //! the data.
 //!
-//! Where everything that is ready fits in the turn, nothing is queued: the order is that of arrival.
+//! Where everything that is ready fits in the turn, nothing is queued: the order is that of arrival. The same holds where everything is
+//! of one queue and the line is at rest: the turn takes what fits, and the rest stays where it arrived.
 
 use std::collections::VecDeque;
 
@@ -120,6 +121,7 @@ impl Ready {
             // Between two pieces other exports get as much as a piece, with answers at once.
             _ => UNDIVIDED_COST,
         };
+        // Else an export which was served ahead of others would keep that for as long as nobody passes the line.
         let is_alone = self.line.is_at_rest() && self.divided.is_none() && !self.is_mixed;
         if has_rest || (self.exceeds_turn() && !is_alone) {
             self.queue(queues);
