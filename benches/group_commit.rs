@@ -12,9 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use glidefs::testing::cache::{
-    Admission, Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Options, Volume, Want,
-};
+use glidefs::testing::cache::{Admission, Cache, Directory, Known, MonotonicClock, Volume, Want};
 use glidefs::testing::units::{ExportId, SectorRange};
 use support::Ratios;
 use support::data_path::rig::{Completion, Duty, MemoryToken, Rig, carry_out};
@@ -32,16 +30,7 @@ struct FlushingClient {
 fn rate(clients: usize) -> f64 {
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
     let ids: Vec<_> = (1..=u32::try_from(clients).expect("few clients")).map(ExportId).collect();
-    let options = Options {
-        size_bytes: 1 << 30,
-        segment_bytes: 64 << 20,
-        shards: 1,
-        on_full: OnFull::Wait,
-        checksums_bytes_max: 64 << 20,
-        mapped_bytes_max: 0,
-        budgets: Budgets::default(),
-        hands: 1,
-    };
+    let options = support::cache_options(16);
     let disk = Arc::new(Directory::new(directory.path()));
     let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&ids))
         .expect("the cache opens");

@@ -15,7 +15,7 @@ use std::num::NonZeroU8;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use glidefs::testing::cache::{Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Options};
+use glidefs::testing::cache::{Cache, Directory, Known, MonotonicClock};
 use glidefs::testing::units::ExportId;
 use glidefs::testing::worker::cpu_clock;
 use nix::time::{ClockId, clock_gettime};
@@ -39,16 +39,7 @@ struct Round {
 /// A worker which may poll for so many per cent of a CPU, over a fresh cache.
 fn host(polling_percent: u8) -> (tempfile::TempDir, Host) {
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
-    let options = Options {
-        size_bytes: 16 * (64 << 20),
-        segment_bytes: 64 << 20,
-        shards: 1,
-        on_full: OnFull::Wait,
-        checksums_bytes_max: 64 << 20,
-        mapped_bytes_max: 0,
-        budgets: Budgets::default(),
-        hands: 1,
-    };
+    let options = support::cache_options(16);
     let (disk, clock) = (Arc::new(Directory::new(directory.path())), Arc::new(MonotonicClock::default()));
     let (cache, _) = Cache::open(disk, clock, options, Known::local(&[EXPORT])).expect("the cache opens");
     (directory, Host::new(cache, 64, NonZeroU8::new(polling_percent)))

@@ -13,9 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, ready};
-use glidefs::testing::cache::{
-    Budgets, Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, SeqMarks, Triggers,
-};
+use glidefs::testing::cache::{Cache, CacheCatalog, Directory, Known, MonotonicClock, SeqMarks, Triggers};
 use glidefs::testing::store::gc::{self, GcOptions};
 use glidefs::testing::store::volume::{Resume, StatePoint, VolumeStore, VolumeStoreOptions, VolumeWriter};
 use glidefs::testing::store::{
@@ -23,7 +21,7 @@ use glidefs::testing::store::{
     process_variables,
 };
 use glidefs::testing::units::{ExportId, SECTOR_BYTES, Seq};
-use support::data_path::{DataPath, EXPORT_BYTES, SEGMENT_BYTES};
+use support::data_path::{DataPath, EXPORT_BYTES};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -91,16 +89,7 @@ impl Host {
             memory_bytes_max: 64 << 20,
             disk_bytes_max: 1 << 30,
         }));
-        let options = Options {
-            size_bytes: SEGMENTS * SEGMENT_BYTES,
-            segment_bytes: SEGMENT_BYTES,
-            shards: 1,
-            on_full: OnFull::Wait,
-            checksums_bytes_max: 64 << 20,
-            mapped_bytes_max: 0,
-            budgets: Budgets::default(),
-            hands: 1,
-        };
+        let options = support::cache_options(SEGMENTS);
         let known = Known {
             exports: vec![(EXPORT, SeqMarks::default())],
             next_export: None,

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, BoxStream, StreamExt};
 use glidefs::testing::cache::{
-    Admission, Budgets, Cache, Directory, Durability, Known, MonotonicClock, OnFull, OnUnreachable, Options,
-    ShardStats, Triggers, Volume,
+    Admission, Cache, Directory, Durability, Known, MonotonicClock, OnUnreachable, Options, ShardStats,
+    Triggers, Volume,
 };
 use glidefs::testing::daemon::{DaemonStorage, StoreSide};
 use glidefs::testing::router::{
@@ -293,12 +293,7 @@ fn open(log: &Path, catalog: &Catalog) -> Cache {
     let options = Options {
         size_bytes: SEGMENTS * SEGMENT_BYTES,
         segment_bytes: SEGMENT_BYTES,
-        shards: 1,
-        on_full: OnFull::Wait,
-        checksums_bytes_max: 64 << 20,
-        mapped_bytes_max: 0,
-        budgets: Budgets::default(),
-        hands: 1,
+        ..support::cache_options(SEGMENTS)
     };
     let known = Known { exports: catalog.known(), next_export: None, catalog: Arc::new(catalog.handle()) };
     let disk = Arc::new(Directory::new(log));

@@ -14,8 +14,23 @@ pub use ratios::{BenchGroup, Ratios};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use glidefs::testing::cache::{Budgets, OnFull, Options};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
+
+/// A cache of so many segments of 64 MiB and one shard, in which nothing is mapped.
+pub fn cache_options(segments: u64) -> Options {
+    Options {
+        size_bytes: segments * (64 << 20),
+        segment_bytes: 64 << 20,
+        shards: 1,
+        on_full: OnFull::Wait,
+        checksums_bytes_max: 64 << 20,
+        mapped_bytes_max: 0,
+        budgets: Budgets::default(),
+        hands: 1,
+    }
+}
 
 /// The directory for files of benches: `GLIDEFS_BENCH_DIR`, by default the target directory.
 pub fn directory() -> PathBuf {

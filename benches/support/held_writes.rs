@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use glidefs::testing::cache::{Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Options};
+use glidefs::testing::cache::{Budgets, Cache, Directory, Known, MonotonicClock, Options};
 use glidefs::testing::units::ExportId;
 
-use crate::support::data_path::{EXPORT_BYTES, SEGMENT_BYTES};
+use crate::support::data_path::EXPORT_BYTES;
 use crate::support::null_device::{Client, Host, on_a_thread};
 use crate::support::{directory, process_cpu_time};
 
@@ -71,16 +71,8 @@ fn measure(exports: u32, each: usize, tags: u16) {
 
 /// A cache whose exports may have no memory for indexes.
 fn open(directory: &std::path::Path) -> Cache {
-    let options = Options {
-        size_bytes: 8 * SEGMENT_BYTES,
-        segment_bytes: SEGMENT_BYTES,
-        shards: 1,
-        on_full: OnFull::Wait,
-        checksums_bytes_max: 64 << 20,
-        mapped_bytes_max: 0,
-        budgets: Budgets { index_bytes_max_per_export: 1, ..Budgets::default() },
-        hands: 1,
-    };
+    let budgets = Budgets { index_bytes_max_per_export: 1, ..Budgets::default() };
+    let options = Options { budgets, ..crate::support::cache_options(8) };
     let (disk, clock) = (Arc::new(Directory::new(directory)), Arc::new(MonotonicClock::default()));
     Cache::open(disk, clock, options, Known::local(&[])).expect("the cache opens").0
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use glidefs::testing::cache::{Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Options};
+use glidefs::testing::cache::{Cache, Directory, Known, MonotonicClock, Options};
 use glidefs::testing::units::ExportId;
 use glidefs::testing::worker::cpu_clock;
 use nix::time::{ClockId, clock_gettime};
@@ -179,16 +179,7 @@ fn write_log(directory: &Path) {
 
 /// Opens the cache, which seals all segments.
 fn open(directory: &Path, mapped_bytes_max: u64) -> Cache {
-    let options = Options {
-        size_bytes: SEGMENTS * SEGMENT_BYTES,
-        segment_bytes: SEGMENT_BYTES,
-        shards: 1,
-        on_full: OnFull::Wait,
-        checksums_bytes_max: 64 << 20,
-        mapped_bytes_max,
-        budgets: Budgets::default(),
-        hands: 1,
-    };
+    let options = Options { mapped_bytes_max, ..crate::support::cache_options(SEGMENTS) };
     let (disk, clock) = (Arc::new(Directory::new(directory)), Arc::new(MonotonicClock::default()));
     Cache::open(disk, clock, options, Known::local(&[EXPORT])).expect("the cache opens").0
 }
