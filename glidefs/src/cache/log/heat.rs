@@ -1,4 +1,4 @@
-//! How often the parts of segments are READ from the page cache.
+//! How often the parts of segments are READ from their files, out of the page cache or from the disk.
 //!
 //! Owns the division of a segment into parts, and the counts. Does not own what follows from a count (`keeper/mapped`). The counts are
 //! approximate where several workers count at once, and nothing but speed depends on them. Invariant: what a worker does here is bounded
@@ -91,7 +91,7 @@ impl Heat {
         size_of_val(&*self.segments) + size_of_val(&*self.often)
     }
 
-    /// Counts the frames `first..first + count` of segment `number`, which a READ took from the page cache.
+    /// Counts the frames `first..first + count` of segment `number`, which a READ took from the file.
     pub fn count(&self, number: u32, first: u32, count: u32) {
         let Some(counts) = self.segments.get(number as usize) else { return };
         let Some(parts) = self.parts.of_frames(first, count) else { return };

@@ -137,7 +137,11 @@ fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, buffer:
     };
     let source = flight.read.source;
     flight.data = Some(match result {
-        Ok(()) if buffer.len() == source.disk_bytes() => Ok(buffer),
+        Ok(()) if buffer.len() == source.disk_bytes() => {
+            // Some file systems, such as tmpfs, never read without waiting: all READs come here.
+            shard.shared.heat.count(source.number, source.first, source.frames);
+            Ok(buffer)
+        }
         result => {
             buffers.give(buffer);
             if let Err(error) = result {

@@ -202,6 +202,20 @@ fn a_part_is_locked_when_as_much_was_read_as_it_has() {
 }
 
 #[test]
+fn what_is_read_often_is_locked_where_the_file_system_reads_only_with_waiting_too() {
+    // tmpfs refuses reads that may not wait, so each READ is one of the disk.
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut bed = open_mapped(&directory, 8);
+    assert!(bed.write(A, 0, &[1; 16_384], false));
+    bed.settle();
+    for _ in 0..PART_FRAMES {
+        assert_eq!(bed.read(A, 0, 8), Ok(vec![1; 4096]));
+    }
+    bed.look();
+    assert_eq!(bed.read_mapped(A, 0, 8), Some(vec![1; 4096]));
+}
+
+#[test]
 fn a_part_takes_the_place_of_another_only_when_read_several_times() {
     let directory = tempfile::tempdir().unwrap();
     let mut bed = open_mapped(&directory, 12);
