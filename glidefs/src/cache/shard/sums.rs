@@ -4,15 +4,66 @@
 //! nothing takes a lock or memory from the heap while the checksums are in memory; each page is checked before use.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use arc_swap::Guard;
 
 use crate::cache::log::format::{Frame, PAGE_SUMS, check_sums, frame_crc, sum_in, sums_pages};
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::scan::offset;
-use crate::cache::log::sums::Verdict;
 use crate::cache::log::sums::pages::{Pages, Slot};
+use crate::cache::log::sums::{Crcs, Verdict};
 use crate::cache::shared::Shared;
 use crate::units::FRAME_BYTES;
+
+/// One segment and its checksums, if they are in memory. Costs more to find than to use.
+pub(super) struct Segment<'a> {
+    pub number: u32,
+    pub info: &'a SegmentInfo,
+    crcs: Option<Guard<Option<Arc<Crcs>>>>,
+}
+
+impl<'a> Segment<'a> {
+    /// Segment number `number`, which the caller has pinned.
+    pub fn of(shared: &'a Shared, number: u32) -> Self {
+        let info = shared.table.get(number);
+        Self { number, info, crcs: Some(info.crcs()).filter(|crcs| crcs.is_some()) }
+    }
+
+    fn crcs(&self) -> Option<&Crcs> {
+        self.crcs.as_ref()?.as_deref()
+    }
+
+    /// As [`compare`].
+    pub fn compare(&self, shared: &Shared, pages: &mut Pages, first: u32, bytes: &[u8]) -> Option<Verdict> {
+        if let Some(crcs) = self.crcs() {
+            return Some(Verdict::of(first, crcs_of(bytes), |frame| crcs.get(frame)));
+        }
+        let frames = u32::try_from(bytes.len() / FRAME_BYTES).ok()?;
+        if pages_of(first, frames).len() > 1 && !self.are_known(shared, pages, first, frames) {
+            // No frame is verified now, as all are verified again when the checksums are there.
+            return None;
+        }
+        let (mut frame, mut rest) = (first, bytes);
+        while !rest.is_empty() {
+            let left = PAGE_SUMS - frame % PAGE_SUMS;
+            let (part, behind) = rest.split_at((left as usize * FRAME_BYTES).min(rest.len()));
+            let page = find(shared, pages, self.info, frame / PAGE_SUMS)?;
+            match Verdict::of(frame, crcs_of(part), |frame| Some(sum_in(page, frame))) {
+                Verdict::Right => (frame, rest) = (frame.checked_add(left)?, behind),
+                bad => return Some(bad),
+            }
+        }
+        Some(Verdict::Right)
+    }
+
+    /// As [`are_known`].
+    pub fn are_known(&self, shared: &Shared, pages: &mut Pages, first: u32, frames: u32) -> bool {
+        self.crcs().is_some()
+            || pages_of(first, frames).into_iter().all(|page| find(shared, pages, self.info, page).is_some())
+    }
+}
 
 /// Compares `bytes`, frames from `first` on of segment number `number`, with the checksums; `None` when the checksums are neither in
 /// memory nor in the page cache. The caller has pinned the segment.
@@ -23,26 +74,7 @@ pub(super) fn compare(
     first: u32,
     bytes: &[u8],
 ) -> Option<Verdict> {
-    let info = shared.table.get(number);
-    if let Some(crcs) = &*info.crcs() {
-        return Some(Verdict::of(first, crcs_of(bytes), |frame| crcs.get(frame)));
-    }
-    let frames = u32::try_from(bytes.len() / FRAME_BYTES).ok()?;
-    if pages_of(first, frames).len() > 1 && !are_known(shared, pages, number, first, frames) {
-        // No frame is verified now, as all are verified again when the checksums are there.
-        return None;
-    }
-    let (mut frame, mut rest) = (first, bytes);
-    while !rest.is_empty() {
-        let left = PAGE_SUMS - frame % PAGE_SUMS;
-        let (part, behind) = rest.split_at((left as usize * FRAME_BYTES).min(rest.len()));
-        let page = find(shared, pages, info, frame / PAGE_SUMS)?;
-        match Verdict::of(frame, crcs_of(part), |frame| Some(sum_in(page, frame))) {
-            Verdict::Right => (frame, rest) = (frame.checked_add(left)?, behind),
-            bad => return Some(bad),
-        }
-    }
-    Some(Verdict::Right)
+    Segment::of(shared, number).compare(shared, pages, first, bytes)
 }
 
 fn crcs_of(bytes: &[u8]) -> impl Iterator<Item = u32> {
@@ -51,9 +83,7 @@ fn crcs_of(bytes: &[u8]) -> impl Iterator<Item = u32> {
 
 /// Whether [`compare`] would have the checksums of the frames `first..first + frames`.
 pub(super) fn are_known(shared: &Shared, pages: &mut Pages, number: u32, first: u32, frames: u32) -> bool {
-    let info = shared.table.get(number);
-    info.crcs().is_some()
-        || pages_of(first, frames).into_iter().all(|page| find(shared, pages, info, page).is_some())
+    Segment::of(shared, number).are_known(shared, pages, first, frames)
 }
 
 /// The pages with the sums of the frames `first..first + frames`.

@@ -4,24 +4,31 @@
 //! Does not own the mappings (`log/mapping`, which says why the bytes copied are the bytes verified). Invariant: a READ that cannot be
 //! served so has changed nothing, and goes the way of [`Shard::read`].
 
-use std::array;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use arc_swap::Guard;
+use arrayvec::ArrayVec;
 
 use super::source_of;
 use super::state::{Reads, SegmentBytes};
 use crate::cache::log::mapping::Mapping;
 use crate::cache::log::sums::Verdict;
+use crate::cache::shard::Shard;
 use crate::cache::shard::request::Token;
-use crate::cache::shard::{Shard, sums};
+use crate::cache::shard::sums::Segment;
 use crate::cache::volume::Volume;
 use crate::cache::volume::extent::{Backing, Piece};
 use crate::units::SectorRange;
 
 /// Most pieces of a READ served from mapped segments: a READ of 128 KiB that was written in 4 KiB has as many.
 const PIECES_MAX: usize = 32;
+
+/// A segment with pieces of a READ.
+struct MappedSegment<'a> {
+    segment: Segment<'a>,
+    mapping: Guard<Option<Arc<Mapping>>>,
+}
 
 impl<T: Token> Shard<T> {
     /// Serves a READ as [`Self::read`] does, if all of the content is in mapped segments and right: `copy` copies the bytes to the client,
@@ -76,33 +83,43 @@ fn copy_verified<T: Token, const MOST: usize>(
         }
         _ => None,
     };
-    let mut mappings: [Option<Guard<Option<Arc<Mapping>>>>; MOST] = array::from_fn(|_| None);
-    for (mapping, piece) in mappings.iter_mut().zip(plan) {
-        *mapping = Some(shared.table.get(source(piece)?.number).mapping());
+    // Pieces of one READ are mostly in a few segments. None of the vectors can have more elements than the plan.
+    let mut segments = ArrayVec::<MappedSegment<'_>, MOST>::new();
+    let mut sources = ArrayVec::<(SegmentBytes, usize), MOST>::new();
+    for piece in plan {
+        let source = source(piece)?;
+        let known = segments.iter().rposition(|mapped| mapped.segment.number == source.number);
+        let index = known.unwrap_or(segments.len());
+        if known.is_none() {
+            let segment = Segment::of(shared, source.number);
+            segments.push(MappedSegment { mapping: segment.info.mapping(), segment });
+        }
+        sources.push((source, index));
     }
     // No frame is verified before all frames and checksums are there.
-    let mut found: [(&[u8], Option<&Mapping>); MOST] = [(&[], None); MOST];
-    for ((found, mapping), piece) in found.iter_mut().zip(&mappings).zip(plan) {
-        let SegmentBytes { number, first, frames, .. } = source(piece)?;
-        let mapping = mapping.as_ref()?.as_deref()?;
+    let mut frames = ArrayVec::<&[u8], MOST>::new();
+    for (source, index) in &sources {
+        let MappedSegment { segment, mapping } = segments.get(*index)?;
         // SAFETY: the caller has pinned the segments of the plan until the copy has ended, and an index has places of appended records
         // only.
-        *found = (unsafe { mapping.frames(first, frames)? }, Some(mapping));
-        if !sums::are_known(shared, pages, number, first, frames) {
+        frames.push(unsafe { mapping.as_deref()?.frames(source.first, source.frames)? });
+        if !segment.are_known(shared, pages, source.first, source.frames) {
             return None;
         }
     }
-    let mut parts = [IoSlice::new(&[]); MOST];
-    for ((part, (bytes, mapping)), piece) in parts.iter_mut().zip(found).zip(plan) {
-        let SegmentBytes { number, first, skip, len, .. } = source(piece)?;
-        match sums::compare(shared, pages, number, first, bytes)? {
-            Verdict::Right => *part = IoSlice::new(bytes.get(skip..skip.checked_add(len)?)?),
+    let mut parts = ArrayVec::<IoSlice<'_>, MOST>::new();
+    for ((source, index), bytes) in sources.iter().zip(frames) {
+        let MappedSegment { segment, mapping } = segments.get(*index)?;
+        match segment.compare(shared, pages, source.first, bytes)? {
+            Verdict::Right => {
+                parts.push(IoSlice::new(bytes.get(source.skip..source.skip.checked_add(source.len)?)?));
+            }
             Verdict::Wrong(_) => {
-                mapping.inspect(|mapping| mapping.give_up());
+                mapping.as_deref().inspect(|mapping| mapping.give_up());
                 return None;
             }
             Verdict::Missing(_) => return None,
         }
     }
-    copy(&parts[..plan.len()]).ok()
+    copy(&parts).ok()
 }
