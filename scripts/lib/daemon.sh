@@ -38,15 +38,16 @@ cleanup() {
 }
 
 # write_config [EXTRA-TOML]: writes the daemon's configuration from CACHE_SIZE, CLEAN_SIZE, CLEAN_MEMORY, MAPPED_MAX,
-# GLIDEFS_CACHE_ENGINE, and GLIDEFS_BATCH (true or false: workers.batch), if set.
+# GLIDEFS_CACHE_ENGINE, and of [workers] GLIDEFS_BATCH (true or false) and GLIDEFS_POLLING (per cent), if set.
 write_config() {
-	local extra=${1:-} batch=${GLIDEFS_BATCH:+batch = $GLIDEFS_BATCH}
+	local extra=${1:-} workers="${GLIDEFS_BATCH:+batch = $GLIDEFS_BATCH}
+${GLIDEFS_POLLING:+polling_percent = $GLIDEFS_POLLING}"
 	case $extra in
 	*'[workers]'*) extra=${extra/'[workers]'/"[workers]
-$batch"} ;;
-	*) extra+="${batch:+
+$workers"} ;;
+	*) extra+="
 [workers]
-$batch}" ;;
+$workers" ;;
 	esac
 	cat >"$WORK/glidefs.toml" <<-TOML
 		[cache]
