@@ -2,8 +2,10 @@
 
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 
 use super::*;
+use crate::cache::faulty::Faulty;
 use crate::cache::log::life::State;
 
 /// Most memory that mapped segments may take, counted in segments.
@@ -203,14 +205,18 @@ fn a_part_is_locked_when_as_much_was_read_as_it_has() {
 
 #[test]
 fn what_is_read_often_is_locked_where_the_file_system_reads_only_with_waiting_too() {
-    // tmpfs refuses reads that may not wait, so each READ is one of the disk.
-    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-    let mut bed = open_mapped(&directory, 8);
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    // As tmpfs, which refuses reads that may not wait.
+    disk.faults.cold.store(true, Ordering::SeqCst);
+    let options = Options { mapped_bytes_max: MAPPED * SEGMENT_BYTES, ..options(8) };
+    let mut bed = open_on(Arc::new(disk), options);
     assert!(bed.write(A, 0, &[1; 16_384], false));
     bed.settle();
     for _ in 0..PART_FRAMES {
         assert_eq!(bed.read(A, 0, 8), Ok(vec![1; 4096]));
     }
+    assert_eq!(bed.stats.reads_waited.get(), u64::from(PART_FRAMES));
     bed.look();
     assert_eq!(bed.read_mapped(A, 0, 8), Some(vec![1; 4096]));
 }
