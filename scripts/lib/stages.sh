@@ -37,6 +37,7 @@ LONG_STAGES=(
 	"faults               every case of scripts/faults, with an outage of the store of ten minutes                     (20 minutes)"
 	"worst                fio on 2,000 devices with arenas of 8 slots, a full cache and an absent store; WORST_DEVICES (40 minutes)"
 	"fairness             how much one export hurts its neighbours, under the instruction clock                        (10 minutes)"
+	"power-cuts           20 power cuts under ext4, XFS and SQLite; POWER_CUTS sets another number, POWER_CUTS_SEED a seed (30 minutes)"
 	"api                  load on the API of a host with 5,000 exports, beside fio                                     (20 minutes)"
 )
 
@@ -127,4 +128,5 @@ long_store() { scripts/vm exec --s3 --disk 16G --timeout 14400 -- scripts/store-
 long_faults() { scripts/vm exec --disk 8G --timeout 5400 -- scripts/faults --outage 600; }
 long_worst() { scripts/vm exec --disk 16G --memory 12G --s3 --timeout 7200 -- scripts/worst "${WORST_DEVICES:-2000}" --output target/vm/share/worst.json; }
 long_fairness() { scripts/fairness; }
+long_power_cuts() { scripts/power-cuts --cuts "${POWER_CUTS:-20}" ${POWER_CUTS_SEED:+--seed "$POWER_CUTS_SEED"}; }
 long_api() { scripts/vm exec --disk 8G --memory 8G --timeout 7200 -- scripts/api-load 5000; }

@@ -10,7 +10,7 @@ IMAGE=$IMAGE_HOME/system.ext4
 IMAGE_SUITE=trixie
 IMAGE_SIZE=3G
 # The variant minbase adds apt and gpgv, which stay unused: nothing is installed in the guest.
-IMAGE_PACKAGES=systemd,systemd-sysv,udev,dbus,kmod,util-linux,mount,procps,fio,jq,curl,ca-certificates,xfsprogs,e2fsprogs,prometheus
+IMAGE_PACKAGES=systemd,systemd-sysv,udev,dbus,kmod,util-linux,mount,procps,fio,jq,curl,ca-certificates,xfsprogs,e2fsprogs,prometheus,python3
 # Timers, consoles and daemons that no check needs, and two emulated processors are few.
 IMAGE_MASKED=(apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service
 	fstrim.timer systemd-networkd.service systemd-timesyncd.service systemd-resolved.service getty@.service

@@ -80,7 +80,7 @@ start_machine() {
 	CONSOLE=$RUN_DIR/console.$BOOTS
 	# No watchdogs of the kernel: watchdogs would take a busy host for a hung guest.
 	arguments="console=ttyS0 panic=-1 oops=panic nowatchdog rcupdate.rcu_cpu_stall_suppress=1 mitigations=off tsc=reliable"
-	arguments+=" net.ifnames=0 loglevel=4 systemd.show_status=yes systemd.log_color=no"
+	arguments+=" net.ifnames=0 loglevel=4 systemd.show_status=yes systemd.log_color=no ${MACHINE_ARGUMENTS:-}"
 	start_detached qemu-system-x86_64 -name glidefs-system -nodefaults -no-user-config -display none -no-reboot \
 		-machine q35 -accel tcg,thread=multi -cpu max,-erms,-fsrm -smp 2 -m 2048M \
 		-kernel "$kernel/kernel" -initrd "$RUN_DIR/initramfs" -append "$arguments" \
@@ -119,11 +119,13 @@ boot() {
 
 machine_runs() { [ -n "$QEMU_PID" ] && kill -0 "$QEMU_PID" 2>/dev/null; }
 
-# cut_power: ends machine and disk, for the guest at the same time: the disk is stopped first, and answers nothing more.
+# cut_power [COMMAND…]: ends machine and disk, for the guest at the same time: the disk is stopped first, and answers nothing more. Then
+# COMMAND may look at what the disk has not flushed, and keep some.
 cut_power() {
 	kill -STOP "$NBDKIT_PID"
-	kill -KILL "$QEMU_PID"
+	kill -KILL "$QEMU_PID" 2>/dev/null || true
 	wait "$QEMU_PID" 2>/dev/null || true
+	"$@"
 	kill -KILL "$NBDKIT_PID"
 	wait "$NBDKIT_PID" 2>/dev/null || true
 	QEMU_PID='' NBDKIT_PID=''
