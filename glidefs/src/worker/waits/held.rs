@@ -31,6 +31,9 @@ const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// CPU cache any more takes 4 to 5 microseconds (`cargo bench --bench path -- held`), so that all take a tenth of a CPU at most.
 const ASK_AGAIN_EACH: Duration = Duration::from_micros(50);
 
+/// Questions are due at multiples of this time, so that one wake-up of the worker is for many: a wake-up costs more than a question.
+const GRID: Duration = Duration::from_micros(2500);
+
 /// Most writes behind the first that all looks within [`ASK_AGAIN`] together ask for; each export may ask for one. Zeroes
 /// between many small extents take the longest, some microseconds each.
 const OVERTAKING_MAX: usize = 64;
@@ -46,6 +49,8 @@ pub struct HeldWrites {
     due: BTreeSet<(Instant, ExportId)>,
     /// Writes found by one look. Empty between turns.
     leaving: VecDeque<Released>,
+    /// The multiples of [`GRID`] count from here.
+    origin: Instant,
     stats: Arc<WorkerStats>,
 }
 
@@ -96,7 +101,8 @@ pub enum Released {
 impl HeldWrites {
     pub fn new(stats: Arc<WorkerStats>) -> Self {
         let (first, leaving) = (ExportId(0), VecDeque::new());
-        Self { exports: BTreeMap::new(), first, due: BTreeSet::new(), leaving, stats }
+        let origin = Instant::now();
+        Self { exports: BTreeMap::new(), first, due: BTreeSet::new(), leaving, origin, stats }
     }
 
     /// Keeps a write which may not go on at once. `depth` is that of the request's queue.
@@ -106,7 +112,7 @@ impl HeldWrites {
         (volume, depth): (&Arc<Volume>, u16),
         now: Instant,
     ) -> Hold {
-        let ask_again = pause_of(self.exports.len());
+        let again = self.again(now);
         let held = self.exports.get_mut(&volume.id());
         let (pace, reason) = match &held {
             // The bound is asked when the earlier writes have gone on.
@@ -122,7 +128,7 @@ impl HeldWrites {
             Pace::Full if !has_tags || volume.fails_when_full() => return Hold::Full,
             Pace::Go => return Hold::Go(request),
             Pace::Pause(pause) => now + pause,
-            Pace::Wait | Pace::Full => now + ask_again,
+            Pace::Wait | Pace::Full => again,
         };
         match reason {
             Reason::Risk => self.stats.risk_waits.add(1),
@@ -184,7 +190,7 @@ impl HeldWrites {
         let first = first.or_else(|| self.exports.first_key_value()).map(|(id, _)| *id);
         // Data of writes let go on is counted only when the data is in the log.
         let mut leaving_bytes = 0;
-        let again = now + pause_of(self.exports.len());
+        let again = self.again(now);
         let overtaking_max = (OVERTAKING_MAX / self.exports.len().max(1)).max(1);
         for id in &looks {
             let Some(export) = self.exports.get_mut(id) else { continue };
@@ -203,11 +209,16 @@ impl HeldWrites {
         );
         self.leaving.pop_front()
     }
-}
 
-/// Time between two questions for an export, of this many which have held writes.
-fn pause_of(exports: usize) -> Duration {
-    ASK_AGAIN_EACH.saturating_mul(u32::try_from(exports).unwrap_or(u32::MAX)).max(ASK_AGAIN)
+    /// When an export is asked again which is asked now.
+    fn again(&self, now: Instant) -> Instant {
+        let exports = u32::try_from(self.exports.len()).unwrap_or(u32::MAX);
+        let wanted = now + ASK_AGAIN_EACH.saturating_mul(exports).max(ASK_AGAIN);
+        let passed = wanted.saturating_duration_since(self.origin).as_nanos();
+        // Below the length of the grid, which is a `u64`.
+        let over = u64::try_from(passed % GRID.as_nanos()).unwrap_or(0);
+        if over == 0 { wanted } else { wanted + GRID - Duration::from_nanos(over) }
+    }
 }
 
 /// Most writes of a queue of this depth which wait for the client to make room: the others leave tags for DISCARD.
