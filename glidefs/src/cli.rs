@@ -7,6 +7,7 @@
 
 mod args;
 mod bench;
+mod bundle;
 mod client;
 mod commands;
 mod error;
@@ -83,6 +84,7 @@ fn dispatch(cli: Cli, run: impl FnOnce(&Config) -> Result<(), CliError>) -> Resu
         Command::Completions { shell } => files::completions(shell),
         Command::Man { dir } => files::man(dir.as_deref()),
         Command::Doctor { config, json } => doctor::run(&config, json),
+        Command::SupportBundle { config, out, json } => bundle::run(&cli.daemon, &config, out, json),
         Command::Bench { command } => bench::run(command),
         Command::Export { command } => {
             with_client(&cli.daemon, async |client| exports::run(client, command).await)

@@ -155,6 +155,25 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Collect what a bug report needs of this host into one file, without data, keys and tokens
+    #[command(after_help = "Examples:\n  \
+        glidefs support-bundle\n  \
+        glidefs support-bundle --out /tmp/report.tar.zst --json\n\n\
+        Run this as root, with or without a daemon. The file has the findings of `glidefs doctor`, answers and metrics of the daemon, \
+        its configuration and log, lines of the kernel's log, and lists of disks, mounts and files of the cache: names of exports, \
+        hosts and stores are in it. Tokens, secret variables of the environment, users in URLs and signatures of requests are removed. \
+        Parts that cannot be had are named.")]
+    SupportBundle {
+        /// Configuration file of the daemon
+        #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
+        config: PathBuf,
+        /// File to write, which must not exist [default: glidefs-support-TIME.tar.zst]
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+        /// Print path, size and parts as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Measure this machine
     Bench {
         #[command(subcommand)]

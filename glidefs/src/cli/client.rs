@@ -128,6 +128,17 @@ impl Client {
         Ok(self.ask(Method::GET, path, Bytes::new()).await?.1)
     }
 
+    /// Asks for `path` and returns the answer as it is.
+    pub async fn get_text(&self, path: &str) -> Result<String, ClientError> {
+        let (status, answer) = self.request(Method::GET, path, Bytes::new()).await?;
+        let not_understood = |_| ClientError::NotUnderstood { address: self.address(), status };
+        let body = Limited::new(answer, ANSWER_BYTES_MAX).collect().await.map_err(not_understood)?.to_bytes();
+        if !status.is_success() {
+            return Err(self.refusal(status, &body));
+        }
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
     /// Asks for `path` to be deleted and reads the answer.
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         Ok(self.ask(Method::DELETE, path, Bytes::new()).await?.1)

@@ -51,6 +51,9 @@ pub(super) enum CliError {
     /// A file is in the way.
     #[error("{path} exists: use --force to replace it")]
     Exists { path: PathBuf },
+    /// A file that is never replaced is in the way.
+    #[error("{path} exists and stays as it is: name another file")]
+    InTheWay { path: PathBuf },
     /// A file could not be written.
     #[error("cannot write {path}")]
     Write {

@@ -1,0 +1,183 @@
+//! `glidefs support-bundle`: what a bug report needs of this host, in one file.
+//!
+//! Owns the file: a tar archive, compressed by zstd. Does not own what is in it (`parts`), nor what must not be (`secrets`). Invariants:
+//! a part that cannot be had is named in `missing.txt` and ends nothing; every part went through `secrets`; only the user may read the
+//! file.
+
+mod parts;
+mod secrets;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+use self::parts::Part;
+use self::secrets::Secrets;
+use super::args::DaemonArgs;
+use super::client::Client;
+use super::error::CliError;
+use super::output::answer;
+
+/// A bundle that was written.
+#[derive(Debug, Serialize)]
+struct Bundle {
+    path: PathBuf,
+    bytes: u64,
+    /// The files of the archive.
+    parts: Vec<String>,
+    /// The parts that could not be had, each with the reason.
+    missing: Vec<String>,
+}
+
+/// Writes the bundle of this host to `out`, or to a file in the current directory.
+pub(super) fn run(
+    daemon: &DaemonArgs,
+    config: &Path,
+    out: Option<PathBuf>,
+    json: bool,
+) -> Result<(), CliError> {
+    let client = Client::new(daemon)?;
+    let now = Utc::now();
+    let path = out.unwrap_or_else(|| default_name(now));
+    // Before the work: a file that cannot be made is told at once.
+    let mut file = make(&path)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    let parts = runtime.block_on(parts::gather(&client, config, now));
+    // Threads of questions without an answer are left behind, and end with the process.
+    runtime.shutdown_background();
+    let secrets = Secrets::of_this_host(daemon.token_file.as_deref(), config);
+    let bundle = write(&mut file, &secrets, parts, now).and_then(|(parts, missing)| {
+        file.sync_all()?;
+        Ok(Bundle { bytes: file.metadata()?.len(), path: path.clone(), parts, missing })
+    });
+    let bundle = bundle.map_err(|source| {
+        // What is there of the file is of no use.
+        let _ = std::fs::remove_file(&path);
+        CliError::Write { path: path.clone(), source }
+    })?;
+    answer(json, &bundle, lines)
+}
+
+fn default_name(now: DateTime<Utc>) -> PathBuf {
+    PathBuf::from(format!("glidefs-support-{}.tar.zst", now.format("%Y%m%dT%H%M%SZ")))
+}
+
+/// Makes the file. An existing one is left as it is.
+fn make(path: &Path) -> Result<File, CliError> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|source| {
+        match source.kind() {
+            io::ErrorKind::AlreadyExists => CliError::InTheWay { path: path.into() },
+            _ => CliError::Write { path: path.into(), source },
+        }
+    })
+}
+
+/// Writes `parts` as an archive. Returns the names of those that are there, and of the others with the reasons.
+fn write(
+    file: &mut File,
+    secrets: &Secrets,
+    parts: Vec<Part>,
+    now: DateTime<Utc>,
+) -> io::Result<(Vec<String>, Vec<String>)> {
+    let (mut there, mut missing) = (Vec::new(), Vec::new());
+    let mut archive = tar::Builder::new(zstd::Encoder::new(file, 0)?);
+    for Part { name, content } in parts {
+        match content {
+            Ok(content) => {
+                append(&mut archive, &name, secrets.remove(&content).as_bytes(), now)?;
+                there.push(name);
+            }
+            Err(reason) => missing.push(format!("{name}: {}", secrets.remove(&reason))),
+        }
+    }
+    let text: String = missing.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
+    append(&mut archive, "missing.txt", text.as_bytes(), now)?;
+    there.push("missing.txt".into());
+    archive.into_inner()?.finish()?.flush()?;
+    Ok((there, missing))
+}
+
+fn append(
+    archive: &mut tar::Builder<impl Write>,
+    name: &str,
+    content: &[u8],
+    now: DateTime<Utc>,
+) -> io::Result<()> {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(content.len() as u64);
+    header.set_mode(0o600);
+    header.set_mtime(u64::try_from(now.timestamp()).unwrap_or(0));
+    archive.append_data(&mut header, Path::new("glidefs-support").join(name), content)
+}
+
+fn lines(bundle: &Bundle) -> String {
+    let mut text = format!(
+        "{} ({} bytes, {} files)\nIt has names of exports, hosts, stores and files, and log lines. No data, keys or tokens. Look at it before you \
+         send it: tar --zstd -xf {}",
+        bundle.path.display(),
+        bundle.bytes,
+        bundle.parts.len(),
+        bundle.path.display()
+    );
+    for missing in &bundle.missing {
+        text.push_str("\nmissing: ");
+        text.push_str(missing);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::Read;
+
+    use super::*;
+
+    fn read(path: &Path) -> BTreeMap<String, String> {
+        let mut archive = tar::Archive::new(zstd::Decoder::new(File::open(path).unwrap()).unwrap());
+        let entries = archive.entries().unwrap().map(|entry| {
+            let mut entry = entry.unwrap();
+            let name = entry.path().unwrap().display().to_string();
+            let mut text = String::new();
+            entry.read_to_string(&mut text).unwrap();
+            (name, text)
+        });
+        entries.collect()
+    }
+
+    #[test]
+    fn the_archive_has_every_part_without_secrets_and_says_what_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bundle.tar.zst");
+        let part = |name: &str, content: Result<&str, &str>| Part {
+            name: name.into(),
+            content: content.map(Into::into).map_err(Into::into),
+        };
+        let parts = vec![
+            part("a/one.txt", Ok("the word is open-sesame, they say")),
+            part("two.txt", Err("no answer from open-sesame")),
+        ];
+        let secrets = Secrets::of_values(["open-sesame".to_owned()]);
+        let (there, missing) = write(&mut make(&path).unwrap(), &secrets, parts, Utc::now()).unwrap();
+        assert_eq!(there, ["a/one.txt", "missing.txt"]);
+        assert_eq!(missing, ["two.txt: no answer from [removed]"]);
+        let files = read(&path);
+        assert_eq!(files["glidefs-support/a/one.txt"], "the word is [removed], they say");
+        assert_eq!(files["glidefs-support/missing.txt"], "two.txt: no answer from [removed]\n");
+    }
+
+    #[test]
+    fn an_existing_file_is_left_as_it_is_and_a_new_one_is_for_the_user_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bundle.tar.zst");
+        let made = make(&path).unwrap();
+        assert_eq!(made.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(matches!(make(&path), Err(CliError::InTheWay { .. })));
+    }
+}
