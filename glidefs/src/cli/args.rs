@@ -155,13 +155,13 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Collect what a bug report needs of this host into one file, without data, keys and tokens
+    /// Collect what a bug report needs of this host into one file, without data and known secrets
     #[command(after_help = "Examples:\n  \
         glidefs support-bundle\n  \
         glidefs support-bundle --out /tmp/report.tar.zst --json\n\n\
         Run this as root, with or without a daemon. The file has the findings of `glidefs doctor`, answers and metrics of the daemon, \
         its configuration and log, lines of the kernel's log, and lists of disks, mounts and files of the cache: names of exports, \
-        hosts and stores are in it. Tokens, secret variables of the environment, users in URLs and signatures of requests are removed. \
+        hosts and stores are in it. Tokens, keys and passwords that are known, or stand behind a name that says so, are removed: look at the file before you send it. \
         Parts that cannot be had are named.")]
     SupportBundle {
         /// Configuration file of the daemon

@@ -1,8 +1,8 @@
 //! `glidefs support-bundle`: what a bug report needs of this host, in one file.
 //!
 //! Owns the file: a tar archive, compressed by zstd. Does not own what is in it (`parts`), nor what must not be (`secrets`). Invariants:
-//! a part that cannot be had is named in `missing.txt` and ends nothing; every part went through `secrets`; only the user may read the
-//! file.
+//! a part that cannot be had is named in `missing.txt` and ends nothing; every part went through `secrets`, then has a bounded size; only
+//! the user may read the file.
 
 mod parts;
 mod secrets;
@@ -21,6 +21,9 @@ use super::args::DaemonArgs;
 use super::client::Client;
 use super::error::CliError;
 use super::output::answer;
+
+/// Most bytes of a part: of a longer one the end is left.
+const PART_BYTES_MAX: usize = 64 << 20;
 
 /// A bundle that was written.
 #[derive(Debug, Serialize)]
@@ -50,7 +53,7 @@ pub(super) fn run(
     let parts = runtime.block_on(parts::gather(&client, config, now));
     // Threads of questions without an answer are left behind, and end with the process.
     runtime.shutdown_background();
-    let secrets = Secrets::of_this_host(daemon.token_file.as_deref(), config);
+    let secrets = Secrets::of_this_host(daemon.token_file.as_deref(), config, parts::daemon());
     let bundle = write(&mut file, &secrets, parts, now).and_then(|(parts, missing)| {
         file.sync_all()?;
         Ok(Bundle { bytes: file.metadata()?.len(), path: path.clone(), parts, missing })
@@ -89,7 +92,7 @@ fn write(
     for Part { name, content } in parts {
         match content {
             Ok(content) => {
-                append(&mut archive, &name, secrets.remove(&content).as_bytes(), now)?;
+                append(&mut archive, &name, end_of(secrets.remove(&content)).as_bytes(), now)?;
                 there.push(name);
             }
             Err(reason) => missing.push(format!("{name}: {}", secrets.remove(&reason))),
@@ -100,6 +103,13 @@ fn write(
     there.push("missing.txt".into());
     archive.into_inner()?.finish()?.flush()?;
     Ok((there, missing))
+}
+
+/// The end of `text` that a part has room for.
+fn end_of(text: String) -> String {
+    let Some(start) = text.len().checked_sub(PART_BYTES_MAX).filter(|start| *start > 0) else { return text };
+    let start = (start..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    format!("[{start} bytes before this are left out]\n{}", &text[start..])
 }
 
 fn append(
@@ -117,8 +127,8 @@ fn append(
 
 fn lines(bundle: &Bundle) -> String {
     let mut text = format!(
-        "{} ({} bytes, {} files)\nIt has names of exports, hosts, stores and files, and log lines. No data, keys or tokens. Look at it before you \
-         send it: tar --zstd -xf {}",
+        "{} ({} bytes, {} files)\nIt has no data of exports. Keys and tokens that are known are removed; names of exports, hosts, stores and files are \
+         not. Look at it before you send it: tar --zstd -xf {}",
         bundle.path.display(),
         bundle.bytes,
         bundle.parts.len(),
@@ -169,6 +179,15 @@ mod tests {
         let files = read(&path);
         assert_eq!(files["glidefs-support/a/one.txt"], "the word is [removed], they say");
         assert_eq!(files["glidefs-support/missing.txt"], "two.txt: no answer from [removed]\n");
+    }
+
+    #[test]
+    fn of_a_long_text_the_end_is_kept() {
+        let text = "ä".repeat(PART_BYTES_MAX / 2 + 3) + "end";
+        let kept = end_of(text);
+        assert!(kept.starts_with("[10 bytes before this are left out]\nä"), "{}", &kept[..60]);
+        assert!(kept.ends_with("end"));
+        assert_eq!(end_of("short".into()), "short");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The parts of a bundle: what is asked of the daemon, of systemd and of the kernel.
 //!
-//! Does not own the removal of secrets (`secrets`). Invariants: no question takes longer than [`PATIENCE`], and none but that of the
-//! doctor changes anything; a part is text of at most [`PART_BYTES_MAX`], the end of a longer one.
+//! Does not own the removal of secrets (`secrets`). Invariants: no question takes longer than [`PATIENCE`], but for those of the doctor, who
+//! has limits of its own; all are asked at once; none but those of the doctor changes anything.
 
+use std::fmt::Write;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use futures_util::future::join_all;
 
 use crate::cli::client::Client;
 use crate::config::Config;
@@ -17,18 +19,18 @@ use crate::doctor;
 use crate::observe::chain;
 
 /// How long one part is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Most bytes of a part.
-const PART_BYTES_MAX: usize = 32 << 20;
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How long a program may take, in seconds, before it is ended, and killed a little later.
+const PROGRAM_SECONDS: &str = "50";
+const KILL_AFTER: &str = "--kill-after=5";
 /// Most files that are listed of the cache.
 const FILES_MAX: usize = 50_000;
 /// What the daemon answers, and the file for the answer.
-const ANSWERS: [(&str, &str); 5] = [
+const ANSWERS: [(&str, &str); 4] = [
     ("/v1/status", "daemon/status.json"),
     ("/v1/exports", "daemon/exports.json"),
     ("/v1/memory", "daemon/memory.json"),
     ("/metrics", "daemon/metrics.txt"),
-    ("/openapi.json", "daemon/openapi.json"),
 ];
 /// Programs, and the file for what they print. `systemctl show` names the properties, as the environment is one.
 const PROGRAMS: [(&str, &str, &[&str]); 7] = [
@@ -53,7 +55,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 7] = [
              TasksCurrent,LimitNOFILE,LimitMEMLOCK,FragmentPath,DropInPaths,WatchdogUSec",
         ],
     ),
-    ("system/udev.txt", "udevadm", &["info", "--export-db", "--subsystem-match=block"]),
+    ("system/udev.txt", "udevadm", &["info", "--export-db"]),
     (
         "system/disks.txt",
         "lsblk",
@@ -84,33 +86,61 @@ pub(super) struct Part {
 
 impl Part {
     fn new(name: &str, content: Result<String, String>) -> Self {
-        Self { name: name.to_owned(), content: content.map(end_of) }
+        Self { name: name.to_owned(), content }
     }
 }
 
 /// All parts, for the daemon that `client` reaches and the configuration file at `config`.
 pub(super) async fn gather(client: &Client, config: &Path, now: DateTime<Utc>) -> Vec<Part> {
-    let mut parts = vec![Part::new("about.txt", Ok(about(now)))];
-    for (path, name) in ANSWERS {
+    let answers = ANSWERS.map(async |(path, name)| {
         let answer = tokio::time::timeout(PATIENCE, client.get_text(path)).await;
-        let answer = answer.map_or_else(|_| Err(silence()), |answer| answer.map_err(|error| chain(&error)));
-        parts.push(Part::new(name, answer));
-    }
-    let report = tokio::time::timeout(5 * PATIENCE, doctor::examine(config)).await.map_err(|_| silence());
-    let report =
-        report.and_then(|report| serde_json::to_string_pretty(&report).map_err(|error| error.to_string()));
-    parts.push(Part::new("doctor.json", report));
-    for (name, program, arguments) in PROGRAMS {
-        parts.push(Part::new(name, within_patience(move || output(program, arguments)).await));
-    }
-    for path in FILES {
-        let name = format!("host{path}");
-        parts.push(Part::new(&name, within_patience(move || read(Path::new(path))).await));
-    }
-    let (file, folder) = (config.to_owned(), cache_of(config));
-    parts.push(Part::new("glidefs.toml", within_patience(move || read(&file)).await));
-    parts.push(Part::new("cache.txt", within_patience(move || list(&folder)).await));
+        Part::new(
+            name,
+            answer.map_or_else(|_| Err(silence()), |answer| answer.map_err(|error| chain(&error))),
+        )
+    });
+    let programs = PROGRAMS.map(async |(name, program, arguments)| {
+        let printed = within_patience(move || output(program, arguments)).await;
+        Part::new(name, printed.map(|text| of_interest(program, text)))
+    });
+    let files = FILES.map(async |path| {
+        Part::new(&format!("host{path}"), within_patience(move || read(Path::new(path))).await)
+    });
+    let (file, folder) = (config.to_owned(), config.to_owned());
+    let (answers, programs, files, report, file, list) = tokio::join!(
+        join_all(answers),
+        join_all(programs),
+        join_all(files),
+        doctor::examine(config),
+        within_patience(move || read(&file)),
+        within_patience(move || list(&cache_of(&folder))),
+    );
+    let report = serde_json::to_string_pretty(&report).map_err(|error| error.to_string());
+    let mut parts = vec![Part::new("about.txt", Ok(about(now))), Part::new("doctor.json", report)];
+    parts.extend([Part::new("glidefs.toml", file), Part::new("cache.txt", list)]);
+    parts.extend(answers.into_iter().chain(programs).chain(files));
     parts
+}
+
+/// The main process of the service, if one runs.
+pub(super) fn daemon() -> Option<u32> {
+    let shown = output("systemctl", &["show", "glidefs", "--property=MainPID", "--value"]).ok()?;
+    shown.trim().parse().ok().filter(|pid| *pid != 0)
+}
+
+/// Of what `program` printed, the part that is about this host's block devices. The kernel's command line may have passwords in any form.
+fn of_interest(program: &str, text: String) -> String {
+    match program {
+        "udevadm" => {
+            let devices = text.split_inclusive("\n\n");
+            devices.filter(|device| device.contains("\nE: SUBSYSTEM=block\n")).collect()
+        }
+        "journalctl" => {
+            let is_shown = |line: &&str| !["ommand line:", "EXECVE"].iter().any(|mark| line.contains(mark));
+            text.split_inclusive('\n').filter(is_shown).collect()
+        }
+        _ => text,
+    }
 }
 
 fn about(now: DateTime<Utc>) -> String {
@@ -120,13 +150,6 @@ fn about(now: DateTime<Utc>) -> String {
 
 fn silence() -> String {
     format!("no answer within {} s", PATIENCE.as_secs())
-}
-
-/// The end of `text` that a part has room for.
-fn end_of(text: String) -> String {
-    let Some(start) = text.len().checked_sub(PART_BYTES_MAX).filter(|start| *start > 0) else { return text };
-    let start = (start..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-    format!("[{start} bytes before this are left out]\n{}", &text[start..])
 }
 
 /// The answer to a question that may block, or that there was none in time.
@@ -149,7 +172,9 @@ fn read(path: &Path) -> Result<String, String> {
 
 /// What a program prints, and how it ends if that is not well.
 fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let mut command = Command::new("timeout");
+    let output =
+        command.args([KILL_AFTER, PROGRAM_SECONDS, program]).args(arguments).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("{program}: {error}"))?;
     let complaint = text_of(&output.stderr);
     if !output.status.success() && output.stdout.is_empty() {
@@ -176,11 +201,15 @@ fn list(folder: &Path) -> Result<String, String> {
             }
             files += 1;
             let path = entry.path();
-            match entry.metadata() {
-                Ok(metadata) if metadata.is_dir() => open.push(path),
-                Ok(metadata) => text.push_str(&format!("{:>16} {}\n", metadata.len(), path.display())),
-                Err(error) => text.push_str(&format!("{error}: {}\n", path.display())),
-            }
+            // Writing to a string does not fail.
+            let _ = match entry.metadata() {
+                Ok(metadata) if metadata.is_dir() => {
+                    open.push(path);
+                    Ok(())
+                }
+                Ok(metadata) => writeln!(text, "{:>16} {}", metadata.len(), path.display()),
+                Err(error) => writeln!(text, "{error}: {}", path.display()),
+            };
         }
     }
     Ok(text)
@@ -192,12 +221,13 @@ mod tests {
     use crate::cli::args::DaemonArgs;
 
     #[test]
-    fn of_a_long_text_the_end_is_kept() {
-        let text = "ä".repeat(PART_BYTES_MAX / 2 + 3) + "end";
-        let kept = end_of(text);
-        assert!(kept.starts_with("[10 bytes before this are left out]\nä"), "{}", &kept[..60]);
-        assert!(kept.ends_with("end"));
-        assert_eq!(end_of("short".into()), "short");
+    fn of_logs_and_of_udev_only_what_is_of_interest_is_kept() {
+        let log =
+            "a: Command line: rd.password=x\nb: Kernel command line: x\nc: ublk\nd: audit: EXECVE a1=\"x\"\n";
+        assert_eq!(of_interest("journalctl", log.into()), "c: ublk\n");
+        let devices = "P: /a\nE: SUBSYSTEM=net\nE: X=1\n\nP: /b\nE: SUBSYSTEM=block\nE: X=2\n\n";
+        assert_eq!(of_interest("udevadm", devices.into()), "P: /b\nE: SUBSYSTEM=block\nE: X=2\n\n");
+        assert_eq!(of_interest("df", log.into()), log);
     }
 
     #[test]

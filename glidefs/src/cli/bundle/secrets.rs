@@ -1,7 +1,8 @@
 //! What must not leave the host: values that are known to be secret, and text that looks like a secret.
 //!
-//! Known are the token, and the variables of the environment and of the service's environment file whose name says so. Texts that look
-//! so: a user in a URL, a bearer token, and a signature of S3.
+//! Known are the tokens, and what a name says to be secret among the variables of this command, of the daemon and of the service's
+//! environment file, and in the credentials file which one of these names. Text looks like a secret behind such a name, behind `Bearer`,
+//! and where a URL has a user.
 
 use std::fs;
 use std::path::Path;
@@ -11,15 +12,16 @@ use crate::config::Config;
 /// The environment file of the service.
 const ENVIRONMENT_FILE: &str = "/etc/default/glidefs";
 /// Parts of names of variables whose values are secret.
-const NAMES: [&str; 5] = ["SECRET", "TOKEN", "PASSWORD", "CREDENTIAL", "KEY"];
+const NAMES: [&str; 6] = ["SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIAL", "KEY"];
+/// The same of names in text, where `key` stands for much.
+const NAMES_IN_TEXT: [&str; 7] =
+    ["SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIAL", "SIGNATURE", "ACCESS_KEY"];
+/// Ends of names of variables that name a file: the name is no secret.
+const FILES: [&str; 2] = ["_FILE", "_PATH"];
 /// A shorter value is no secret, and would take words out of every text.
 const BYTES_MIN: usize = 6;
 /// In the place of a secret.
 const REMOVED: &str = "[removed]";
-/// What is in front of a secret of any value, which ends with white space, a quote, or `&`.
-const MARKS: [&str; 5] =
-    ["Bearer ", "X-Amz-Signature=", "X-Amz-Security-Token=", "X-Amz-Credential=", "Signature="];
-
 /// Values to be removed from every text.
 pub(super) struct Secrets {
     values: Vec<String>,
@@ -34,18 +36,27 @@ impl Secrets {
         Self { values }
     }
 
-    /// The secrets that this command can know: of its own environment, of the service's, and the tokens of `token_file` and of the
-    /// configuration file at `config`.
-    pub fn of_this_host(token_file: Option<&Path>, config: &Path) -> Self {
+    /// The secrets that this command can know: of its own environment, of the service's and the daemon's, and the tokens of `token_file`
+    /// and of the configuration file at `config`. Reads files.
+    pub fn of_this_host(token_file: Option<&Path>, config: &Path, daemon: Option<u32>) -> Self {
         let own = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         let service = fs::read_to_string(ENVIRONMENT_FILE).unwrap_or_default();
-        let named = own.chain(variables(&service)).filter(|(name, _)| is_secret(name));
+        let started =
+            daemon.and_then(|pid| fs::read(format!("/proc/{pid}/environ")).ok()).unwrap_or_default();
+        let started = String::from_utf8_lossy(&started).replace('\0', "\n");
+        let mut named: Vec<_> = own.chain(variables(&service)).chain(variables(&started)).collect();
+        let files: Vec<_> =
+            named.iter().filter(|(name, _)| name.ends_with("CREDENTIALS_FILE")).cloned().collect();
+        for (_, path) in files {
+            named.extend(variables(&fs::read_to_string(path).unwrap_or_default()));
+        }
         let configured = Config::load(config).ok().and_then(|config| config.api.token_file);
         let tokens = token_file.map(Path::to_owned).into_iter().chain(configured);
         let tokens = tokens.filter_map(|path| fs::read_to_string(path).ok());
         let tokens = tokens.filter_map(|text| Some(text.lines().next()?.trim().to_owned()));
-        Self::of_values(named.map(|(_, value)| value).chain(tokens))
+        let named = named.into_iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value);
+        Self::of_values(named.chain(tokens))
     }
 
     /// `text` without secrets.
@@ -56,10 +67,7 @@ impl Secrets {
                 text = text.replace(value.as_str(), REMOVED);
             }
         }
-        for mark in MARKS {
-            text = without_marked(&text, mark);
-        }
-        without_users(&text)
+        text.split_inclusive('\n').map(|line| without_users(&without_named(line))).collect()
     }
 }
 
@@ -74,34 +82,57 @@ fn variables(text: &str) -> impl Iterator<Item = (String, String)> {
 
 /// Whether a variable of this name has a secret value. The path of a file with a secret is none.
 fn is_secret(name: &str) -> bool {
+    has_part(name, &NAMES)
+}
+
+fn has_part(name: &str, parts: &[&str]) -> bool {
     let name = name.to_ascii_uppercase();
-    !name.ends_with("_FILE") && NAMES.iter().any(|part| name.contains(part))
+    !FILES.iter().any(|end| name.ends_with(end)) && parts.iter().any(|part| name.contains(part))
 }
 
-/// `text` without what follows `mark`.
-fn without_marked(text: &str, mark: &str) -> String {
-    let mut parts = text.split(mark);
-    let mut clean = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let end = part.find(|sign: char| sign.is_whitespace() || "\"'&".contains(sign));
-        clean.push_str(mark);
-        clean.push_str(REMOVED);
-        clean.push_str(&part[end.unwrap_or(part.len())..]);
+/// `line` without what follows a name that says to be secret and `=` or `:`, and without what follows `Bearer`: up to white space, a
+/// quote, `&` or `,`.
+fn without_named(line: &str) -> String {
+    let is_of_name = |sign: char| sign.is_ascii_alphanumeric() || "_-.".contains(sign);
+    let (mut clean, mut rest) = (String::new(), line);
+    while let Some(start) = rest.find(is_of_name) {
+        let (before, from_name) = rest.split_at(start);
+        let end = from_name.find(|sign| !is_of_name(sign)).unwrap_or(from_name.len());
+        let (name, behind) = from_name.split_at(end);
+        clean.extend([before, name]);
+        rest = behind;
+        let is_bearer = name.eq_ignore_ascii_case("bearer") && behind.starts_with(' ');
+        let is_named = has_part(&name.replace('-', "_"), &NAMES_IN_TEXT) && is_assigned(behind);
+        if is_bearer || is_named {
+            let value = behind.find(|sign: char| !"=:\"' ".contains(sign)).unwrap_or(behind.len());
+            let (between, from_value) = behind.split_at(value);
+            let end = from_value.find(|sign: char| sign.is_whitespace() || "\"'&,".contains(sign));
+            rest = &from_value[end.unwrap_or(from_value.len())..];
+            clean.push_str(between);
+            if from_value.len() > rest.len() {
+                clean.push_str(REMOVED);
+            }
+        }
     }
-    clean
+    clean + rest
 }
 
-/// `text` without user and password of its URLs.
-fn without_users(text: &str) -> String {
-    let mut parts = text.split("://");
+/// Whether a value follows, as in `NAME=value`, `name = "value"`, `"name": "value"` and `name: value`.
+fn is_assigned(behind: &str) -> bool {
+    behind.trim_start_matches(['"', '\'', ' ']).starts_with(['=', ':'])
+}
+
+/// `line` without users and passwords of its URLs. Either may have any sign, so all up to the last `@` of the word goes.
+fn without_users(line: &str) -> String {
+    let mut parts = line.split("://");
     let mut clean = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let end = part.find(|sign: char| sign.is_whitespace() || "/\"'?#".contains(sign));
-        let (authority, rest) = part.split_at(end.unwrap_or(part.len()));
+        let end = part.find(|sign: char| sign.is_whitespace() || "\"'".contains(sign));
+        let (url, rest) = part.split_at(end.unwrap_or(part.len()));
         clean.push_str("://");
-        match authority.rsplit_once('@') {
+        match url.rsplit_once('@') {
             Some((_, host)) => clean.extend([REMOVED, "@", host]),
-            None => clean.push_str(authority),
+            None => clean.push_str(url),
         }
         clean.push_str(rest);
     }
@@ -120,9 +151,17 @@ mod tests {
         for (text, wanted) in [
             ("Authorization: Bearer abc.def\nnext", "Authorization: Bearer [removed]\nnext"),
             ("url = \"https://me:pw@host:9000/a\"", "url = \"https://[removed]@host:9000/a\""),
+            ("http://AKIA:wJal/rXU@minio:9000 x", "http://[removed]@minio:9000 x"),
             ("GET /k?X-Amz-Signature=00ff&a=b", "GET /k?X-Amz-Signature=[removed]&a=b"),
-            ("s3://bucket/a@b and file:///x", "s3://bucket/a@b and file:///x"),
-            ("nothing here", "nothing here"),
+            ("x-amz-security-token: F00/+\n", "x-amz-security-token: [removed]\n"),
+            ("Credential=AKIA/2026, SignedHeaders=host", "Credential=[removed], SignedHeaders=host"),
+            ("{\"secret\": \"abc\", \"b\": 1}", "{\"secret\": \"[removed]\", \"b\": 1}"),
+            ("rd.iscsi.password=hush quiet", "rd.iscsi.password=[removed] quiet"),
+            ("Environment=AWS_SECRET_ACCESS_KEY=\"wJ\"", "Environment=AWS_SECRET_ACCESS_KEY=\"[removed]\""),
+            ("token_file = \"/etc/glidefs/token\"", "token_file = \"/etc/glidefs/token\""),
+            ("s3://bucket/prefix and file:///x, key: value", "s3://bucket/prefix and file:///x, key: value"),
+            ("ends with a secret=", "ends with a secret="),
+            ("nothing here\n", "nothing here\n"),
         ] {
             assert_eq!(secrets.remove(text), wanted);
         }
@@ -141,11 +180,34 @@ mod tests {
         let (token, config) = (folder.path().join("token"), folder.path().join("glidefs.toml"));
         fs::write(&token, "0123456789abcdef\n").unwrap();
         fs::write(&config, format!("[api]\ntoken_file = \"{}\"\n", token.display())).unwrap();
-        let secrets = Secrets::of_this_host(None, &config);
+        let secrets = Secrets::of_this_host(None, &config, None);
         assert_eq!(secrets.remove("x 0123456789abcdef y"), "x [removed] y");
     }
 
+    #[test]
+    fn keys_of_the_daemon_and_of_its_credentials_file_are_secrets() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("credentials");
+        fs::write(&file, "[default]\naws_access_key_id = AKIAEXAMPLE\naws_secret_access_key = wJalrXUtn\n")
+            .unwrap();
+        let mut daemon = std::process::Command::new("sleep");
+        let daemon =
+            daemon.arg("60").env("AWS_SHARED_CREDENTIALS_FILE", &file).env("AWS_SESSION_TOKEN", "FwoGZXIvYX");
+        let mut daemon = daemon.spawn().unwrap();
+        let secrets = Secrets::of_this_host(None, &folder.path().join("none"), Some(daemon.id()));
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+        assert_eq!(secrets.remove("AKIAEXAMPLE wJalrXUtn FwoGZXIvYX"), "[removed] [removed] [removed]");
+    }
+
     proptest! {
+        #[test]
+        fn a_text_without_secrets_stays(text in "[a-z:= \"/\n]{0,60}") {
+            let named = NAMES_IN_TEXT.iter().any(|name| text.to_ascii_uppercase().contains(name)) || text.contains("bearer");
+            prop_assume!(!named);
+            prop_assert_eq!(Secrets::of_values([]).remove(&text), text);
+        }
+
         #[test]
         fn no_known_secret_is_left(
             values in prop::collection::vec("[a-z]{6,12}", 1..4),
