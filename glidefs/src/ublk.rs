@@ -11,6 +11,7 @@ mod errno;
 mod features;
 mod in_use;
 mod limit;
+mod names;
 mod placement;
 mod queue;
 mod steps;

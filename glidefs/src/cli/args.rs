@@ -26,7 +26,7 @@ use crate::config::{DEFAULT_PATH, TimeSpan};
     after_help = "Examples:\n  \
         glidefs init                                  write /etc/glidefs/glidefs.toml\n  \
         glidefs run --config /etc/glidefs/glidefs.toml\n  \
-        glidefs export create vm-1 --size 10GiB       make a volume; prints its /dev/ublkbN\n  \
+        glidefs export create vm-1 --size 10GiB       make a volume at /dev/glidefs/vm-1\n  \
         glidefs export list --json\n\n\
         Exit status: 0 done, 1 failed, 2 arguments or configuration refused, 3 the wait of --timeout ended and the work goes on."
 )]

@@ -60,6 +60,12 @@ pub(super) fn export(export: &Export) -> String {
     table.add_row(["name", &export.name]);
     table.add_row(["size", &format!("{} ({} bytes)", bytes(export.size_bytes), export.size_bytes)]);
     table.add_row(["device", export.device.as_deref().unwrap_or("-")]);
+    if let Some(path) = &export.path {
+        table.add_row(["path", path]);
+    }
+    if let Some(reason) = &export.no_path {
+        table.add_row(["no path", reason]);
+    }
     table.add_row(["state", &export.state]);
     table.add_row(["durability", &durability(export.durability)]);
     table.add_row(["on unreachable", &export.on_unreachable.0.to_string()]);

@@ -40,13 +40,13 @@ fn udev(facts: &HostFacts) -> Finding {
             CHECK,
             "60-glidefs.rules is not installed",
             "udev, blkid, LVM and MD open the devices: a probe waits while the daemon is away, and delays a removal; each device also \
-             gets an I/O scheduler, which takes 30 KB",
+             gets an I/O scheduler, which takes 30 KB; a new device waits for /dev/glidefs/NAME, up to 5 s once a minute",
             MEND,
         ),
         Some((path, text)) if text != RULES => Finding::note(
             CHECK,
             format!("{} differs from the rules of this version", path.display()),
-            "rules of another version may let udev open the devices",
+            "rules of another version may let udev open the devices, or make no /dev/glidefs/NAME",
             MEND,
         ),
         Some((path, _)) => Finding::ok(CHECK, path.display().to_string()),

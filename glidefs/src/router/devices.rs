@@ -11,6 +11,9 @@ use futures_util::future::BoxFuture;
 use crate::export::Export;
 use crate::units::ExportId;
 
+/// The folder of the stable paths: `/dev/glidefs/NAME` is a symlink to the device of the export NAME.
+pub const PATHS_FOLDER: &str = "/dev/glidefs";
+
 /// Number N of `/dev/ublkbN`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u32);
@@ -130,6 +133,15 @@ pub trait Devices: Send + Sync + 'static {
 
     /// Takes over a quiesced device and serves the device again; waiting requests are carried out.
     fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
+
+    /// Sees to the stable path of live device `id`: when the call returns, the path of this name leads to the device. Returns within
+    /// seconds. An implementation without paths has nothing to do.
+    ///
+    /// # Errors
+    /// Why there is no such path, as a sentence.
+    fn give_path(&self, _name: &str, _id: DeviceId) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// How device `id` is used, if a removal would harm its users: "mounted on /mnt", "used as swap". Programs that merely have
     /// the device open do not count. The answer may take as long as the kernel takes.

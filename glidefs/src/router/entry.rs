@@ -12,7 +12,7 @@ use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard};
 use super::catalog::Catalog;
 use super::catalog::error::CatalogError;
 use super::catalog::record::{Desired, ExportRecord};
-use super::devices::{DeviceError, DeviceId};
+use super::devices::{DeviceError, DeviceId, PATHS_FOLDER};
 use super::error::{RouterError, ways_out};
 use super::info::{ExportInfo, Glance};
 use super::name::ExportName;
@@ -46,6 +46,8 @@ struct Status {
     resume: Option<Box<Resume>>,
     /// Devices of the export, or perhaps of the export, under other numbers than the record's.
     strays: Vec<DeviceId>,
+    /// Whether the device has its stable path, or why not; `None` before the device is made.
+    path: Option<Result<(), Box<str>>>,
     /// Why the export could not be released in the store.
     unreleased: Option<String>,
     /// Whether the store answers other questions, but not whose this export is.
@@ -67,8 +69,8 @@ impl ExportEntry {
     fn new(name: ExportName, record: ExportRecord, resume: Option<Resume>, state: State) -> Arc<Self> {
         let id = record.export_id();
         let resume = resume.map(|resume| Box::new(Resume { manifest: None, ..resume }));
-        let (strays, unreleased) = (Vec::new(), None);
-        let status = Status { state, record, resume, strays, unreleased, silent: false, gone: false };
+        let (strays, path, unreleased) = (Vec::new(), None, None);
+        let status = Status { state, record, resume, strays, path, unreleased, silent: false, gone: false };
         Arc::new(Self {
             id,
             name,
@@ -174,14 +176,20 @@ impl ExportEntry {
         };
         let status = self.status();
         let record = &status.record;
+        let device =
+            (status.state.has_device() && record.device.boot_id.is_some()).then(|| record.device_id());
+        let path = || match status.path.as_ref()? {
+            Ok(()) => Some(Ok(format!("{PATHS_FOLDER}/{}", self.name))),
+            Err(reason) => Some(Err(reason.to_string())),
+        };
         ExportInfo {
             id: self.id,
             name: self.name.clone(),
             size_bytes: record.size_bytes,
             queues: record.queues,
             queue_depth: record.queue_depth,
-            device: (status.state.has_device() && record.device.boot_id.is_some())
-                .then(|| record.device_id()),
+            device,
+            path: device.and_then(|_| path()),
             state: self.lost().unwrap_or_else(|| status.state.clone()),
             created_unix_millis: record.created_unix_millis,
             durability: record.durability(),
@@ -233,9 +241,11 @@ impl ExportEntry {
         // The router's map has a name and a pointer for each export, in nodes half to wholly full.
         let in_map = (size_of::<ExportName>() + size_of::<Arc<Self>>()) * 3 / 2;
         let resume = status.resume.as_ref().map_or(0, |_| heap_bytes(size_of::<Resume>()));
+        let no_path = status.path.as_ref().and_then(|path| path.as_ref().err());
         let own = heap_bytes(size_of::<Self>())
             + heap_bytes(size_of::<tokio::sync::Mutex<()>>())
             + strings
+            + no_path.map_or(0, |reason| heap_bytes(reason.len()))
             + in_map;
         (own + resume) as u64
     }
@@ -351,6 +361,16 @@ impl HeldExport {
     /// Whether the export was removed from memory while the right was waited for.
     pub fn is_gone(&self) -> bool {
         self.entry.status().gone
+    }
+
+    /// Notes whether the device has its stable path, or why not.
+    pub fn set_path(&self, path: Result<(), String>) {
+        self.entry.status().path = Some(path.map_err(String::into_boxed_str));
+    }
+
+    /// Whether the device has its stable path.
+    pub fn has_path(&self) -> bool {
+        matches!(self.entry.status().path, Some(Ok(())))
     }
 
     /// Notes why the export could not be released in the store; `None` after a release.

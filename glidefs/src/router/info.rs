@@ -21,6 +21,8 @@ pub struct ExportInfo {
     pub queue_depth: u16,
     /// The device; `None` without one.
     pub device: Option<DeviceId>,
+    /// The stable path of the device, or why there is none; `None` without a device.
+    pub path: Option<Result<String, String>>,
     /// The state of the life cycle; `Failed` for an export lost to another host or history.
     pub state: State,
     /// When the export was created, milliseconds since 1970-01-01 UTC.

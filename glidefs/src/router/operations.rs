@@ -59,6 +59,9 @@ impl Router {
             return Err(RouterError::HalfDeleted { name: held.entry().name().to_string() });
         }
         if held.entry().state() == State::Serving {
+            if !held.has_path() {
+                self.give_path(held).await;
+            }
             return Ok(());
         }
         held.step(Event::BeginAttach)?;
@@ -105,8 +108,15 @@ impl Router {
             held.device_error("attach", source)
         })?;
         self.adopt_number(held, device).await?;
+        self.give_path(held).await;
         held.step(Event::DeviceReady)?;
         Ok(())
+    }
+
+    /// Sees to the stable path of the export's live device. A device without one is served all the same.
+    async fn give_path(&self, held: &HeldExport) {
+        let given = self.devices.give_path(held.entry().name().as_str(), held.record().device_id()).await;
+        held.set_path(given);
     }
 
     /// Records the number that the kernel gave, if it is not the requested one. Removes the device if the number cannot be recorded.
@@ -124,6 +134,7 @@ impl Router {
         export.begin_device();
         let recovered = self.devices.recover(export, device).await;
         recovered.map_err(|source| held.device_error("recover", source))?;
+        self.give_path(held).await;
         held.step(Event::DeviceReady)?;
         if let Err(error) = self.tell_size(held).await {
             tracing::warn!(

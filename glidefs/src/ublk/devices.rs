@@ -28,11 +28,14 @@ use super::abi::Commands;
 use super::control::{self, Info, NewDevice, Opened, State};
 use super::features::Features;
 use super::in_use;
+use super::names::{Names, NamesError, Owner, Udev};
 use super::placement::Placement;
 use super::queue::{Mode, UblkQueue};
 use super::steps::Steps;
 use crate::export::Export;
 use crate::locks::MutexExt;
+use crate::observe::chain;
+use crate::observe::repeat::Repeat;
 use crate::router::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use crate::units::ExportId;
 use crate::worker::Worker;
@@ -65,6 +68,10 @@ pub struct UblkDevices {
     /// The upper half of every device's owner tag: the number of the cache directory.
     cache_tag: u32,
     steps: Steps,
+    names: Names,
+    udev: Udev,
+    /// Limits the log lines about names.
+    unnamed: Repeat,
     hosted: Mutex<HashMap<DeviceKey, Hosted>>,
     rests: Rests,
     /// The share of a CPU which each worker took of late, per cent, changed by moves since.
@@ -99,6 +106,9 @@ impl UblkDevices {
             settings,
             cache_tag,
             steps: Steps::new(limit),
+            names: Names::of_this_host(),
+            udev: Udev::of_this_host(),
+            unnamed: Repeat::default(),
             hosted: Mutex::default(),
             rests: Rests::default(),
             busy: Mutex::default(),
@@ -147,6 +157,39 @@ impl UblkDevices {
     fn owner(&self, tag: u64) -> Option<ExportId> {
         let export = u32::try_from(tag & u64::from(u32::MAX)).ok()?;
         (tag >> 32 == u64::from(self.cache_tag)).then_some(ExportId(export))
+    }
+
+    /// Changes the files about names on behalf of device `id`. The error is a sentence.
+    async fn on_names<T: Send + 'static>(
+        &self,
+        id: DeviceId,
+        change: impl FnOnce(&Names) -> Result<T, NamesError> + Send + 'static,
+    ) -> Result<T, String> {
+        let names = self.names.clone();
+        let changed = self.steps.on("naming", id, move || Ok(change(&names))).await;
+        changed.map_err(|error| chain(&error))?.map_err(|error| chain(&error))
+    }
+
+    fn warn_of_names(&self, id: DeviceId, reason: &str) {
+        if let Some(suppressed) = self.unnamed.pass() {
+            tracing::warn!(
+                device_id = id.0,
+                reason,
+                suppressed,
+                "the stable path of a device is not as it should be"
+            );
+        }
+    }
+
+    /// Sees to the stable path of a live device.
+    async fn give_path_now(&self, name: String, id: DeviceId) -> Result<(), String> {
+        let settled = name.clone();
+        let named = self.on_names(id, move |names| names.settle(id, &settled)).await?;
+        if named.was_announced {
+            // Whatever udev has done, the path is looked at next.
+            self.udev.sees(&named.disk).await;
+        }
+        self.on_names(id, move |names| names.point(id, &name, &named.disk)).await
     }
 
     /// Asks the kernel about a device; `None` when no device was made for that export.
@@ -246,6 +289,12 @@ impl UblkDevices {
         let is_own = self.info((export, id)).await?.is_some();
         let stop = || self.steps.on("STOP_DEV", id, move || control::stop(id));
         let existed = is_own && stop().await?;
+        // The kernel gives the number of a stopped device away only after the deletion.
+        let owner = if existed { Owner::Caller } else { Owner::Unknown };
+        let cleared = self.on_names(id, move |names| names.clear(id, owner)).await;
+        if let Err(reason) = cleared {
+            self.warn_of_names(id, &reason);
+        }
         if !existed {
             return self.let_go((export, id), self.steps.limit()).await;
         }
@@ -356,7 +405,10 @@ impl Devices for UblkDevices {
             let (locking, adding) = ((control::LOCKING, control::CONTROL_PATH), ("ADD_DEV", path));
             let add = move |alone| control::add(alone, new);
             let opened = self.steps.making(locking, control::lock, adding, add, control::take_back).await?;
-            let key = (export.id(), opened.id());
+            let (id, name) = (opened.id(), export.name().to_owned());
+            let key = (export.id(), id);
+            // Before the kernel shows the device to udev. A failure is told by `give_path`.
+            let _: Result<(), String> = self.on_names(id, move |names| names.announce(id, &name)).await;
             match self.serve(export, opened, None).await {
                 Ok(id) => Ok(id),
                 Err(error) => Err(self.undo(key, error).await),
@@ -392,11 +444,25 @@ impl Devices for UblkDevices {
 
     fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
         async move {
+            let names = self.names.clone();
+            let swept = self.steps.anywhere("sweeping", move || Ok(names.sweep()), drop).await;
+            if let Ok(Err(error)) = swept {
+                tracing::warn!(error = %chain(&error), "stable paths of devices that are gone may be left");
+            }
             let listed = self.steps.anywhere("listing", control::list, drop).await?;
             let ask = |id| self.steps.on("GET_DEV_INFO", id, move || control::info(id));
             let infos = owners::answered(listed, ask).await;
             let owned = infos.into_iter().filter_map(|(id, info)| Some((self.owner(info.owner_tag)?, id)));
             Ok(owned.collect())
+        }
+        .boxed()
+    }
+
+    fn give_path(&self, name: &str, id: DeviceId) -> BoxFuture<'_, Result<(), String>> {
+        let name = name.to_owned();
+        async move {
+            let given = self.give_path_now(name, id).await;
+            given.inspect_err(|reason| self.warn_of_names(id, reason))
         }
         .boxed()
     }

@@ -105,6 +105,13 @@ pub struct Export {
     pub size_bytes: u64,
     /// Path of the block device; null while the export has none.
     pub device: Option<String>,
+    /// Stable path of the block device, `/dev/glidefs/NAME`: a symlink, which led to the device when the export got the device. Left out
+    /// without a device, and without a path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Why the device has no stable path. Left out with a path, and without a device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_path: Option<String>,
     /// The state: creating, recovering, waiting, attaching, serving, detaching, detached, failed or deleting.
     pub state: String,
     /// Why the last operation failed, in state failed.
@@ -170,11 +177,18 @@ impl From<cache::AtRisk> for AtRisk {
 
 impl From<ExportInfo> for Export {
     fn from(info: ExportInfo) -> Self {
+        let (path, no_path) = match info.path {
+            Some(Ok(path)) => (Some(path), None),
+            Some(Err(reason)) => (None, Some(reason)),
+            None => (None, None),
+        };
         Self {
             name: info.name.to_string(),
             id: info.id.0,
             size_bytes: info.size_bytes,
             device: info.device.map(DeviceId::path),
+            path,
+            no_path,
             state: info.state.name().into(),
             reason: info.state.reason().map(Into::into),
             queues: info.queues,

@@ -396,3 +396,22 @@ async fn at_the_start_an_export_without_a_device_waits_for_no_other() {
     router.create(CreateExport { detached: true, ..create("new", 1 << 20) }).await.unwrap();
     starting.abort();
 }
+
+#[tokio::test]
+async fn an_export_without_a_stable_path_is_served_and_says_why_until_a_path_is_had() {
+    let host = Host::new();
+    let router = host.started().await;
+    let path = |router: &Router| router.show("a").unwrap().path;
+    *host.kernel.no_path.lock().unwrap() = Some("no /dev");
+    let created = router.create(create("a", MIB)).await.unwrap();
+    assert_eq!((created.info.state, created.info.path), (State::Serving, Some(Err("no /dev".into()))));
+    *host.kernel.no_path.lock().unwrap() = None;
+    router.attach("a").await.unwrap();
+    assert_eq!(path(&router), Some(Ok("/dev/glidefs/a".into())));
+    assert_eq!(router.detach("a").await.unwrap().path, None);
+    router.attach("a").await.unwrap();
+    drop_last(router);
+    host.kernel.daemon_died();
+    let router = host.started().await;
+    assert_eq!(path(&router), Some(Ok("/dev/glidefs/a".into())), "the path of a recovered device");
+}

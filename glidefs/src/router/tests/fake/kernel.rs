@@ -76,6 +76,8 @@ pub struct Kernel {
     pub users: Mutex<BTreeMap<u32, &'static str>>,
     /// Whether the question how a device is used has no answer.
     pub users_hang: Mutex<bool>,
+    /// Why no device has a stable path, if so.
+    pub no_path: Mutex<Option<&'static str>>,
     /// Most devices.
     pub limit: Mutex<Option<usize>>,
     /// Whether `owned` lists the devices.
@@ -236,6 +238,11 @@ impl Devices for Kernel {
     fn relocate(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<bool, DeviceError>> {
         self.to_move.lock().unwrap().retain(|(wanted, _)| wanted.id() != export);
         Box::pin(async move { self.call("relocate", (export, id.0), || Ok(true)).await })
+    }
+
+    fn give_path(&self, _name: &str, _id: DeviceId) -> BoxFuture<'_, Result<(), String>> {
+        let given = self.no_path.lock().unwrap().map_or(Ok(()), |reason| Err(reason.to_owned()));
+        Box::pin(std::future::ready(given))
     }
 
     fn user(&self, id: DeviceId) -> BoxFuture<'_, Result<Option<String>, DeviceError>> {

@@ -1,0 +1,358 @@
+//! Stable paths of devices: `/dev/glidefs/NAME` is a symlink to the device of the export NAME.
+//!
+//! The kernel knows no name of a ublk device, so the daemon leaves the name in files, where udev's rules look (`60-glidefs.rules`):
+//!
+//! ```text
+//! /run/glidefs/devices/ublkb7/starting   GLIDEFS_NAME=vm1   from before START_DEV until the next file is there
+//! /run/glidefs/devices/ublkb7/4711       GLIDEFS_NAME=vm1   for the disk with the kernel's sequence number 4711
+//! /run/glidefs/names/vm1 -> ublkb7       the claim: the one device of this host with the name
+//! ```
+//!
+//! Owns these files, the symlinks where udev makes none, and the removal of symlinks. Does not own the wait for udev
+//! (`udev`). Blocks for two seconds at most; to be run off the workers. Invariants: the kernel repeats no sequence number, so no file names
+//! a later device of the same number; all daemons of a host change the files under one lock; of two devices with one name, those of
+//! two daemons, the first keeps the name; nothing of an earlier device is left when a device of the same number is started, nor when
+//! the kernel may give the number away.
+
+mod udev;
+
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub use self::udev::Udev;
+use super::control::CLASS_PATH;
+use crate::router::ExportName;
+use crate::router::devices::{DeviceId, PATHS_FOLDER};
+
+/// The key in the files, which the rules of udev know.
+const KEY: &str = "GLIDEFS_NAME=";
+/// The file of a device which is being started.
+const STARTING: &str = "starting";
+/// Longest content of a file, bytes.
+const RECORD_BYTES_MAX: u64 = 256;
+/// How long others may keep the lock: threads of this daemon with devices of the same batch, and other daemons.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_POLL: Duration = Duration::from_millis(1);
+/// How often a symlink is tried, as udev removes the folder of the paths when the folder is empty.
+const SYMLINK_TRIES: usize = 4;
+
+/// Why a device has no stable path.
+#[derive(Debug, thiserror::Error)]
+pub enum NamesError {
+    #[error(
+        "{} has the name, for an export of another daemon of this host. When that device is gone, `glidefs export attach` makes the path",
+        .device.path()
+    )]
+    Taken { device: DeviceId },
+    #[error("another daemon of this host keeps {} locked", .path.display())]
+    Locked { path: PathBuf },
+    #[error("{} is not a symlink, and stays: remove the file, then `glidefs export attach`", .path.display())]
+    NotASymlink { path: PathBuf },
+    #[error("{} is not the device: is /dev the host's?", .path.display())]
+    NoNode { path: PathBuf },
+    #[error("{what} {} failed", .path.display())]
+    System {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A disk which the kernel shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// The kernel's sequence number, never given again in this boot.
+    seq: u64,
+    /// `major:minor`.
+    number: String,
+}
+
+/// A disk with its name in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    pub disk: Disk,
+    /// Whether udev could know the name when the disk appeared.
+    pub was_announced: bool,
+}
+
+/// Whose device has a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The caller's, which is not in service, or nobody's.
+    Caller,
+    /// Perhaps somebody else's.
+    Unknown,
+}
+
+/// The files about names.
+#[derive(Clone, Debug)]
+pub struct Names {
+    run: PathBuf,
+    paths: PathBuf,
+    dev: PathBuf,
+    sys_block: PathBuf,
+    sys_class: PathBuf,
+}
+
+/// The right to change files.
+struct Locked(#[expect(dead_code, reason = "unlocked when dropped")] File);
+
+impl Names {
+    pub fn of_this_host() -> Self {
+        Self {
+            run: "/run/glidefs".into(),
+            paths: PATHS_FOLDER.into(),
+            dev: "/dev".into(),
+            sys_block: "/sys/block".into(),
+            sys_class: CLASS_PATH.into(),
+        }
+    }
+
+    /// Leaves the name of an added device for udev, before the device is started.
+    pub fn announce(&self, id: DeviceId, name: &str) -> Result<(), NamesError> {
+        let lock = self.lock()?;
+        self.clear_with(&lock, id, Owner::Caller);
+        self.claim(&lock, id, name)?;
+        self.write(id, STARTING, name)
+    }
+
+    /// Leaves the name of a live device under the sequence number of the disk, in place of all other names for the number.
+    pub fn settle(&self, id: DeviceId, name: &str) -> Result<Named, NamesError> {
+        let lock = self.lock()?;
+        let disk = self.disk(id).and_then(|disk| self.claim(&lock, id, name).map(|()| disk));
+        // No file may stay for whoever has the number next.
+        let disk = disk.inspect_err(|_| self.clear_but(&lock, id, &[]))?;
+        let current = disk.seq.to_string();
+        let was_announced = self.record(id, STARTING).as_deref() == Some(name);
+        if self.record(id, &current).as_deref() != Some(name) {
+            self.write(id, &current, name)?;
+        }
+        // Only now: udev looks for this file first, and finds one of the two.
+        self.clear_but(&lock, id, &[&current]);
+        Ok(Named { disk, was_announced })
+    }
+
+    /// Points the path to a settled device, unless udev has done so.
+    pub fn point(&self, id: DeviceId, name: &str, disk: &Disk) -> Result<(), NamesError> {
+        if self.target(name) == Some(id) && self.is_node(id, disk) {
+            return Ok(());
+        }
+        let _lock = self.lock()?;
+        match self.holder(name) {
+            Some(device) if device != id => return Err(NamesError::Taken { device }),
+            _ => {}
+        }
+        if !self.is_node(id, disk) {
+            return Err(NamesError::NoNode { path: self.dev.join(node(id)) });
+        }
+        let path = self.paths.join(name);
+        if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_symlink()) {
+            return Err(NamesError::NotASymlink { path });
+        }
+        let mut pointed = Ok(());
+        for _ in 0..SYMLINK_TRIES {
+            pointed = self.replace_symlink(&path, id);
+            if pointed.is_ok() {
+                break;
+            }
+        }
+        pointed.map_err(|source| NamesError::System { what: "making the symlink", path, source })
+    }
+
+    /// Removes names and paths of a device which is gone, or stopped; with an unknown owner those which are certainly not the owner's.
+    pub fn clear(&self, id: DeviceId, owner: Owner) -> Result<(), NamesError> {
+        let lock = self.lock()?;
+        self.clear_with(&lock, id, owner);
+        Ok(())
+    }
+
+    /// Removes the names and paths which devices have left that were removed while no daemon ran.
+    pub fn sweep(&self) -> Result<(), NamesError> {
+        let lock = self.lock()?;
+        for id in names_in(&self.run.join("devices")).iter().filter_map(|name| number(name)) {
+            let owner = if self.exists(id) { Owner::Unknown } else { Owner::Caller };
+            self.clear_with(&lock, id, owner);
+        }
+        for name in names_in(&self.run.join("names")) {
+            if self.holder(&name).is_none_or(|id| !self.has(id, &name)) {
+                let _ = fs::remove_file(self.run.join("names").join(name));
+            }
+        }
+        for name in names_in(&self.paths) {
+            // A device without a file may be named by other rules: the path is left alone.
+            let is_stale = |id| !self.exists(id) || (self.name_of(id).is_some() && !self.has(id, &name));
+            if self.target(&name).is_some_and(is_stale) {
+                let _ = fs::remove_file(self.paths.join(name));
+            }
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> Result<Locked, NamesError> {
+        let path = self.run.join("devices");
+        let failed = |what, path: &Path, source| NamesError::System { what, path: path.into(), source };
+        for folder in [&path, &self.run.join("names")] {
+            fs::create_dir_all(folder).map_err(|source| failed("making", folder, source))?;
+        }
+        let file = File::open(&path).map_err(|source| failed("opening", &path, source))?;
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Locked(file)),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
+                Err(TryLockError::WouldBlock) => return Err(NamesError::Locked { path }),
+                Err(TryLockError::Error(source)) => return Err(failed("locking", &path, source)),
+            }
+        }
+    }
+
+    /// Takes the name for a device, unless another device has the name.
+    fn claim(&self, _lock: &Locked, id: DeviceId, name: &str) -> Result<(), NamesError> {
+        match self.holder(name) {
+            Some(holder) if holder == id => return Ok(()),
+            Some(device) if self.has(device, name) => return Err(NamesError::Taken { device }),
+            _ => {}
+        }
+        let path = self.run.join("names").join(name);
+        let claimed = remove_if_there(&path).and_then(|()| symlink(node(id), &path));
+        claimed.map_err(|source| NamesError::System { what: "writing", path, source })
+    }
+
+    fn clear_with(&self, lock: &Locked, id: DeviceId, owner: Owner) {
+        let current = self.disk(id).map(|disk| disk.seq.to_string()).unwrap_or_default();
+        match owner {
+            Owner::Caller => self.clear_but(lock, id, &[]),
+            Owner::Unknown if self.exists(id) => self.clear_but(lock, id, &[STARTING, &current]),
+            Owner::Unknown => self.clear_but(lock, id, &[&current]),
+        }
+    }
+
+    /// Removes the files of a number except `kept`, with the claims and paths of names which no kept file has.
+    fn clear_but(&self, _lock: &Locked, id: DeviceId, kept: &[&str]) {
+        let folder = self.folder(id);
+        let kept_names: Vec<_> = kept.iter().filter_map(|file| self.record(id, file)).collect();
+        for file in names_in(&folder).into_iter().filter(|file| !kept.contains(&file.as_str())) {
+            if let Some(name) = self.record(id, &file).filter(|name| !kept_names.contains(name)) {
+                if self.target(&name) == Some(id) {
+                    let _ = fs::remove_file(self.paths.join(&name));
+                }
+                if self.holder(&name) == Some(id) {
+                    let _ = fs::remove_file(self.run.join("names").join(&name));
+                }
+            }
+            let _ = fs::remove_file(folder.join(file));
+        }
+        // Fails, as wanted, while there is a file.
+        let _ = fs::remove_dir(folder);
+    }
+
+    fn write(&self, id: DeviceId, file: &str, name: &str) -> Result<(), NamesError> {
+        let (folder, path) = (self.folder(id), self.folder(id).join(file));
+        let new = folder.join("new");
+        let written = fs::create_dir_all(&folder)
+            .and_then(|()| fs::write(&new, format!("{KEY}{name}\n")))
+            .and_then(|()| fs::rename(&new, &path));
+        written.map_err(|source| NamesError::System { what: "writing", path, source })
+    }
+
+    /// The name in a file of a number.
+    fn record(&self, id: DeviceId, file: &str) -> Option<String> {
+        let mut text = String::new();
+        let opened = File::open(self.folder(id).join(file)).ok()?;
+        opened.take(RECORD_BYTES_MAX).read_to_string(&mut text).ok()?;
+        let name = text.strip_prefix(KEY)?.strip_suffix('\n')?;
+        ExportName::new(name).ok().map(|name| name.as_str().to_owned())
+    }
+
+    /// The name of the disk which has the number now.
+    fn name_of(&self, id: DeviceId) -> Option<String> {
+        self.record(id, &self.disk(id).ok()?.seq.to_string())
+    }
+
+    /// Whether a device which exists has the name, or gets the name with its start.
+    fn has(&self, id: DeviceId, name: &str) -> bool {
+        let is_starting = || self.exists(id) && self.record(id, STARTING).as_deref() == Some(name);
+        self.name_of(id).as_deref() == Some(name) || is_starting()
+    }
+
+    /// The device with the claim on the name.
+    fn holder(&self, name: &str) -> Option<DeviceId> {
+        number(fs::read_link(self.run.join("names").join(name)).ok()?.to_str()?)
+    }
+
+    /// The device to which the path of the name leads.
+    fn target(&self, name: &str) -> Option<DeviceId> {
+        let target = fs::read_link(self.paths.join(name)).ok()?;
+        let target = target.to_str()?;
+        number(target.strip_prefix("../").or_else(|| target.strip_prefix("/dev/"))?)
+    }
+
+    /// Whether the device file is that of the disk.
+    fn is_node(&self, id: DeviceId, disk: &Disk) -> bool {
+        let shown = |rdev| format!("{}:{}", libc::major(rdev), libc::minor(rdev));
+        fs::metadata(self.dev.join(node(id))).is_ok_and(|found| shown(found.rdev()) == disk.number)
+    }
+
+    fn replace_symlink(&self, path: &Path, id: DeviceId) -> io::Result<()> {
+        if !self.paths.exists() {
+            DirBuilder::new().recursive(true).mode(0o755).create(&self.paths)?;
+            // Whatever the umask.
+            fs::set_permissions(&self.paths, Permissions::from_mode(0o755))?;
+        }
+        // No name of an export begins with a dot.
+        let new = self.paths.join(".new");
+        remove_if_there(&new)?;
+        symlink(format!("../{}", node(id)), &new)?;
+        fs::rename(new, path)
+    }
+
+    fn disk(&self, id: DeviceId) -> Result<Disk, NamesError> {
+        let read = |attribute| {
+            let path = self.sys_block.join(node(id)).join(attribute);
+            let text = fs::read_to_string(&path).map(|text| text.trim().to_owned());
+            text.map_err(|source| NamesError::System { what: "reading", path, source })
+        };
+        let seq = read("diskseq")?;
+        let seq = seq.parse().map_err(|_| NamesError::System {
+            what: "reading",
+            path: self.sys_block.join(node(id)).join("diskseq"),
+            source: io::ErrorKind::InvalidData.into(),
+        })?;
+        Ok(Disk { seq, number: read("dev")? })
+    }
+
+    fn exists(&self, id: DeviceId) -> bool {
+        self.sys_class.join(format!("ublkc{}", id.0)).exists()
+    }
+
+    fn folder(&self, id: DeviceId) -> PathBuf {
+        self.run.join("devices").join(node(id))
+    }
+}
+
+fn node(id: DeviceId) -> String {
+    format!("ublkb{}", id.0)
+}
+
+fn number(node: &str) -> Option<DeviceId> {
+    node.strip_prefix("ublkb")?.parse().ok().map(DeviceId)
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+use super::*;
+use crate::observe::chain;
+
+const DEVICE: DeviceId = DeviceId(3);
+const OTHER: DeviceId = DeviceId(4);
+
+/// A host without udev, with folders in place of the kernel's.
+struct Host {
+    folder: tempfile::TempDir,
+    names: Names,
+}
+
+impl Host {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let names = Names {
+            run: at("run"),
+            paths: at("dev/glidefs"),
+            dev: at("dev"),
+            sys_block: at("block"),
+            sys_class: at("class"),
+        };
+        fs::create_dir(at("dev")).unwrap();
+        Self { folder, names }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    /// Shows the device of a number as a disk. A plain file has the number 0:0.
+    fn start(&self, id: DeviceId, seq: u64) {
+        let block = self.names.sys_block.join(node(id));
+        fs::create_dir_all(&block).unwrap();
+        fs::write(block.join("diskseq"), format!("{seq}\n")).unwrap();
+        fs::write(block.join("dev"), "0:0\n").unwrap();
+        fs::write(self.names.dev.join(node(id)), "").unwrap();
+        self.add(id);
+    }
+
+    fn add(&self, id: DeviceId) {
+        fs::create_dir_all(self.names.sys_class.join(format!("ublkc{}", id.0))).unwrap();
+    }
+
+    /// Removes a device behind the back of all daemons.
+    fn remove(&self, id: DeviceId) {
+        fs::remove_dir_all(self.names.sys_block.join(node(id))).unwrap();
+        fs::remove_dir(self.names.sys_class.join(format!("ublkc{}", id.0))).unwrap();
+        fs::remove_file(self.names.dev.join(node(id))).unwrap();
+    }
+
+    /// Attaches an export, as a daemon does.
+    fn attach(&self, id: DeviceId, seq: u64, name: &str) -> Result<(), NamesError> {
+        self.add(id);
+        let _ = self.names.announce(id, name);
+        self.start(id, seq);
+        self.point(id, name)
+    }
+
+    fn point(&self, id: DeviceId, name: &str) -> Result<(), NamesError> {
+        let named = self.names.settle(id, name)?;
+        self.names.point(id, name, &named.disk)
+    }
+
+    fn paths(&self) -> Vec<(String, DeviceId)> {
+        let mut paths: Vec<_> = names_in(&self.names.paths);
+        paths.sort();
+        paths.into_iter().map(|name| (name.clone(), self.names.target(&name).unwrap())).collect()
+    }
+
+    /// The file from which the rules for udev take the name on `add`, read as the rules read.
+    fn seen_by_udev(&self, id: DeviceId, seq: u64) -> Option<String> {
+        let starting = self.names.record(id, STARTING);
+        self.names.record(id, &seq.to_string()).or(starting)
+    }
+}
+
+#[test]
+fn udev_finds_the_name_at_every_moment_from_before_the_start() {
+    let host = Host::new();
+    host.names.announce(DEVICE, "vm-1.disk_0").unwrap();
+    assert_eq!(host.seen_by_udev(DEVICE, 7).as_deref(), Some("vm-1.disk_0"));
+    host.start(DEVICE, 7);
+    let named = host.names.settle(DEVICE, "vm-1.disk_0").unwrap();
+    assert!(named.was_announced);
+    assert_eq!(named.disk, Disk { seq: 7, number: "0:0".into() });
+    assert_eq!(host.seen_by_udev(DEVICE, 7).as_deref(), Some("vm-1.disk_0"));
+    assert_eq!(fs::read_to_string(host.path("run/devices/ublkb3/7")).unwrap(), "GLIDEFS_NAME=vm-1.disk_0\n");
+    assert_eq!(host.names.record(DEVICE, STARTING), None, "the next device of the number is another one");
+}
+
+#[test]
+fn the_daemon_makes_the_symlink_where_udev_does_not_and_leaves_udevs_alone() {
+    let host = Host::new();
+    host.attach(DEVICE, 7, "a").unwrap();
+    assert_eq!(host.paths(), [("a".into(), DEVICE)]);
+    assert_eq!(fs::read_link(host.path("dev/glidefs/a")).unwrap(), Path::new("../ublkb3"));
+    assert_eq!(fs::metadata(host.path("dev/glidefs")).unwrap().permissions().mode() & 0o777, 0o755);
+    let before = fs::symlink_metadata(host.path("dev/glidefs/a")).unwrap().ino();
+    host.point(DEVICE, "a").unwrap();
+    assert_eq!(fs::symlink_metadata(host.path("dev/glidefs/a")).unwrap().ino(), before);
+}
+
+#[test]
+fn after_a_kill_the_next_daemon_puts_right_what_is_missing_also_without_the_files() {
+    let host = Host::new();
+    host.attach(DEVICE, 7, "a").unwrap();
+    fs::remove_file(host.path("dev/glidefs/a")).unwrap();
+    host.names.sweep().unwrap();
+    host.point(DEVICE, "a").unwrap();
+    assert_eq!(host.paths(), [("a".into(), DEVICE)]);
+    fs::remove_dir_all(host.path("run")).unwrap();
+    host.names.sweep().unwrap();
+    assert_eq!(
+        host.paths(),
+        [("a".into(), DEVICE)],
+        "the device is there, and nothing says that the path is wrong"
+    );
+    assert!(!host.names.settle(DEVICE, "a").unwrap().was_announced, "udev is not worth waiting for");
+    assert_eq!(host.seen_by_udev(DEVICE, 7).as_deref(), Some("a"));
+}
+
+#[test]
+fn a_kill_between_start_and_file_is_put_right_by_the_next_daemon() {
+    let host = Host::new();
+    host.names.announce(DEVICE, "a").unwrap();
+    host.start(DEVICE, 7);
+    host.names.sweep().unwrap();
+    assert!(host.names.settle(DEVICE, "a").unwrap().was_announced);
+    host.point(DEVICE, "a").unwrap();
+    assert_eq!(host.paths(), [("a".into(), DEVICE)]);
+}
+
+#[test]
+fn nothing_is_left_of_a_removed_device() {
+    let host = Host::new();
+    host.attach(DEVICE, 7, "a").unwrap();
+    host.attach(OTHER, 8, "b").unwrap();
+    host.names.clear(DEVICE, Owner::Caller).unwrap();
+    assert_eq!(host.paths(), [("b".into(), OTHER)]);
+    assert_eq!(names_in(&host.path("run/devices")), ["ublkb4"]);
+    assert_eq!(names_in(&host.path("run/names")), ["b"]);
+}
+
+#[test]
+fn a_number_used_again_never_has_the_name_of_the_device_before() {
+    let host = Host::new();
+    host.attach(DEVICE, 7, "a").unwrap();
+    host.remove(DEVICE);
+    // Another program's device.
+    host.start(DEVICE, 9);
+    assert_eq!(host.seen_by_udev(DEVICE, 9), None);
+    host.remove(DEVICE);
+    // Another daemon's device: the path is gone before the start.
+    host.names.announce(DEVICE, "b").unwrap();
+    assert_eq!(host.paths(), []);
+    host.start(DEVICE, 10);
+    host.point(DEVICE, "b").unwrap();
+    assert_eq!(host.paths(), [("b".into(), DEVICE)]);
+    // The daemon of the first export learns that the device is another one.
+    host.names.clear(DEVICE, Owner::Unknown).unwrap();
+    assert_eq!(host.paths(), [("b".into(), DEVICE)]);
+    assert_eq!(host.seen_by_udev(DEVICE, 10).as_deref(), Some("b"));
+    host.names.announce(OTHER, "a").unwrap();
+}
+
+#[test]
+fn an_unknown_owner_keeps_the_name_of_a_device_that_is_being_started() {
+    let host = Host::new();
+    host.add(DEVICE);
+    host.names.announce(DEVICE, "b").unwrap();
+    host.names.clear(DEVICE, Owner::Unknown).unwrap();
+    assert_eq!(host.seen_by_udev(DEVICE, 10).as_deref(), Some("b"));
+    assert_eq!(host.names.holder("b"), Some(DEVICE));
+}
+
+#[test]
+fn of_two_devices_with_one_name_the_first_keeps_the_name_until_the_device_is_gone() {
+    let host = Host::new();
+    host.attach(DEVICE, 7, "a").unwrap();
+    let refused = host.attach(OTHER, 8, "a").unwrap_err();
+    assert!(chain(&refused).contains("/dev/ublkb3 has the name"), "{refused}");
+    assert_eq!(host.seen_by_udev(OTHER, 8), None, "udev makes no symlink");
+    assert_eq!(host.paths(), [("a".into(), DEVICE)]);
+    host.names.clear(OTHER, Owner::Caller).unwrap();
+    assert_eq!(host.paths(), [("a".into(), DEVICE)]);
+    host.remove(DEVICE);
+    host.point(OTHER, "a").unwrap();
+    assert_eq!(host.paths(), [("a".into(), OTHER)]);
+    host.names.clear(DEVICE, Owner::Unknown).unwrap();
+    assert_eq!(
+        host.paths(),
+        [("a".into(), OTHER)],
+        "what is left of the first does not touch the path of the second"
+    );
+    assert_eq!(host.names.holder("a"), Some(OTHER));
+}
+
+#[test]
+fn two_devices_that_start_at_the_same_time_do_not_both_get_the_name() {
+    let host = Host::new();
+    host.add(DEVICE);
+    host.add(OTHER);
+    host.names.announce(DEVICE, "a").unwrap();
+    assert!(matches!(host.names.announce(OTHER, "a"), Err(NamesError::Taken { device: DEVICE })));
+}
+
+#[test]
+fn a_sweep_removes_what_devices_have_left_that_went_without_a_daemon() {
+    let host = Host::new();
+    for (id, seq, name) in [(DEVICE, 7, "a"), (OTHER, 8, "b"), (DeviceId(5), 9, "c")] {
+        host.attach(id, seq, name).unwrap();
+    }
+    host.remove(DEVICE);
+    host.remove(OTHER);
+    host.start(OTHER, 20);
+    symlink("../ublkb77", host.path("dev/glidefs/old")).unwrap();
+    symlink("../ublkb5", host.path("dev/glidefs/wrong")).unwrap();
+    symlink("/dev/null", host.path("dev/glidefs/foreign")).unwrap();
+    host.names.sweep().unwrap();
+    fs::remove_file(host.path("dev/glidefs/foreign")).expect("symlinks to other devices are left alone");
+    assert_eq!(host.paths(), [("c".into(), DeviceId(5))]);
+    assert_eq!(names_in(&host.path("run/names")), ["c"]);
+    assert_eq!(names_in(&host.path("run/devices")), ["ublkb5"]);
+}
+
+#[test]
+fn a_file_in_the_place_of_a_path_stays_and_is_named() {
+    let host = Host::new();
+    fs::create_dir_all(host.path("dev/glidefs")).unwrap();
+    fs::write(host.path("dev/glidefs/a"), "data").unwrap();
+    let refused = host.attach(DEVICE, 7, "a").unwrap_err();
+    assert!(matches!(refused, NamesError::NotASymlink { .. }));
+    assert_eq!(fs::read_to_string(host.path("dev/glidefs/a")).unwrap(), "data");
+}
+
+#[test]
+fn a_device_file_of_another_number_is_not_the_device() {
+    let host = Host::new();
+    host.start(DEVICE, 7);
+    fs::write(host.path("block/ublkb3/dev"), "259:3\n").unwrap();
+    assert!(matches!(host.point(DEVICE, "a"), Err(NamesError::NoNode { .. })));
+    assert!(!host.path("dev/glidefs").exists());
+}
+
+#[test]
+fn a_runtime_directory_that_cannot_be_written_is_named() {
+    let host = Host::new();
+    fs::write(host.path("run"), "").unwrap();
+    let refused = host.attach(DEVICE, 7, "a").unwrap_err();
+    assert!(chain(&refused).contains("run/devices failed"), "{}", chain(&refused));
+}
+
+#[test]
+fn a_lock_that_another_daemon_keeps_is_waited_for_a_moment_only() {
+    let host = Host::new();
+    host.start(DEVICE, 7);
+    let lock = host.names.lock().unwrap();
+    assert!(matches!(host.names.settle(DEVICE, "a"), Err(NamesError::Locked { .. })));
+    drop(lock);
+    host.point(DEVICE, "a").unwrap();
+}
+
+#[test]
+fn torn_and_foreign_files_are_no_names() {
+    let host = Host::new();
+    host.start(DEVICE, 7);
+    fs::create_dir_all(host.path("run/devices/ublkb3")).unwrap();
+    for text in
+        ["", "GLIDEFS_NAME=a", "GLIDEFS_NAME=../a\n", "GLIDEFS_NAME=a\nX=y\n", "NAME=a\n", "GLIDEFS_NAME=\n"]
+    {
+        fs::write(host.path("run/devices/ublkb3/7"), text).unwrap();
+        assert_eq!(host.names.name_of(DEVICE), None, "{text:?}");
+    }
+    host.point(DEVICE, "a").unwrap();
+    assert_eq!(host.names.name_of(DEVICE).as_deref(), Some("a"));
+}
