@@ -184,11 +184,20 @@ impl UblkDevices {
     /// Sees to the stable path of a live device.
     async fn give_path_now(&self, name: String, id: DeviceId) -> Result<(), String> {
         let settled = name.clone();
-        let named = self.on_names(id, move |names| names.settle(id, &settled)).await?;
-        if named.was_announced {
-            // Whatever udev has done, the path is looked at next.
-            self.udev.sees(&named.disk).await;
+        let settle = move |names: &Names| {
+            let named = names.settle(id, &settled)?;
+            if !named.was_announced {
+                // udev has nothing to do any more.
+                names.point(id, &settled, &named.disk)?;
+            }
+            Ok(named)
+        };
+        let named = self.on_names(id, settle).await?;
+        if !named.was_announced {
+            return Ok(());
         }
+        // Whatever udev has done, the path is looked at next.
+        self.udev.sees(&named.disk).await;
         self.on_names(id, move |names| names.point(id, &name, &named.disk)).await
     }
 
@@ -445,13 +454,17 @@ impl Devices for UblkDevices {
     fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
         async move {
             let names = self.names.clone();
-            let swept = self.steps.anywhere("sweeping", move || Ok(names.sweep()), drop).await;
+            let sweep = self.steps.anywhere("sweeping", move || Ok(names.sweep()), drop);
+            let list = async {
+                let listed = self.steps.anywhere("listing", control::list, drop).await?;
+                let ask = |id| self.steps.on("GET_DEV_INFO", id, move || control::info(id));
+                Ok::<_, DeviceError>(owners::answered(listed, ask).await)
+            };
+            let (swept, infos) = tokio::join!(sweep, list);
             if let Ok(Err(error)) = swept {
                 tracing::warn!(error = %chain(&error), "stable paths of devices that are gone may be left");
             }
-            let listed = self.steps.anywhere("listing", control::list, drop).await?;
-            let ask = |id| self.steps.on("GET_DEV_INFO", id, move || control::info(id));
-            let infos = owners::answered(listed, ask).await;
+            let infos = infos?;
             let owned = infos.into_iter().filter_map(|(id, info)| Some((self.owner(info.owner_tag)?, id)));
             Ok(owned.collect())
         }

@@ -170,23 +170,30 @@ impl Names {
         Ok(())
     }
 
-    /// Removes the names and paths which devices have left that were removed while no daemon ran.
+    /// Removes the names and paths which devices have left that were removed while no daemon ran. Takes the lock only for leftovers.
     pub fn sweep(&self) -> Result<(), NamesError> {
-        let lock = self.lock()?;
         for id in names_in(&self.run.join("devices")).iter().filter_map(|name| number(name)) {
-            let owner = if self.exists(id) { Owner::Unknown } else { Owner::Caller };
-            self.clear_with(&lock, id, owner);
-        }
-        for name in names_in(&self.run.join("names")) {
-            if self.holder(&name).is_none_or(|id| !self.has(id, &name)) {
-                let _ = fs::remove_file(self.run.join("names").join(name));
+            let is_tidy = || names_in(&self.folder(id)).len() == 1 && self.name_of(id).is_some();
+            if !self.exists(id) || !is_tidy() {
+                let lock = self.lock()?;
+                self.clear_with(&lock, id, Owner::Unknown);
             }
         }
-        for name in names_in(&self.paths) {
+        let is_dead_claim = |name: &str| self.holder(name).is_none_or(|id| !self.has(id, name));
+        self.sweep_folder(&self.run.join("names"), is_dead_claim)?;
+        self.sweep_folder(&self.paths, |name| {
             // A device without a file may be named by other rules: the path is left alone.
-            let is_stale = |id| !self.exists(id) || (self.name_of(id).is_some() && !self.has(id, &name));
-            if self.target(&name).is_some_and(is_stale) {
-                let _ = fs::remove_file(self.paths.join(name));
+            let is_stale = |id| !self.exists(id) || (self.name_of(id).is_some() && !self.has(id, name));
+            self.target(name).is_some_and(is_stale)
+        })
+    }
+
+    /// Removes the files of a folder which are leftovers, also under the lock.
+    fn sweep_folder(&self, folder: &Path, is_leftover: impl Fn(&str) -> bool) -> Result<(), NamesError> {
+        for name in names_in(folder).into_iter().filter(|name| is_leftover(name)) {
+            let _lock = self.lock()?;
+            if is_leftover(&name) {
+                let _ = fs::remove_file(folder.join(name));
             }
         }
         Ok(())
