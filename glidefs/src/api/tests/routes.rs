@@ -19,8 +19,8 @@ async fn an_export_lives_from_create_to_delete() {
     assert_eq!(
         export,
         json!({
-            "name": "vm-1", "id": 1, "size_bytes": 10_u64 << 30, "durability": "local", "on_unreachable": "wait", "device": "/dev/ublkb0", "state": "serving",
-            "reason": null, "queues": 1, "queue_depth": 64, "weight": 100,
+            "name": "vm-1", "id": 1, "size_bytes": 10_u64 << 30, "durability": "local", "on_unreachable": "wait", "device": "/dev/ublkb0",
+            "path": "/dev/glidefs/vm-1", "state": "serving", "reason": null, "queues": 1, "queue_depth": 64, "weight": 100,
         })
     );
     assert_eq!(served.create("vm-1", "10GiB").await.status, 200);
@@ -30,6 +30,7 @@ async fn an_export_lives_from_create_to_delete() {
     assert_eq!(grown.json()["size_bytes"], 20_u64 << 30);
     let detached = served.send("POST", "/v1/exports/vm-1/detach", "").await.json();
     assert_eq!((&detached["state"], &detached["device"]), (&json!("detached"), &Value::Null));
+    assert_eq!(detached.get("path"), None);
     assert_eq!(served.send("POST", "/v1/exports/vm-1/attach", "").await.json()["device"], "/dev/ublkb0");
     assert_eq!(
         served.send("DELETE", "/v1/exports/vm-1", "").await.json(),

@@ -50,7 +50,9 @@ impl Udev {
             if has_seen(&entry, disk).await {
                 return true;
             }
-            if self.is_silent() || !tokio::fs::try_exists(self.run.join("control")).await.unwrap_or(false) {
+            let runs = tokio::fs::try_exists(self.run.join("control")).await.unwrap_or(false);
+            // Others have waited in vain at the same time.
+            if !runs || self.is_silent() {
                 return false;
             }
             if Instant::now() >= deadline {
