@@ -328,6 +328,25 @@ mod tests {
     }
 
     #[test]
+    fn an_export_shows_the_stable_path_or_why_there_is_none() {
+        let shown = |key: &str, value: &str| {
+            let mut json = serde_json::json!({
+                "name": "vm1", "id": 1, "size_bytes": 512, "device": "/dev/ublkb0", "state": "serving", "reason": null, "queues": 1,
+                "queue_depth": 64, "created": "2026-01-01T00:00:00Z",
+            });
+            json[key] = value.into();
+            export(&serde_json::from_value(json).unwrap())
+        };
+        let has = |text: String, words: &[&str]| {
+            text.lines().any(|line| {
+                line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).eq(words.iter().copied())
+            })
+        };
+        assert!(has(shown("path", "/dev/glidefs/vm1"), &["path", "/dev/glidefs/vm1"]));
+        assert!(has(shown("no_path", "no /dev"), &["no path", "no /dev"]));
+    }
+
+    #[test]
     fn memory_in_no_category_is_shown_as_well() {
         let category = |category: &str, bytes| MemoryCategory { category: category.into(), bytes };
         let categories = vec![category("arenas", 3 << 20), category("index", 512)];
