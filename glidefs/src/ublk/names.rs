@@ -62,12 +62,12 @@ pub enum NamesError {
     },
 }
 
-/// A disk which the kernel shows.
+/// A disk which the kernel shows for a live device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
     /// The kernel's sequence number, never given again in this boot.
     seq: u64,
-    /// `major:minor`.
+    /// Number of the device file, `major:minor`, as sysfs shows the number.
     number: String,
 }
 
@@ -79,16 +79,16 @@ pub struct Named {
     pub was_announced: bool,
 }
 
-/// Whose device has a number.
+/// Who may have a device of a number now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The caller's, which is not in service, or nobody's.
     Caller,
-    /// Perhaps somebody else's.
+    /// Perhaps the device of another daemon or program.
     Unknown,
 }
 
-/// The files about names.
+/// Where the files about names, the paths and the devices are.
 #[derive(Clone, Debug)]
 pub struct Names {
     run: PathBuf,
@@ -98,7 +98,7 @@ pub struct Names {
     sys_class: PathBuf,
 }
 
-/// The right to change files.
+/// The right to change the files about names, until dropped.
 struct Locked(#[expect(dead_code, reason = "unlocked when dropped")] File);
 
 impl Names {

@@ -1,3 +1,5 @@
+//! Tests of names, with folders in place of the folders of kernel and host.
+
 use super::*;
 use crate::observe::chain;
 

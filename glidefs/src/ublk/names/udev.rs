@@ -25,7 +25,7 @@ const POLL_MAX: Duration = Duration::from_millis(64);
 /// The key of the sequence number in udev's database, as the rules write the key.
 const KEY: &str = "E:GLIDEFS_DISKSEQ=";
 
-/// The udev of this host.
+/// The udev of this host, and whether to wait for udev.
 #[derive(Debug)]
 pub struct Udev {
     run: PathBuf,

@@ -63,7 +63,7 @@ pub struct Kernel {
     pub broken: Mutex<HashSet<ExportId>>,
     /// Exports for which every call goes on when the test says so.
     pub slow: Mutex<HashSet<ExportId>>,
-    /// Duration of every call.
+    /// How long every call takes at least.
     pub delay: Mutex<Duration>,
     /// Number of calls that have to run at once before any call goes on.
     pub meeting: AtomicUsize,
@@ -78,7 +78,7 @@ pub struct Kernel {
     pub users_hang: Mutex<bool>,
     /// Why no device has a stable path, if so.
     pub no_path: Mutex<Option<&'static str>>,
-    /// Most devices.
+    /// Most devices at the same time; `None` without a limit.
     pub limit: Mutex<Option<usize>>,
     /// Whether `owned` lists the devices.
     pub lists: Mutex<bool>,
