@@ -1,7 +1,7 @@
 //! The wait for udev, which makes the symlinks where udev runs.
 //!
-//! Owns how long a device is waited for. Does not own the symlinks. Invariant: a udev that is away, stuck or without the rules costs a
-//! batch of devices [`PATIENCE`] together, and then nothing for [`SILENCE`].
+//! Owns how long a device is waited for. Does not own the symlinks. Invariants: a udev that is away, stuck or without the rules costs a
+//! batch of devices [`PATIENCE`] together, and then nothing for [`SILENCE`]; a slow one costs all devices [`BUDGET`] of waits in that time.
 //!
 //! A symlink alone does not say that udev is done: the symlink may be one of an earlier device of the same name and number, which udev is
 //! about to remove. So the rules note the sequence number of the disk in udev's database as well.
@@ -19,18 +19,26 @@ use crate::locks::MutexExt;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long nobody waits after a wait in vain.
 const SILENCE: Duration = Duration::from_mins(1);
+/// Sum of the waits of all devices in a period as long, before nobody waits any more. A start makes eight devices at a time.
+const BUDGET: Duration = Duration::from_secs(20);
 /// Time between two looks, the first and the longest.
 const POLL: Duration = Duration::from_millis(2);
 const POLL_MAX: Duration = Duration::from_millis(64);
 /// The key of the sequence number in udev's database, as the rules write the key.
-const KEY: &str = "E:GLIDEFS_DISKSEQ=";
+pub(super) const KEY: &str = "E:GLIDEFS_DISKSEQ=";
 
 /// The udev of this host, and whether to wait for udev.
 #[derive(Debug)]
 pub struct Udev {
     run: PathBuf,
-    /// The end of the last wait in vain.
-    silent_since: Mutex<Option<Instant>>,
+    waits: Mutex<Waits>,
+}
+
+/// The waits of a period of [`SILENCE`].
+#[derive(Debug, Default)]
+struct Waits {
+    since: Option<Instant>,
+    sum: Duration,
 }
 
 impl Udev {
@@ -39,24 +47,25 @@ impl Udev {
     }
 
     fn at(run: PathBuf) -> Self {
-        Self { run, silent_since: Mutex::default() }
+        Self { run, waits: Mutex::default() }
     }
 
     /// Returns when udev has seen to the disk, or is not worth waiting for. Returns whether udev has.
     pub async fn sees(&self, disk: &Disk) -> bool {
         let entry = self.run.join("data").join(format!("b{}", disk.number));
-        let (deadline, mut pause) = (Instant::now() + PATIENCE, POLL);
+        let (begun, mut pause) = (Instant::now(), POLL);
         loop {
             if has_seen(&entry, disk).await {
+                self.waits.lock_whole().sum += begun.elapsed();
                 return true;
             }
             let runs = tokio::fs::try_exists(self.run.join("control")).await.unwrap_or(false);
-            // Others have waited in vain at the same time.
-            if !runs || self.is_silent() {
+            // Others have waited at the same time.
+            if !runs || self.is_spent() {
                 return false;
             }
-            if Instant::now() >= deadline {
-                *self.silent_since.lock_whole() = Some(Instant::now());
+            if begun.elapsed() >= PATIENCE {
+                *self.waits.lock_whole() = Waits { since: Some(Instant::now()), sum: BUDGET };
                 tracing::warn!(
                     seconds = PATIENCE.as_secs(),
                     "udev has not seen to a new device in time: the daemon makes the paths of new devices for a minute. Are the rules \
@@ -69,8 +78,13 @@ impl Udev {
         }
     }
 
-    fn is_silent(&self) -> bool {
-        self.silent_since.lock_whole().is_some_and(|since| since.elapsed() < SILENCE)
+    /// Whether nobody is to wait any more in this period.
+    fn is_spent(&self) -> bool {
+        let mut waits = self.waits.lock_whole();
+        if waits.since.is_none_or(|since| since.elapsed() >= SILENCE) {
+            *waits = Waits { since: Some(Instant::now()), sum: Duration::ZERO };
+        }
+        waits.sum >= BUDGET
     }
 }
 
@@ -137,12 +151,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_slow_udev_is_waited_for_within_a_budget() {
+        let (folder, udev) = udev();
+        let (begun, slow) = (Instant::now(), PATIENCE / 2);
+        let mut seen = 0;
+        for seq in 0..1000 {
+            let disk = disk(seq);
+            let late = async {
+                sleep(slow).await;
+                note(&folder, seq);
+                std::future::pending::<bool>().await
+            };
+            seen += usize::from(tokio::select! { seen = udev.sees(&disk) => seen, late = late => late });
+        }
+        let spent = begun.elapsed();
+        assert!(seen > 0 && spent >= BUDGET && spent < BUDGET + PATIENCE, "{seen} in {spent:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn nobody_waits_where_no_udev_runs() {
         let (folder, udev) = udev();
         std::fs::remove_file(folder.path().join("control")).unwrap();
         let begun = Instant::now();
         assert!(!udev.sees(&disk(1)).await);
         assert!(begun.elapsed().is_zero());
-        assert!(!udev.is_silent());
+        assert!(!udev.is_spent());
     }
 }
