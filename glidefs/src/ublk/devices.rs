@@ -106,7 +106,7 @@ impl UblkDevices {
             settings,
             cache_tag,
             steps: Steps::new(limit),
-            names: Names::of_this_host(),
+            names: Names::of_this_host(limit),
             udev: Udev::of_this_host(),
             unnamed: Repeat::default(),
             hosted: Mutex::default(),
@@ -159,15 +159,17 @@ impl UblkDevices {
         (tag >> 32 == u64::from(self.cache_tag)).then_some(ExportId(export))
     }
 
-    /// Changes the files about names on behalf of device `id`. The error is a sentence.
+    /// Changes the files about names on behalf of device `id`.
+    ///
+    /// # Errors
+    /// When it is not known whether the change was begun.
     async fn on_names<T: Send + 'static>(
         &self,
         id: DeviceId,
         change: impl FnOnce(&Names) -> Result<T, NamesError> + Send + 'static,
-    ) -> Result<T, String> {
+    ) -> Result<Result<T, NamesError>, DeviceError> {
         let names = self.names.clone();
-        let changed = self.steps.on("naming", id, move || Ok(change(&names))).await;
-        changed.map_err(|error| chain(&error))?.map_err(|error| chain(&error))
+        self.steps.on("naming", id, move || Ok(change(&names))).await
     }
 
     fn warn_of_names(&self, id: DeviceId, reason: &str) {
@@ -192,13 +194,13 @@ impl UblkDevices {
             }
             Ok(named)
         };
-        let named = self.on_names(id, settle).await?;
+        let named = told(self.on_names(id, settle).await)?;
         if !named.was_announced {
             return Ok(());
         }
         // Whatever udev has done, the path is looked at next.
         self.udev.sees(&named.disk).await;
-        self.on_names(id, move |names| names.point(id, &name, &named.disk)).await
+        told(self.on_names(id, move |names| names.point(id, &name, &named.disk)).await)
     }
 
     /// Asks the kernel about a device; `None` when no device was made for that export.
@@ -300,9 +302,10 @@ impl UblkDevices {
         let existed = is_own && stop().await?;
         // The kernel gives the number of a stopped device away only after the deletion.
         let owner = if existed { Owner::Caller } else { Owner::Unknown };
-        let cleared = self.on_names(id, move |names| names.clear(id, owner)).await;
-        if let Err(reason) = cleared {
-            self.warn_of_names(id, &reason);
+        let name = self.hosted.lock_whole().get(&(export, id)).map(|hosted| hosted.export.name().to_owned());
+        let cleared = self.on_names(id, move |names| names.clear(id, name.as_deref(), owner)).await?;
+        if let Err(error) = cleared {
+            self.warn_of_names(id, &chain(&error));
         }
         if !existed {
             return self.let_go((export, id), self.steps.limit()).await;
@@ -393,6 +396,11 @@ impl UblkDevices {
     }
 }
 
+/// The outcome of a change of names, with the error as a sentence.
+fn told<T>(changed: Result<Result<T, NamesError>, DeviceError>) -> Result<T, String> {
+    changed.map_err(|error| chain(&error))?.map_err(|error| chain(&error))
+}
+
 impl Devices for UblkDevices {
     fn attach(
         &self,
@@ -416,9 +424,12 @@ impl Devices for UblkDevices {
             let opened = self.steps.making(locking, control::lock, adding, add, control::take_back).await?;
             let (id, name) = (opened.id(), export.name().to_owned());
             let key = (export.id(), id);
-            // Before the kernel shows the device to udev. A failure is told by `give_path`.
-            let _: Result<(), String> = self.on_names(id, move |names| names.announce(id, &name)).await;
-            match self.serve(export, opened, None).await {
+            // Before the kernel shows the device to udev. `give_path` tells why there is no name; nothing of an earlier device is left.
+            let served = match self.on_names(id, move |names| names.announce(id, &name)).await {
+                Ok(_) => self.serve(export, opened, None).await,
+                Err(error) => Err(error),
+            };
+            match served {
                 Ok(id) => Ok(id),
                 Err(error) => Err(self.undo(key, error).await),
             }

@@ -9,10 +9,11 @@
 //! ```
 //!
 //! Owns these files, the symlinks where udev makes none, and the removal of symlinks. Does not own the wait for udev
-//! (`udev`). Blocks for two seconds at most; to be run off the workers. Invariants: the kernel repeats no sequence number, so no file names
-//! a later device of the same number; all daemons of a host change the files under one lock; of two devices with one name, those of
-//! two daemons, the first keeps the name; nothing of an earlier device is left when a device of the same number is started, nor when
-//! the kernel may give the number away.
+//! (`udev`). Blocks: waits for the lock up to two seconds, `sweep` for each leftover; to be run off the workers. Invariants: the kernel
+//! repeats no sequence number, so no file names a later device of the same number; all daemons of a host with one `/run/glidefs` claim
+//! names under one lock; of two devices with one name, those of two daemons, the first keeps the name; nothing of an earlier device is
+//! left when a device of the same number is started, nor when the kernel may give the number away, also while another process keeps the
+//! lock: until then the number is the caller's, and only claims need the lock.
 
 mod udev;
 
@@ -20,10 +21,12 @@ use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub use self::udev::Udev;
 use super::control::CLASS_PATH;
+use crate::locks::MutexExt;
 use crate::router::ExportName;
 use crate::router::devices::{DeviceId, PATHS_FOLDER};
 
@@ -33,8 +36,10 @@ const KEY: &str = "GLIDEFS_NAME=";
 const STARTING: &str = "starting";
 /// Longest content of a file, bytes.
 const RECORD_BYTES_MAX: u64 = 256;
-/// How long others may keep the lock: threads of this daemon with devices of the same batch, and other daemons.
+/// How long another daemon may keep the lock, at most.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// How long nobody waits for the lock after a wait in vain.
+const LOCK_SILENCE: Duration = Duration::from_mins(1);
 const LOCK_POLL: Duration = Duration::from_millis(1);
 /// How often a symlink is tried, as udev removes the folder of the paths when the folder is empty.
 const SYMLINK_TRIES: usize = 4;
@@ -42,12 +47,11 @@ const SYMLINK_TRIES: usize = 4;
 /// Why a device has no stable path.
 #[derive(Debug, thiserror::Error)]
 pub enum NamesError {
-    #[error(
-        "{} has the name, for an export of another daemon of this host. When that device is gone, `glidefs export attach` makes the path",
-        .device.path()
-    )]
+    #[error("{} has the name. When that device is gone, `glidefs export attach` makes the path", .device.path())]
     Taken { device: DeviceId },
-    #[error("another daemon of this host keeps {} locked", .path.display())]
+    #[error("{} was removed, and may be another device by now", .device.path())]
+    Gone { device: DeviceId },
+    #[error("another process keeps {} locked", .path.display())]
     Locked { path: PathBuf },
     #[error("{} is not a symlink, and stays: remove the file, then `glidefs export attach`", .path.display())]
     NotASymlink { path: PathBuf },
@@ -96,55 +100,67 @@ pub struct Names {
     dev: PathBuf,
     sys_block: PathBuf,
     sys_class: PathBuf,
+    /// How long to wait for the lock.
+    patience: Duration,
+    /// Held with the lock: the end of the last wait in vain. So the threads of this daemon wait in vain once together.
+    vain: Arc<Mutex<Option<Instant>>>,
 }
 
 /// The right to change the files about names, until dropped.
-struct Locked(#[expect(dead_code, reason = "unlocked when dropped")] File);
+#[expect(dead_code, reason = "unlocked when dropped")]
+struct Locked<'a>(File, MutexGuard<'a, Option<Instant>>);
 
 impl Names {
-    pub fn of_this_host() -> Self {
+    /// Names for steps which are waited for at most `limit`.
+    pub fn of_this_host(limit: Duration) -> Self {
         Self {
             run: "/run/glidefs".into(),
             paths: PATHS_FOLDER.into(),
             dev: "/dev".into(),
             sys_block: "/sys/block".into(),
             sys_class: CLASS_PATH.into(),
+            patience: LOCK_PATIENCE.min(limit / 4),
+            vain: Arc::default(),
         }
     }
 
     /// Leaves the name of an added device for udev, before the device is started.
     pub fn announce(&self, id: DeviceId, name: &str) -> Result<(), NamesError> {
-        let lock = self.lock()?;
-        self.clear_with(&lock, id, Owner::Caller);
+        let lock = self.lock();
+        self.clear_with(lock.as_ref().ok(), id, Some(name), Owner::Caller);
+        let lock = lock?;
         self.claim(&lock, id, name)?;
         self.write(id, STARTING, name)
     }
 
     /// Leaves the name of a live device under the sequence number of the disk, in place of all other names for the number.
     pub fn settle(&self, id: DeviceId, name: &str) -> Result<Named, NamesError> {
-        let lock = self.lock()?;
+        // No file may stay for whoever has the number next. Without the lock the file of an unchanged disk stays.
+        let lock = self.lock().inspect_err(|_| drop(fs::remove_file(self.folder(id).join(STARTING))))?;
         let disk = self.disk(id).and_then(|disk| self.claim(&lock, id, name).map(|()| disk));
-        // No file may stay for whoever has the number next.
-        let disk = disk.inspect_err(|_| self.clear_but(&lock, id, &[]))?;
+        let disk = disk.inspect_err(|_| self.clear_but(Some(&lock), id, Some(name), &[]))?;
         let current = disk.seq.to_string();
         let was_announced = self.record(id, STARTING).as_deref() == Some(name);
         if self.record(id, &current).as_deref() != Some(name) {
             self.write(id, &current, name)?;
         }
         // Only now: udev looks for this file first, and finds one of the two.
-        self.clear_but(&lock, id, &[&current]);
+        self.clear_but(Some(&lock), id, None, &[&current]);
         Ok(Named { disk, was_announced })
     }
 
     /// Points the path to a settled device, unless udev has done so.
     pub fn point(&self, id: DeviceId, name: &str, disk: &Disk) -> Result<(), NamesError> {
-        if self.target(name) == Some(id) && self.is_node(id, disk) {
+        let is_settled = || self.holder(name) == Some(id) && self.disk(id).is_ok_and(|found| found == *disk);
+        if self.target(name) == Some(id) && is_settled() && self.is_node(id, disk) {
             return Ok(());
         }
         let _lock = self.lock()?;
-        match self.holder(name) {
-            Some(device) if device != id => return Err(NamesError::Taken { device }),
-            _ => {}
+        if let Some(device) = self.holder(name).filter(|&device| device != id) {
+            return Err(NamesError::Taken { device });
+        }
+        if !is_settled() {
+            return Err(NamesError::Gone { device: id });
         }
         if !self.is_node(id, disk) {
             return Err(NamesError::NoNode { path: self.dev.join(node(id)) });
@@ -164,9 +180,15 @@ impl Names {
     }
 
     /// Removes names and paths of a device which is gone, or stopped; with an unknown owner those which are certainly not the owner's.
-    pub fn clear(&self, id: DeviceId, owner: Owner) -> Result<(), NamesError> {
-        let lock = self.lock()?;
-        self.clear_with(&lock, id, owner);
+    /// `name` is that of the device, where known: the path goes also when the files are lost.
+    pub fn clear(&self, id: DeviceId, name: Option<&str>, owner: Owner) -> Result<(), NamesError> {
+        let lock = self.lock();
+        if owner == Owner::Caller {
+            // A claim that is left without the lock is a dead one.
+            self.clear_with(lock.as_ref().ok(), id, name, owner);
+            return Ok(());
+        }
+        self.clear_with(Some(&lock?), id, name, owner);
         Ok(())
     }
 
@@ -176,7 +198,7 @@ impl Names {
             let is_tidy = || names_in(&self.folder(id)).len() == 1 && self.name_of(id).is_some();
             if !self.exists(id) || !is_tidy() {
                 let lock = self.lock()?;
-                self.clear_with(&lock, id, Owner::Unknown);
+                self.clear_with(Some(&lock), id, None, Owner::Unknown);
             }
         }
         let is_dead_claim = |name: &str| self.holder(name).is_none_or(|id| !self.has(id, name));
@@ -199,19 +221,32 @@ impl Names {
         Ok(())
     }
 
-    fn lock(&self) -> Result<Locked, NamesError> {
+    fn lock(&self) -> Result<Locked<'_>, NamesError> {
+        let mut vain = self.vain.lock_whole();
         let path = self.run.join("devices");
         let failed = |what, path: &Path, source| NamesError::System { what, path: path.into(), source };
+        // Nobody but root may open the file of the lock, nor learn the names.
         for folder in [&path, &self.run.join("names")] {
-            fs::create_dir_all(folder).map_err(|source| failed("making", folder, source))?;
+            make_folder(folder, 0o700).map_err(|source| failed("making", folder, source))?;
         }
         let file = File::open(&path).map_err(|source| failed("opening", &path, source))?;
-        let deadline = Instant::now() + LOCK_PATIENCE;
+        let waits = vain.is_none_or(|end| end.elapsed() >= LOCK_SILENCE);
+        let deadline = Instant::now() + self.patience;
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(Locked(file)),
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
-                Err(TryLockError::WouldBlock) => return Err(NamesError::Locked { path }),
+                Ok(()) => {
+                    *vain = None;
+                    return Ok(Locked(file, vain));
+                }
+                Err(TryLockError::WouldBlock) if waits && Instant::now() < deadline => {
+                    std::thread::sleep(LOCK_POLL);
+                }
+                Err(TryLockError::WouldBlock) => {
+                    if waits {
+                        *vain = Some(Instant::now());
+                    }
+                    return Err(NamesError::Locked { path });
+                }
                 Err(TryLockError::Error(source)) => return Err(failed("locking", &path, source)),
             }
         }
@@ -229,28 +264,31 @@ impl Names {
         claimed.map_err(|source| NamesError::System { what: "writing", path, source })
     }
 
-    fn clear_with(&self, lock: &Locked, id: DeviceId, owner: Owner) {
+    fn clear_with(&self, lock: Option<&Locked>, id: DeviceId, name: Option<&str>, owner: Owner) {
         let current = self.disk(id).map(|disk| disk.seq.to_string()).unwrap_or_default();
         match owner {
-            Owner::Caller => self.clear_but(lock, id, &[]),
-            Owner::Unknown if self.exists(id) => self.clear_but(lock, id, &[STARTING, &current]),
-            Owner::Unknown => self.clear_but(lock, id, &[&current]),
+            Owner::Caller => self.clear_but(lock, id, name, &[]),
+            Owner::Unknown if self.exists(id) => self.clear_but(lock, id, name, &[STARTING, &current]),
+            Owner::Unknown => self.clear_but(lock, id, name, &[&current]),
         }
     }
 
-    /// Removes the files of a number except `kept`, with the claims and paths of names which no kept file has.
-    fn clear_but(&self, _lock: &Locked, id: DeviceId, kept: &[&str]) {
+    /// Removes the files of a number except `kept`, with the paths, and under the lock the claims, of names which no kept file has: those
+    /// in the files, and `name`.
+    fn clear_but(&self, lock: Option<&Locked>, id: DeviceId, name: Option<&str>, kept: &[&str]) {
         let folder = self.folder(id);
         let kept_names: Vec<_> = kept.iter().filter_map(|file| self.record(id, file)).collect();
-        for file in names_in(&folder).into_iter().filter(|file| !kept.contains(&file.as_str())) {
-            if let Some(name) = self.record(id, &file).filter(|name| !kept_names.contains(name)) {
-                if self.target(&name) == Some(id) {
-                    let _ = fs::remove_file(self.paths.join(&name));
-                }
-                if self.holder(&name) == Some(id) {
-                    let _ = fs::remove_file(self.run.join("names").join(&name));
-                }
+        let files = || names_in(&folder).into_iter().filter(|file| !kept.contains(&file.as_str()));
+        let names = files().filter_map(|file| self.record(id, &file)).chain(name.map(str::to_owned));
+        for name in names.filter(|name| !kept_names.contains(name)) {
+            if self.target(&name) == Some(id) {
+                let _ = fs::remove_file(self.paths.join(&name));
             }
+            if lock.is_some() && self.holder(&name) == Some(id) {
+                let _ = fs::remove_file(self.run.join("names").join(&name));
+            }
+        }
+        for file in files() {
             let _ = fs::remove_file(folder.join(file));
         }
         // Fails, as wanted, while there is a file.
@@ -305,11 +343,7 @@ impl Names {
     }
 
     fn replace_symlink(&self, path: &Path, id: DeviceId) -> io::Result<()> {
-        if !self.paths.exists() {
-            DirBuilder::new().recursive(true).mode(0o755).create(&self.paths)?;
-            // Whatever the umask.
-            fs::set_permissions(&self.paths, Permissions::from_mode(0o755))?;
-        }
+        make_folder(&self.paths, 0o755)?;
         // No name of an export begins with a dot.
         let new = self.paths.join(".new");
         remove_if_there(&new)?;
@@ -352,6 +386,18 @@ fn number(node: &str) -> Option<DeviceId> {
 fn names_in(folder: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+/// Makes a folder with this mode, whatever the umask and the mode of before.
+fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
+    if fs::metadata(path).is_ok_and(|found| found.is_dir() && found.mode() & 0o777 == mode) {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {

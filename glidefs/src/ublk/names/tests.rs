@@ -22,6 +22,8 @@ impl Host {
             dev: at("dev"),
             sys_block: at("block"),
             sys_class: at("class"),
+            patience: Duration::from_millis(100),
+            vain: Arc::default(),
         };
         fs::create_dir(at("dev")).unwrap();
         Self { folder, names }
@@ -63,6 +65,14 @@ impl Host {
     fn point(&self, id: DeviceId, name: &str) -> Result<(), NamesError> {
         let named = self.names.settle(id, name)?;
         self.names.point(id, name, &named.disk)
+    }
+
+    /// Keeps the lock, as another process.
+    fn keep_lock(&self) -> File {
+        fs::create_dir_all(self.path("run/devices")).unwrap();
+        let file = File::open(self.path("run/devices")).unwrap();
+        file.lock().unwrap();
+        file
     }
 
     fn paths(&self) -> Vec<(String, DeviceId)> {
@@ -139,7 +149,7 @@ fn nothing_is_left_of_a_removed_device() {
     let host = Host::new();
     host.attach(DEVICE, 7, "a").unwrap();
     host.attach(OTHER, 8, "b").unwrap();
-    host.names.clear(DEVICE, Owner::Caller).unwrap();
+    host.names.clear(DEVICE, None, Owner::Caller).unwrap();
     assert_eq!(host.paths(), [("b".into(), OTHER)]);
     assert_eq!(names_in(&host.path("run/devices")), ["ublkb4"]);
     assert_eq!(names_in(&host.path("run/names")), ["b"]);
@@ -161,7 +171,7 @@ fn a_number_used_again_never_has_the_name_of_the_device_before() {
     host.point(DEVICE, "b").unwrap();
     assert_eq!(host.paths(), [("b".into(), DEVICE)]);
     // The daemon of the first export learns that the device is another one.
-    host.names.clear(DEVICE, Owner::Unknown).unwrap();
+    host.names.clear(DEVICE, None, Owner::Unknown).unwrap();
     assert_eq!(host.paths(), [("b".into(), DEVICE)]);
     assert_eq!(host.seen_by_udev(DEVICE, 10).as_deref(), Some("b"));
     host.names.announce(OTHER, "a").unwrap();
@@ -172,7 +182,7 @@ fn an_unknown_owner_keeps_the_name_of_a_device_that_is_being_started() {
     let host = Host::new();
     host.add(DEVICE);
     host.names.announce(DEVICE, "b").unwrap();
-    host.names.clear(DEVICE, Owner::Unknown).unwrap();
+    host.names.clear(DEVICE, None, Owner::Unknown).unwrap();
     assert_eq!(host.seen_by_udev(DEVICE, 10).as_deref(), Some("b"));
     assert_eq!(host.names.holder("b"), Some(DEVICE));
 }
@@ -185,12 +195,12 @@ fn of_two_devices_with_one_name_the_first_keeps_the_name_until_the_device_is_gon
     assert!(chain(&refused).contains("/dev/ublkb3 has the name"), "{refused}");
     assert_eq!(host.seen_by_udev(OTHER, 8), None, "udev makes no symlink");
     assert_eq!(host.paths(), [("a".into(), DEVICE)]);
-    host.names.clear(OTHER, Owner::Caller).unwrap();
+    host.names.clear(OTHER, None, Owner::Caller).unwrap();
     assert_eq!(host.paths(), [("a".into(), DEVICE)]);
     host.remove(DEVICE);
     host.point(OTHER, "a").unwrap();
     assert_eq!(host.paths(), [("a".into(), OTHER)]);
-    host.names.clear(DEVICE, Owner::Unknown).unwrap();
+    host.names.clear(DEVICE, None, Owner::Unknown).unwrap();
     assert_eq!(
         host.paths(),
         [("a".into(), OTHER)],
@@ -255,13 +265,118 @@ fn a_runtime_directory_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn a_lock_that_another_daemon_keeps_is_waited_for_a_moment_only() {
+fn a_lock_that_another_process_keeps_is_waited_for_once() {
     let host = Host::new();
     host.start(DEVICE, 7);
-    let lock = host.names.lock().unwrap();
-    assert!(matches!(host.names.settle(DEVICE, "a"), Err(NamesError::Locked { .. })));
+    let lock = host.keep_lock();
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..64 {
+            scope.spawn(|| assert!(matches!(host.names.settle(DEVICE, "a"), Err(NamesError::Locked { .. }))));
+        }
+    });
+    assert!(begun.elapsed() >= host.names.patience && begun.elapsed() < host.names.patience * 30);
     drop(lock);
     host.point(DEVICE, "a").unwrap();
+}
+
+#[test]
+fn no_name_passes_to_the_next_device_of_the_number_while_another_process_keeps_the_lock() {
+    let host = Host::new();
+    host.attach(DEVICE, 7, "a").unwrap();
+    let lock = host.keep_lock();
+    host.names.clear(DEVICE, Some("a"), Owner::Caller).unwrap();
+    assert_eq!((host.paths(), host.seen_by_udev(DEVICE, 7)), (vec![], None));
+    drop(lock);
+    host.remove(DEVICE);
+    host.attach(DEVICE, 8, "a").unwrap();
+    // Another program's device, after that another one of this daemon.
+    host.remove(DEVICE);
+    let lock = host.keep_lock();
+    assert!(matches!(host.names.announce(DEVICE, "b"), Err(NamesError::Locked { .. })));
+    assert_eq!((host.paths(), host.seen_by_udev(DEVICE, 9)), (vec![], None));
+    drop(lock);
+    host.names.announce(DEVICE, "b").unwrap();
+    let _lock = host.keep_lock();
+    host.start(DEVICE, 9);
+    assert!(host.point(DEVICE, "b").is_err());
+    assert_eq!(
+        host.seen_by_udev(DEVICE, 10),
+        None,
+        "a removal behind the daemon's back leaves nothing for the next"
+    );
+}
+
+#[test]
+fn a_live_device_keeps_the_path_while_another_process_keeps_the_lock() {
+    let host = Host::new();
+    host.attach(DEVICE, 7, "a").unwrap();
+    let _lock = host.keep_lock();
+    assert!(host.point(DEVICE, "a").is_err());
+    assert_eq!(
+        (host.paths(), host.seen_by_udev(DEVICE, 7).as_deref()),
+        (vec![("a".into(), DEVICE)], Some("a"))
+    );
+}
+
+#[test]
+fn a_device_that_was_replaced_before_the_symlink_does_not_give_the_path_to_the_next_of_the_number() {
+    let host = Host::new();
+    host.names.announce(DEVICE, "a").unwrap();
+    host.start(DEVICE, 7);
+    let named = host.names.settle(DEVICE, "a").unwrap();
+    // By another program.
+    host.remove(DEVICE);
+    host.start(DEVICE, 9);
+    assert!(matches!(host.names.point(DEVICE, "a", &named.disk), Err(NamesError::Gone { device: DEVICE })));
+    // By another daemon.
+    host.remove(DEVICE);
+    host.attach(DEVICE, 10, "b").unwrap();
+    assert!(matches!(host.names.point(DEVICE, "a", &named.disk), Err(NamesError::Gone { device: DEVICE })));
+    assert_eq!(host.paths(), [("b".into(), DEVICE)]);
+}
+
+#[test]
+fn the_path_of_a_removed_device_goes_also_when_the_files_are_lost() {
+    let host = Host::new();
+    host.attach(DEVICE, 7, "a").unwrap();
+    host.attach(OTHER, 8, "b").unwrap();
+    fs::remove_dir_all(host.path("run")).unwrap();
+    host.names.clear(DEVICE, Some("a"), Owner::Caller).unwrap();
+    // Not this device's path.
+    host.names.clear(DEVICE, Some("b"), Owner::Caller).unwrap();
+    assert_eq!(host.paths(), [("b".into(), OTHER)]);
+}
+
+#[test]
+fn folders_have_their_modes_also_when_they_were_made_with_others() {
+    let host = Host::new();
+    for folder in ["run/devices", "run/names", "dev/glidefs"] {
+        fs::create_dir_all(host.path(folder)).unwrap();
+        fs::set_permissions(host.path(folder), Permissions::from_mode(0o750)).unwrap();
+    }
+    host.attach(DEVICE, 7, "a").unwrap();
+    let mode = |folder| fs::metadata(host.path(folder)).unwrap().mode() & 0o777;
+    assert_eq!([mode("run/devices"), mode("run/names"), mode("dev/glidefs")], [0o700, 0o700, 0o755]);
+}
+
+#[test]
+fn the_rules_of_udev_have_the_words_of_the_daemon() {
+    let rules = include_str!("../../../../systemd/60-glidefs.rules");
+    let names = Names::of_this_host(Duration::from_secs(10));
+    let (devices, key) = (names.run.join("devices"), KEY.trim_end_matches('='));
+    let noted = udev::KEY.strip_prefix("E:").unwrap().trim_end_matches('=');
+    let paths = names.paths.strip_prefix(&names.dev).unwrap();
+    for words in [
+        format!(r#"ACTION=="add", IMPORT{{file}}="{}/$kernel/{STARTING}""#, devices.display()),
+        format!(r#"IMPORT{{file}}="{}/$kernel/$env{{DISKSEQ}}""#, devices.display()),
+        format!(
+            r#"ENV{{{key}}}=="?*", SYMLINK+="{}/$env{{{key}}}", ENV{{{noted}}}="$env{{DISKSEQ}}""#,
+            paths.display()
+        ),
+    ] {
+        assert!(rules.contains(&words), "{words}");
+    }
 }
 
 #[test]
