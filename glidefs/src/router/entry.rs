@@ -368,11 +368,6 @@ impl HeldExport {
         self.entry.status().path = Some(path.map_err(String::into_boxed_str));
     }
 
-    /// Whether the device has its stable path.
-    pub fn has_path(&self) -> bool {
-        matches!(self.entry.status().path, Some(Ok(())))
-    }
-
     /// Notes why the export could not be released in the store; `None` after a release.
     pub fn set_unreleased(&self, reason: Option<String>) {
         self.entry.status().unreleased = reason;

@@ -59,9 +59,8 @@ impl Router {
             return Err(RouterError::HalfDeleted { name: held.entry().name().to_string() });
         }
         if held.entry().state() == State::Serving {
-            if !held.has_path() {
-                self.give_path(held).await;
-            }
+            // The path may have been lost.
+            self.give_path(held).await;
             return Ok(());
         }
         held.step(Event::BeginAttach)?;

@@ -408,6 +408,10 @@ async fn an_export_without_a_stable_path_is_served_and_says_why_until_a_path_is_
     *host.kernel.no_path.lock().unwrap() = None;
     router.attach("a").await.unwrap();
     assert_eq!(path(&router), Some(Ok("/dev/glidefs/a".into())));
+    *host.kernel.no_path.lock().unwrap() = Some("lost");
+    router.attach("a").await.unwrap();
+    assert_eq!(path(&router), Some(Err("lost".into())), "an attach looks again");
+    *host.kernel.no_path.lock().unwrap() = None;
     assert_eq!(router.detach("a").await.unwrap().path, None);
     router.attach("a").await.unwrap();
     drop_last(router);
