@@ -194,6 +194,11 @@ mod tests {
         let daemon =
             daemon.arg("60").env("AWS_SHARED_CREDENTIALS_FILE", &file).env("AWS_SESSION_TOKEN", "FwoGZXIvYX");
         let mut daemon = daemon.spawn().unwrap();
+        // The kernel shows the environment a moment after the program has begun.
+        let environ = format!("/proc/{}/environ", daemon.id());
+        while fs::read(&environ).is_ok_and(|shown| shown.is_empty()) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         let secrets = Secrets::of_this_host(None, &folder.path().join("none"), Some(daemon.id()));
         daemon.kill().unwrap();
         daemon.wait().unwrap();
