@@ -217,7 +217,7 @@ impl HeldWrites {
         let passed = wanted.saturating_duration_since(self.origin).as_nanos();
         // Below the length of the grid, which is a `u64`.
         let over = u64::try_from(passed % GRID.as_nanos()).unwrap_or(0);
-        if over == 0 { wanted } else { wanted + GRID - Duration::from_nanos(over) }
+        if over == 0 { wanted } else { wanted + GRID.saturating_sub(Duration::from_nanos(over)) }
     }
 }
 
