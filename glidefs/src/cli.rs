@@ -29,16 +29,21 @@ use self::args::{Cli, Command};
 use self::client::Client;
 use self::commands::{daemon, doctor, exports, files, snapshots};
 use self::error::CliError;
+use self::output::emit;
 use crate::api::wire::Export;
 use crate::config::{Config, LogFormat, OnStop};
 use crate::observe::chain;
 use crate::observe::logging;
 
 /// Runs the program: reads the arguments, carries out the command, prints an error and returns the exit status. `run` is the
-/// daemon.
-pub fn main<E: Error + 'static>(run: impl FnOnce(&Config) -> Result<(), E>) -> ExitCode {
-    let cli = Cli::parse();
-    match dispatch(cli, |config| run(config).map_err(|error| CliError::Daemon(Box::new(error)))) {
+/// daemon, and `check` the part of the daemon's start that only looks.
+pub fn main<E: Error + 'static>(
+    run: impl FnOnce(&Config) -> Result<(), E>,
+    check: impl FnOnce(&Config) -> Result<(), E>,
+) -> ExitCode {
+    let failed = |error| CliError::Daemon(Box::new(error));
+    match dispatch(Cli::parse(), |config| run(config).map_err(failed), |config| check(config).map_err(failed))
+    {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of a pipe has seen enough.
         Err(CliError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
@@ -65,9 +70,19 @@ pub fn listing(json: &[u8]) -> serde_json::Result<String> {
     serde_json::from_slice::<Vec<Export>>(json).map(|exports| print::exports(&exports))
 }
 
-fn dispatch(cli: Cli, run: impl FnOnce(&Config) -> Result<(), CliError>) -> Result<(), CliError> {
+fn dispatch(
+    cli: Cli,
+    run: impl FnOnce(&Config) -> Result<(), CliError>,
+    check: impl FnOnce(&Config) -> Result<(), CliError>,
+) -> Result<(), CliError> {
     match cli.command {
-        Command::Run { config, remove_devices } => {
+        Command::Run { config, check: true, .. } => {
+            let config = Config::load(&config)?;
+            logging::check(&config.log.filter)?;
+            check(&config)?;
+            emit(checked(&config).as_bytes())
+        }
+        Command::Run { config, remove_devices, check: false } => {
             let mut config = Config::load(&config)?;
             if remove_devices {
                 config.control.on_stop = OnStop::Remove;
@@ -108,6 +123,11 @@ fn dispatch(cli: Cli, run: impl FnOnce(&Config) -> Result<(), CliError>) -> Resu
             with_client(&cli.daemon, async |client| daemon::memory(client, json).await)
         }
     }
+}
+
+/// What `glidefs run --check` prints: the settings that a daemon shares with the daemon before, a line each.
+fn checked(config: &Config) -> String {
+    format!("cache.dir {}\napi.socket {}\n", config.cache.dir.display(), config.api.socket.display())
 }
 
 /// Runs `work` with a client of the daemon.

@@ -55,6 +55,12 @@ const CONTROL_THREADS: usize = 2;
 const RECOVERY_PARALLEL_MAX: usize = 8;
 /// How long the stop waits for work on the control threads.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Refuses what [`run`] would refuse of the API's group and token, and starts nothing.
+pub fn check(config: &Config) -> Result<(), DaemonError> {
+    serving::access(config).map(drop)
+}
+
 /// Runs the daemon until SIGTERM or SIGINT.
 pub fn run(config: &Config) -> Result<(), DaemonError> {
     let system = |what| move |source| DaemonError::System { what, source };

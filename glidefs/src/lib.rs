@@ -61,5 +61,5 @@ pub mod testing;
 
 /// The program: reads the command line, and does what the command says.
 pub fn main() -> ExitCode {
-    cli::main(daemon::run)
+    cli::main(daemon::run, daemon::check)
 }

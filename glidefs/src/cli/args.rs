@@ -68,6 +68,10 @@ pub(super) enum Command {
         /// Remove all devices when the daemon stops; devices are otherwise left to the next daemon
         #[arg(long)]
         remove_devices: bool,
+        /// Start nothing: check the configuration file, the log filter, and the group and token of the API, and print the directory of
+        /// the cache and the API's socket
+        #[arg(long)]
+        check: bool,
     },
     /// Write a configuration file with every key explained
     #[command(

@@ -8,8 +8,8 @@ use super::args::exports::ExportCommand;
 use super::args::{Cli, Command, DaemonArgs};
 use super::client::{Client, ClientError};
 use super::commands::{bulk, daemon, exports, files};
-use super::dispatch;
 use super::error::CliError;
+use super::{checked, dispatch};
 use crate::api::wire;
 use crate::router::ExportName;
 
@@ -111,7 +111,7 @@ fn a_program_with_plots_draws_one() {
     let plot = dir.path().join("x.svg");
     let line = "glidefs bench file --engine pread --mode read --size 1MiB --duration 10ms --warmup 0s --json";
     let line = format!("{line} --dir {} --plot {}", dir.path().display(), plot.display());
-    dispatch(parse(&line).unwrap(), |_| panic!("the daemon must not start")).unwrap();
+    dispatch(parse(&line).unwrap(), no_daemon, no_daemon).unwrap();
     let svg = std::fs::read_to_string(plot).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("pread read 4k"), "{svg}");
 }
@@ -165,18 +165,46 @@ fn run_hands_the_checked_configuration_to_the_daemon() {
     let path = dir.path().join("glidefs.toml");
     std::fs::write(&path, "[cache]\nsize = \"1MiB\"\n").unwrap();
     let run = || parse(&format!("glidefs run --remove-devices --config {}", path.display())).unwrap();
-    let refused = dispatch(run(), |_| panic!("the daemon must not start"));
+    let refused = dispatch(run(), no_daemon, no_daemon);
     assert!(matches!(refused, Err(CliError::Config(_))));
     std::fs::write(&path, "[cache]\nsize = \"10GiB\"\n[workers]\ncount = 1\n").unwrap();
     let mut seen = None;
-    dispatch(run(), |config| {
+    let look = |config: &crate::config::Config| {
         seen = Some(config.clone());
         Ok(())
-    })
-    .unwrap();
+    };
+    dispatch(run(), look, no_daemon).unwrap();
     let config = seen.unwrap();
     assert_eq!(config.worker_cpus.len(), 1);
     assert_eq!(config.control.on_stop, crate::config::OnStop::Remove);
+}
+
+#[test]
+fn run_with_check_refuses_what_a_start_would_refuse_and_starts_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("glidefs.toml");
+    let check = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        let cli = parse(&format!("glidefs run --check --config {}", path.display())).unwrap();
+        dispatch(cli, no_daemon, |_| Err(CliError::Declined))
+    };
+    let valid = "[cache]\nsize = \"10GiB\"\n[workers]\ncount = 1\n";
+    assert!(matches!(check("[cache]\nsize = \"1MiB\"\n"), Err(CliError::Config(_))));
+    assert!(matches!(check(&format!("{valid}[log]\nfilter = \"a=b=c\"\n")), Err(CliError::Log(_))));
+    assert!(matches!(check(valid), Err(CliError::Declined)), "the daemon's own check");
+}
+
+#[test]
+fn run_with_check_prints_the_settings_that_the_next_daemon_shares_with_the_daemon_before() {
+    assert_eq!(
+        checked(&crate::config::Config::default()),
+        "cache.dir /var/lib/glidefs\napi.socket /run/glidefs/glidefs.sock\n"
+    );
+}
+
+/// Stands for the daemon in commands that start none.
+fn no_daemon(_: &crate::config::Config) -> Result<(), CliError> {
+    panic!("the daemon must not start")
 }
 
 fn client(socket: &std::path::Path, api: Option<&str>) -> Result<Client, ClientError> {

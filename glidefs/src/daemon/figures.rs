@@ -17,7 +17,7 @@ use super::memory::Holders;
 use crate::api::{ApiStats, AppState, OffThread, Readiness, Scrapes, Selection, wire};
 use crate::cache::{Cache, CacheStats, Resource, ShardStats, UsageFigures};
 use crate::checksum;
-use crate::config::Config;
+use crate::config::{Config, OnStop};
 use crate::export::limits::{Limit, Limits};
 use crate::export::{LimitUse, Throttle};
 use crate::locks::MutexExt;
@@ -49,11 +49,16 @@ impl Parts {
     pub fn state(&self, config: &Config, ready: Readiness) -> AppState {
         let (workers, cache, devices) = (self.workers.clone(), self.cache.clone(), Arc::clone(&self.devices));
         let dir = config.cache.dir.display().to_string();
+        let on_stop = match config.control.on_stop {
+            OnStop::Keep => "keep",
+            OnStop::Remove => "remove",
+        };
         let probe = self.probe.clone();
         let nodes = Nodes::default();
         let daemon = move || wire::DaemonStatus {
             bounce_mode: devices.bounce(),
             batched_devices: devices.batched(),
+            on_stop: Some(on_stop.into()),
             workers: workers.iter().map(|worker| worker_status(worker, &nodes)).collect(),
             cache: cache_status(&cache.stats(), &dir, &probe),
         };

@@ -112,7 +112,7 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
 }
 
 /// Who may use the API.
-fn access(config: &Config) -> Result<Access, DaemonError> {
+pub(super) fn access(config: &Config) -> Result<Access, DaemonError> {
     let gid = |name: &String| match nix::unistd::Group::from_name(name) {
         Ok(Some(group)) => Ok(group.gid.as_raw()),
         Ok(None) => Err(DaemonError::Group { name: name.clone() }),
@@ -211,5 +211,21 @@ async fn feed_watchdog(workers: Vec<Worker>) {
 fn notify(states: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(error = %error, "systemd could not be told");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_or_a_token_that_is_not_there_is_refused_before_anything_is_started() {
+        let mut config = Config::default();
+        assert!(super::super::check(&config).is_ok());
+        config.api.group = Some("no-such-group-here".into());
+        assert!(matches!(super::super::check(&config), Err(DaemonError::Group { .. })));
+        config.api.group = None;
+        config.api.token_file = Some("/no/such/file".into());
+        assert!(matches!(super::super::check(&config), Err(DaemonError::Token(_))));
     }
 }

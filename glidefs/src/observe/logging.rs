@@ -19,7 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 pub enum Format {
     /// Journald if the daemon is run by systemd, text otherwise.
     Auto,
-    /// Text on standard error.
+    /// Text on standard error, by whomever the daemon is run.
     Text,
     /// Lines with their fields to journald.
     Journald,
@@ -33,13 +33,13 @@ pub enum LogError {
         "the log filter {filter:?} is not valid: use a level, or directives such as \"info,glidefs::router=debug\""
     )]
     Filter {
-        /// The filter as given.
+        /// The filter as given by the configuration or `RUST_LOG`.
         filter: String,
         /// The error of the parser.
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
-    /// Journald does not answer.
+    /// Journald cannot be reached on this host.
     #[error("cannot reach journald: set `[log] format` to \"text\"")]
     Journald(#[source] std::io::Error),
     /// A log was set up before.
@@ -49,8 +49,7 @@ pub enum LogError {
 
 /// Sets up the log: lines that pass `filter` go to the target of `format`. `RUST_LOG` takes precedence over `filter`.
 pub fn init(filter: &str, format: Format) -> Result<(), LogError> {
-    let from_environment = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
-    let registry = tracing_subscriber::registry().with(parse(from_environment.as_deref().unwrap_or(filter))?);
+    let registry = tracing_subscriber::registry().with(effective(filter)?);
     let by_systemd = || is_journal(std::env::var_os("JOURNAL_STREAM").as_deref(), std_error_identity());
     if format == Format::Journald || (format == Format::Auto && by_systemd()) {
         match tracing_journald::layer() {
@@ -67,6 +66,17 @@ pub fn init(filter: &str, format: Format) -> Result<(), LogError> {
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
     registry.with(layer).try_init().map_err(LogError::Twice)
+}
+
+/// Refuses a filter that [`init`] would refuse, and sets up nothing.
+pub fn check(filter: &str) -> Result<(), LogError> {
+    effective(filter).map(drop)
+}
+
+/// The filter of `RUST_LOG` if the variable is set, `filter` otherwise.
+fn effective(filter: &str) -> Result<EnvFilter, LogError> {
+    let from_environment = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
+    parse(from_environment.as_deref().unwrap_or(filter))
 }
 
 /// Lines of the AWS SDK that pass unless the filter names the SDK's parts: the SDK warns at every try of every request, and some

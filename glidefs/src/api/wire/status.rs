@@ -56,6 +56,10 @@ pub struct DaemonStatus {
     /// Devices in service that exchange requests with the kernel in batches.
     #[serde(default)]
     pub batched_devices: u64,
+    /// How devices behave when this daemon stops, as the daemon has read at start: "keep" or "remove". Not set by a daemon that does
+    /// not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_stop: Option<String>,
     /// The workers of the daemon.
     pub workers: Vec<WorkerStatus>,
     /// The state of the cache.
