@@ -1,5 +1,5 @@
 # The stages of scripts/test: a row "NAME  description" and a function stage_NAME or long_NAME for each. Sourced, never run.
-# Needs common.sh and checks.sh; the working directory is the repository.
+# Needs common.sh, checks.sh and package.sh; the working directory is the repository.
 # shellcheck shell=bash
 # shellcheck disable=SC2034 # scripts/test reads the rows
 
@@ -39,6 +39,8 @@ LONG_STAGES=(
 	"fairness             how much one export hurts its neighbours, under the instruction clock                        (10 minutes)"
 	"power-cuts           20 power cuts under ext4, XFS and SQLite; POWER_CUTS sets another number, POWER_CUTS_SEED a seed (30 minutes)"
 	"api                  load on the API of a host with 5,000 exports, beside fio                                     (20 minutes)"
+	"package              the Debian package: installed, upgraded under load, removed and purged on a whole system     (10 minutes)"
+	"reproducible         two builds and packages of the last commit, in different folders, and the list of dependencies (30 minutes)"
 )
 
 # need_machine_packages: installs the programs of checks in virtual machines. A virtual machine uses the host's programs, and has no
@@ -130,3 +132,5 @@ long_worst() { scripts/vm exec --disk 16G --memory 12G --s3 --timeout 7200 -- sc
 long_fairness() { scripts/fairness; }
 long_power_cuts() { scripts/power-cuts --cuts "${POWER_CUTS:-20}" ${POWER_CUTS_SEED:+--seed "$POWER_CUTS_SEED"}; }
 long_api() { scripts/vm exec --disk 8G --memory 8G --timeout 7200 -- scripts/api-load 5000; }
+long_package() { scripts/package-test; }
+long_reproducible() { check_reproducible; }
