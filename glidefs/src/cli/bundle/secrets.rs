@@ -22,6 +22,7 @@ const FILES: [&str; 2] = ["_FILE", "_PATH"];
 const BYTES_MIN: usize = 6;
 /// In the place of a secret.
 const REMOVED: &str = "[removed]";
+
 /// Values to be removed from every text.
 pub(super) struct Secrets {
     values: Vec<String>,

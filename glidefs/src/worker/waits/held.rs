@@ -28,7 +28,7 @@ use crate::worker::requests::TagRequest;
 /// Time between two questions whether the first write of an export may go on.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// The same, for each export with held writes: so the number of questions a second is bounded. A question about an export that is in no
-/// CPU cache any more takes 4 to 5 microseconds (`cargo bench --bench path -- held`), so that all take a tenth of a CPU at most.
+/// CPU cache any more took 4 to 5 microseconds (`cargo bench --bench path -- held`): a tenth of a CPU, without the wake-ups.
 const ASK_AGAIN_EACH: Duration = Duration::from_micros(50);
 
 /// Questions are due at multiples of this time, so that one wake-up of the worker is for many: a wake-up costs more than a question.
