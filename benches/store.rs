@@ -92,8 +92,8 @@ impl Host {
         let options = support::cache_options(SEGMENTS);
         let known = Known {
             exports: vec![(EXPORT, SeqMarks::default())],
-            next_export: None,
             catalog: Arc::new(Nothing),
+            ..Known::local(&[])
         };
         let disk = Arc::new(Directory::new(&cache_directory));
         let opened = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known);

@@ -295,7 +295,7 @@ fn open(log: &Path, catalog: &Catalog) -> Cache {
         segment_bytes: SEGMENT_BYTES,
         ..support::cache_options(SEGMENTS)
     };
-    let known = Known { exports: catalog.known(), next_export: None, catalog: Arc::new(catalog.handle()) };
+    let known = Known { exports: catalog.known(), catalog: Arc::new(catalog.handle()), ..Known::local(&[]) };
     let disk = Arc::new(Directory::new(log));
     Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).expect("the cache opens").0
 }

@@ -96,7 +96,7 @@ pub fn router(directory: &Path, place: Place, exports_max: usize, runtime: &Hand
     };
     let log = directory.join("log");
     std::fs::create_dir_all(&log).expect("a directory for the log");
-    let known = Known { exports: catalog.known(), next_export: None, catalog: Arc::new(catalog.handle()) };
+    let known = Known { exports: catalog.known(), catalog: Arc::new(catalog.handle()), ..Known::local(&[]) };
     let clock = Arc::new(MonotonicClock::default());
     let (cache, _) =
         Cache::open(Arc::new(Directory::new(&log)), clock, options_of_cache, known).expect("the cache opens");

@@ -6,6 +6,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::cache::handoff::Hook;
 use crate::cache::keeper::Keeper;
@@ -15,12 +16,13 @@ use crate::cache::log::format::frame_crc;
 use crate::cache::log::life::State;
 use crate::cache::log::superblock::Superblock;
 use crate::cache::options::{Known, Options, Recovered};
-use crate::cache::recovery;
+use crate::cache::recovery::{self, Ahead};
 use crate::cache::shard::{Shard, Token};
 use crate::cache::shared::Shared;
 use crate::cache::stats::{CacheStats, ShardStats};
 use crate::cache::volume::Volume;
 use crate::cache::volume::durability::Triggers;
+use crate::cache::volume::layers::SeqMarks;
 use crate::cache::volume::queue::WritebackQueue;
 use crate::cache::writeback::cut::Cut;
 use crate::cache::writeback::engine::Writeback;
@@ -50,6 +52,20 @@ impl Cache {
         Ok((Self { shared: Arc::new(shared) }, recovered))
     }
 
+    /// Loads the checkpoint of the cache on `disk`, which another process has open, for [`Known::ahead`]: opening the cache is quicker
+    /// then. `exports` are those of the catalog, with their marks. Nothing is written; `None` where there is nothing to load.
+    ///
+    /// # Errors
+    /// See [`CacheError`]; opening the cache would fail as well.
+    pub fn look_ahead(
+        disk: &dyn Disk,
+        clock: &dyn Clock,
+        options: &Options,
+        exports: &[(ExportId, SeqMarks)],
+    ) -> Result<Option<Ahead>, CacheError> {
+        recovery::look_ahead(disk, clock, options, exports)
+    }
+
     /// The writeback queue for volumes of this cache, with `runtime` for fetches.
     pub fn writeback_queue(&self, runtime: tokio::runtime::Handle) -> Arc<WritebackQueue> {
         let table = &self.shared.table;
@@ -77,7 +93,7 @@ impl Cache {
     /// The data of export `id`, whose history in the store goes up to `stored`: the recovered volume, or an empty one. Sequence
     /// numbers of an empty one go on after `stored`, so none is given out twice.
     pub fn begin(&self, id: ExportId, stored: Seq) -> Arc<Volume> {
-        self.shared.volume(id, || Volume::at(id, crate::cache::SeqMarks { stored, evicted: Seq(0) }))
+        self.shared.volume(id, || Volume::at(id, SeqMarks { stored, evicted: Seq(0) }))
     }
 
     /// Whether the cache has a volume of export `id`: recovery found data or a doubt, or somebody has asked for the volume.
@@ -143,6 +159,21 @@ impl Cache {
         if let Some(port) = self.shared.ports.get(shard) {
             port.set_hook(hook);
         }
+    }
+
+    /// Has the log made quick to read for a process that takes this cache over soon, by [`Self::look_ahead`]: a checkpoint is written, and
+    /// while enough segments are free none is used again. Requests are served as ever. Blocks, `patience` at most, and the keeper has to
+    /// run. Returns whether the log is ready; the successor can do without.
+    pub fn expect_successor(&self, patience: Duration) -> bool {
+        self.shared.successor.ask();
+        self.shared.signal.raise();
+        self.shared.successor.wait(patience)
+    }
+
+    /// Ends [`Self::expect_successor`]: no process takes the cache over.
+    pub fn expect_no_successor(&self) {
+        self.shared.successor.withdraw();
+        self.shared.signal.raise();
     }
 
     /// Figures at this moment. Takes time in proportion to the number of exports and segments.

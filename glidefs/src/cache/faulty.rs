@@ -15,11 +15,13 @@ use self::faults::{Checkpoint, Sleepless, eio};
 use super::{Directory, MonotonicClock};
 use crate::cache::Budgets;
 use crate::cache::facade::Cache;
-use crate::cache::log::disk::{CheckpointFile, Disk, Lock, SegmentFile};
+use crate::cache::log::disk::{CheckpointFile, CheckpointStamp, Disk, Lock, SegmentFile};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::mapping::Mapping;
 use crate::cache::options::{Known, OnFull, Options, Recovered};
-use crate::units::FRAME_BYTES;
+use crate::cache::recovery::Ahead;
+use crate::cache::volume::layers::SeqMarks;
+use crate::units::{ExportId, FRAME_BYTES};
 
 /// Length of a segment of [`Faulty::open`].
 pub const SEGMENT_BYTES: u64 = 1 << 20;
@@ -52,7 +54,20 @@ impl Faulty {
 
     /// Opens the cache there, of `segments` segments.
     pub fn open_with(&self, segments: u64, known: Known) -> Result<(Cache, Recovered), CacheError> {
-        let options = Options {
+        Cache::open(Arc::new(self.clone()), Arc::new(self.clock()), self.options(segments), known)
+    }
+
+    /// Reads the log there ahead, of `segments` segments, as the successor of a process that has the cache open.
+    pub fn look_ahead(
+        &self,
+        segments: u64,
+        exports: &[(ExportId, SeqMarks)],
+    ) -> Result<Option<Ahead>, CacheError> {
+        Cache::look_ahead(self, &self.clock(), &self.options(segments), exports)
+    }
+
+    fn options(&self, segments: u64) -> Options {
+        Options {
             size_bytes: segments * SEGMENT_BYTES,
             segment_bytes: SEGMENT_BYTES,
             shards: 1,
@@ -61,9 +76,11 @@ impl Faulty {
             mapped_bytes_max: 0,
             budgets: Budgets::default(),
             hands: self.hands,
-        };
-        let clock = Sleepless { machine: MonotonicClock::default(), faults: Arc::clone(&self.faults) };
-        Cache::open(Arc::new(self.clone()), Arc::new(clock), options, known)
+        }
+    }
+
+    fn clock(&self) -> Sleepless {
+        Sleepless { machine: MonotonicClock::default(), faults: Arc::clone(&self.faults) }
     }
 
     pub fn lose(&self, number: u32, frame: u64) {
@@ -305,6 +322,10 @@ impl Disk for Faulty {
         let read = self.inner.read_checkpoint()?;
         let faults = || Arc::clone(&self.faults);
         Ok(read.map(|inner| Box::new(Checkpoint { inner, faults: faults() }) as Box<dyn io::Read + Send>))
+    }
+
+    fn checkpoint_stamp(&self) -> io::Result<Option<CheckpointStamp>> {
+        self.inner.checkpoint_stamp()
     }
 
     fn remove_checkpoint(&self) -> io::Result<()> {

@@ -10,6 +10,7 @@ mod checkpoint;
 mod cleaner;
 #[cfg(test)]
 mod faults;
+pub(super) mod following;
 mod mapped;
 mod prepare;
 mod relief;
@@ -27,6 +28,7 @@ use self::barrier::Barrier;
 pub use self::checkpoint::CheckpointPace;
 use self::checkpoint::Checkpointer;
 use self::cleaner::Cleaner;
+use self::following::Following;
 use self::mapped::Mapped;
 use self::prepare::Preparer;
 use self::relief::Relief;
@@ -75,6 +77,7 @@ pub struct Keeper {
     cleaner: Cleaner,
     preparer: Preparer,
     checkpointer: Checkpointer,
+    following: Following,
     relief: Relief,
     mapped: Mapped,
     /// The index of the shard which is next to get a segment: the one behind the shard asked last.
@@ -99,6 +102,7 @@ impl Keeper {
             barrier: None,
             cleaner: Cleaner::default(),
             preparer: Preparer::default(),
+            following: Following::default(),
             relief: Relief::default(),
             mapped: Mapped::default(),
             turn: 0,
@@ -149,6 +153,7 @@ impl Keeper {
         self.mapped.step(&self.shared);
         progress |= self.prepare();
         progress |= self.seal();
+        progress |= self.follow();
         progress |= self.free();
         let free = self.usable();
         if self.cleaner.step(&self.shared, &mut self.preparer, free) {
@@ -162,7 +167,7 @@ impl Keeper {
             self.checkpointer.give_way(&self.shared);
             return progress;
         }
-        progress | self.checkpointer.step(&self.shared)
+        progress | (!self.is_held() && self.checkpointer.step(&self.shared))
     }
 
     /// Gives free chunks of leaves back, and maps ahead. Counts as no progress: no request waits for either.
@@ -279,6 +284,9 @@ impl Keeper {
 
     /// Frees the segments nobody needs, as soon as the data that replaced theirs is stable.
     fn free(&mut self) -> bool {
+        if self.is_held() && !self.scarce {
+            return false;
+        }
         let shared = &self.shared;
         let raised = self.barrier.take().or_else(|| Barrier::raise(&shared.table));
         let Some(mut barrier) = raised else { return false };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::cache::catalog::{CacheCatalog, NoCatalog};
 #[cfg(doc)]
 use crate::cache::hands::HANDS_MAX;
+use crate::cache::recovery::Ahead;
 use crate::cache::volume::budget::Budgets;
 use crate::cache::volume::layers::SeqMarks;
 use crate::units::ExportId;
@@ -51,13 +52,15 @@ pub struct Known {
     pub next_export: Option<ExportId>,
     /// Where the marks are kept.
     pub catalog: Arc<dyn CacheCatalog>,
+    /// What was read of the log while another process still wrote to the log.
+    pub ahead: Option<Ahead>,
 }
 
 impl Known {
     /// Exports with no data in a store.
     pub fn local(ids: &[ExportId]) -> Self {
         let exports = ids.iter().map(|id| (*id, SeqMarks::default())).collect();
-        Self { exports, next_export: None, catalog: Arc::new(NoCatalog) }
+        Self { exports, next_export: None, catalog: Arc::new(NoCatalog), ahead: None }
     }
 }
 
@@ -72,6 +75,8 @@ pub struct Recovered {
     pub covered: u64,
     /// Extents taken from the checkpoint.
     pub checkpoint_extents: u64,
+    /// Whether these were read ahead, before the lock was free.
+    pub was_ahead: bool,
     /// Checkpoints which could not be used because of damage, of the checkpoint or of the log.
     pub checkpoints_refused: u64,
     /// Segments scanned record by record.

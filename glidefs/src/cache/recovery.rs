@@ -9,6 +9,7 @@
 //! disk does not take the closing of a segment, whose dropped record could come back, or no file takes the note of lost segments.
 
 mod ages;
+mod ahead;
 mod checkpoint;
 mod closing;
 mod identify;
@@ -27,6 +28,8 @@ use std::io;
 use std::sync::Arc;
 
 use self::ages::{check_exports, check_start, count_start};
+pub use self::ahead::Ahead;
+pub(super) use self::ahead::look_ahead;
 use self::listed::Missing;
 use self::patience::Patience;
 use self::segments::{Found, Recovery};
@@ -64,39 +67,23 @@ pub(super) fn open(
     let mut superblock = read_superblock(&*disk, options, &*known.catalog)?;
     let frames = segment_frames(superblock.segment_bytes)?;
     let limit = segment_limit(options, superblock.segment_bytes)?;
-    let mut exports = known.exports;
+    let (mut exports, mut ahead) = (known.exports, known.ahead);
     let (mut patience, mut doubted) = (Patience::new(&*clock), 0);
     let (mut tries_left, mut tries_checkpoint, mut refused) = (TRIES_MAX, true, 0);
     let mut missing = Missing::default();
     while tries_left > 0 {
-        let mut present = at(disk.segments(), "listing", || disk.location())?;
-        present.sort_unstable();
+        let (present, count) = segments_in(&*disk, limit)?;
         disk.expect_segments(present.len());
-        // A segment number has at most eight digits, so adding one cannot overflow.
-        let count = present.last().map_or(0, |last| last + 1).max(limit);
         let table = SegmentTable::new(count, limit, superblock.cache_id, frames);
-        let volume = |(id, marks): &(ExportId, SeqMarks)| (*id, Arc::new(Volume::at(*id, *marks)));
         let mut recovery = Recovery {
-            disk: &*disk,
-            patience: &patience,
-            table: &table,
-            volumes: exports.iter().map(volume).collect(),
             last_segment_id: missing.last_listed,
-            announces: false,
-            fronts: Vec::new(),
-            made_up: Vec::new(),
-            noted: HashMap::new(),
-            given_up: Vec::new(),
-            of_blank_files: 0,
-            notes: HashSet::new(),
             is_last_try: tries_left == 1,
-            ranks: Ranks::default(),
             tries_checkpoint,
             hands: options.hands,
-            last_export: None,
             next_export: known.next_export,
             missing: std::mem::take(&mut missing),
-            found: Recovered::default(),
+            ahead: ahead.take(),
+            ..Recovery::new(&*disk, &patience, &table, &exports)
         };
         let outcome = recovery.run(&present, &mut superblock, &*known.catalog)?;
         refused += recovery.found.checkpoints_refused;
@@ -170,7 +157,40 @@ enum Outcome {
     ReadWithoutCheckpoint,
 }
 
-impl Recovery<'_> {
+impl<'a> Recovery<'a> {
+    /// A reading of the log on `disk`, of which nothing is read yet.
+    fn new(
+        disk: &'a dyn Disk,
+        patience: &'a Patience<'a>,
+        table: &'a SegmentTable,
+        exports: &[(ExportId, SeqMarks)],
+    ) -> Self {
+        let volume = |(id, marks): &(ExportId, SeqMarks)| (*id, Arc::new(Volume::at(*id, *marks)));
+        Self {
+            disk,
+            patience,
+            table,
+            volumes: exports.iter().map(volume).collect(),
+            last_segment_id: 0,
+            announces: false,
+            fronts: Vec::new(),
+            made_up: Vec::new(),
+            noted: HashMap::new(),
+            given_up: Vec::new(),
+            of_blank_files: 0,
+            notes: HashSet::new(),
+            is_last_try: false,
+            ranks: Ranks::default(),
+            tries_checkpoint: true,
+            hands: 1,
+            last_export: None,
+            next_export: None,
+            missing: Missing::default(),
+            ahead: None,
+            found: Recovered::default(),
+        }
+    }
+
     /// Reads the segment files with the numbers `present` into the indexes and closes the segments.
     fn run(
         &mut self,
@@ -187,10 +207,7 @@ impl Recovery<'_> {
         // two in the log, and is told the marks.
         let mut segments = self.identify_all(present)?;
         self.name_the_nameless(&mut segments)?;
-        // Of two copies of one write the index refers to the copy of the highest rank. Copies made by cleaning come last, the newest at
-        // the end, so the segment emptied by cleaning is free.
-        segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
-        self.ranks = Ranks::ascending(segments.iter().map(|found| found.number));
+        self.rank(&mut segments);
         let used = checkpoint.map(|checkpoint| self.load_checkpoint(checkpoint, &mut segments)).transpose();
         let used = match used {
             Ok(used) => used,
@@ -285,6 +302,15 @@ impl Recovery<'_> {
             |(found, contents)| self.take_in(found, contents),
         )
     }
+}
+
+/// The numbers of the segment files on `disk`, ascending, and the number of segments in a table for them, `limit` at least.
+fn segments_in(disk: &dyn Disk, limit: u32) -> Result<(Vec<u32>, u32), CacheError> {
+    let mut present = at(disk.segments(), "listing", || disk.location())?;
+    present.sort_unstable();
+    // A segment number has at most eight digits, so adding one cannot overflow.
+    let count = present.last().map_or(0, |last| last + 1).max(limit);
+    Ok((present, count))
 }
 
 fn at<R>(

@@ -15,6 +15,7 @@ use tokio::sync::futures::Notified;
 
 use crate::cache::catalog::CacheCatalog;
 use crate::cache::handoff::{OWNED_MAX, OWNED_MIN, OWNED_THROUGH, Port, Signal, Way};
+use crate::cache::keeper::following::Successor;
 use crate::cache::log::disk::{Clock, Disk, Lock};
 use crate::cache::log::heat::Heat;
 use crate::cache::log::life::Event;
@@ -42,6 +43,7 @@ pub(super) struct Shared {
     pub watermarks: Watermarks,
     pub pressure: Pressure,
     pub signal: Signal,
+    pub successor: Successor,
     pub figures: Figures,
     pub sums: Sums,
     /// Most frames in memory for READs.
@@ -149,6 +151,7 @@ impl Shared {
             on_full: options.on_full,
             pressure: Pressure::default(),
             signal: Signal::default(),
+            successor: Successor::default(),
             sums: Sums::new(options.checksums_bytes_max),
             mapped_frames_max: options.mapped_bytes_max / FRAME_BYTES as u64,
             heat,

@@ -82,6 +82,7 @@ pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Ca
             exports: catalog.known(),
             next_export: Some(ExportId(catalog.next_export_id())),
             catalog: Arc::new(catalog.handle()),
+            ahead: None,
         },
     )?;
     tracing::info!(

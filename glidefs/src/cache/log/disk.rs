@@ -47,8 +47,8 @@ pub trait Disk: Debug + Send + Sync {
     /// Name of the file of segment `number`, for messages.
     fn segment_name(&self, number: u32) -> String;
 
-    /// Opens the file of segment `number`, creates a missing file, and allocates space until the file is `bytes` long; added
-    /// space reads as zeroes. The file's directory entry and length survive a power cut once this call returns.
+    /// Opens the file of segment `number`, and allocates space until the file is `bytes` long; added space reads as zeroes. A missing
+    /// file is created, unless `bytes` is 0. The file's directory entry and length survive a power cut once this call returns.
     fn open_segment(&self, number: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>>;
 
     /// Removes the file of segment `number`. The file does not come back after a power cut once this call returns.
@@ -60,12 +60,19 @@ pub trait Disk: Debug + Send + Sync {
     /// The bytes of the checkpoint, from the first one on; `None` without a checkpoint.
     fn read_checkpoint(&self) -> io::Result<Option<Box<dyn Read + Send>>>;
 
+    /// The stamp of the checkpoint; `None` without a checkpoint.
+    fn checkpoint_stamp(&self) -> io::Result<Option<CheckpointStamp>>;
+
     /// Takes the checkpoint away, if there is one. No checkpoint from before comes back after a power cut once this call returns.
     fn remove_checkpoint(&self) -> io::Result<()>;
 
     /// Begins a checkpoint beside the present one, which stays until [`CheckpointFile::finish`].
     fn begin_checkpoint(&self) -> io::Result<Box<dyn CheckpointFile>>;
 }
+
+/// Tells the checkpoints of one directory apart: as long as the stamp stays, so does the checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointStamp(pub [u64; 4]);
 
 /// A checkpoint while the checkpoint is written. Dropping the value gives the checkpoint up.
 pub trait CheckpointFile: Debug + Send {

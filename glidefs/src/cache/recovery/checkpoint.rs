@@ -34,7 +34,8 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
-use self::extents::{Ends, Loader};
+pub(super) use self::extents::Ends;
+use self::extents::{Loaded, Loader};
 use self::pages::Pages;
 use super::Outcome;
 use super::listed::{Ids, Listed, LostContent, Missing, MissingSegment};
@@ -55,6 +56,33 @@ pub(super) struct Checkpoint<'s> {
     /// By ascending segment number, none twice.
     covered: Vec<CoveredSegment>,
     proves_losses: bool,
+}
+
+impl Checkpoint<'_> {
+    /// Whether the checkpoint lists segment `number` as covered.
+    pub fn lists(&self, number: u32) -> bool {
+        row_of(&self.covered, number).is_some()
+    }
+
+    /// The segments listed as covered.
+    pub fn covered(&self) -> &[CoveredSegment] {
+        &self.covered
+    }
+}
+
+/// The part of a checkpoint behind the covered segments.
+#[derive(Debug)]
+pub(super) struct Rest {
+    loaded: Loaded,
+    /// By ascending segment number, none twice.
+    others: Vec<OtherSegment>,
+}
+
+impl Rest {
+    /// Extents put into volumes.
+    pub fn extents(&self) -> u64 {
+        self.loaded.loaded
+    }
 }
 
 /// What a start has to find beside the segments of a used checkpoint.
@@ -126,14 +154,25 @@ impl<'a> Recovery<'a> {
         })
     }
 
-    fn load(&mut self, checkpoint: Checkpoint<'_>, segments: &mut [Found]) -> Result<Used, Unusable> {
-        let Checkpoint { mut pages, covered, proves_losses } = checkpoint;
-        let ends = self.cover(&covered, segments);
-        let Self { volumes, table, ranks, hands, .. } = self;
-        let loaded = Loader { volumes, ends: &ends, table, ranks, hands: *hands }.load(&mut pages)?;
+    fn load(&mut self, mut checkpoint: Checkpoint<'_>, segments: &mut [Found]) -> Result<Used, Unusable> {
+        let ends = self.cover(&checkpoint.covered, segments);
+        let rest = match self.adopt(&ends) {
+            Some(rest) => rest,
+            None => self.load_rest(&mut checkpoint, &ends)?,
+        };
+        let Rest { loaded, others } = rest;
         self.found.checkpoint_extents += loaded.loaded;
         self.last_export = self.last_export.max(loaded.last_export);
-        let lost = loaded.lost;
+        let Checkpoint { covered, proves_losses, .. } = checkpoint;
+        Ok(Used { covered, others, proves_losses, lost: loaded.lost })
+    }
+
+    /// Loads the extents of `checkpoint` in segments which `ends` has as covered into the volumes, which are empty, and reads the
+    /// checkpoint to the end. An error leaves volumes and table worth nothing.
+    pub fn load_rest(&self, checkpoint: &mut Checkpoint<'_>, ends: &Ends) -> Result<Rest, Unusable> {
+        let Self { volumes, table, ranks, hands, .. } = self;
+        let pages = &mut checkpoint.pages;
+        let loaded = Loader { volumes, ends, table, ranks, hands: *hands }.load(pages)?;
         let others: Vec<OtherSegment> = pages.rows(PageKind::Others)?;
         if !others.is_sorted_by(|one, next| one.number < next.number) {
             return Err(Unusable::Damaged(ORDER));
@@ -142,11 +181,11 @@ impl<'a> Recovery<'a> {
         if decode_end(body).map_err(Unusable::Damaged)? != loaded.listed {
             return Err(Unusable::Damaged(ORDER));
         }
-        Ok(Used { covered, others, proves_losses, lost })
+        Ok(Rest { loaded, others })
     }
 
     /// Takes those of `segments` into use that are as `covered` says.
-    fn cover(&mut self, covered: &[CoveredSegment], segments: &mut [Found]) -> Ends {
+    pub fn cover(&mut self, covered: &[CoveredSegment], segments: &mut [Found]) -> Ends {
         let frames = self.table.segment_frames();
         let mut ends = Ends::new(self.table.len());
         let ids = self.ids(segments);

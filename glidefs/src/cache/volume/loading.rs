@@ -208,6 +208,26 @@ impl Volume {
     }
 }
 
+impl Volume {
+    /// Makes the content of `other`, the same export with earlier marks, the content of the volume, which is empty, as far as the marks
+    /// of the volume allow. `other` is empty then; `table` counts both.
+    pub(in crate::cache) fn load_from(&self, other: &Self, table: &SegmentTable, ranks: &Ranks) {
+        let (mut loading, mut refs) = (Loading::of(self), GainedRefs::default());
+        let mut from = Some(0);
+        while let Some(sector) = from {
+            let slice = other.slice(sector, EXTENTS_MAX, |_| true);
+            loading.gave_out(slice.last);
+            for extent in &slice.extents {
+                loading.add(extent, &mut refs);
+            }
+            from = slice.next;
+        }
+        loading.close(&mut refs);
+        self.load(table, ranks, loading, &mut refs);
+        other.remove(table).forget(table);
+    }
+}
+
 fn kept_of(extent: &Extent) -> Option<KeptExtent> {
     let content = match extent.backing {
         Backing::Data { sector, .. } => Kept::Data(sector),

@@ -175,7 +175,8 @@ impl Part<'_> {
 }
 
 /// What is known of each segment number: not listed, listed and gone, listed and missing, or covered up to a sector.
-pub(super) struct Ends(Vec<u64>);
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::cache::recovery) struct Ends(Vec<u64>);
 
 const NOT_LISTED: u64 = 0;
 /// The segment is read, or a later one is in the file.
@@ -206,6 +207,11 @@ impl Ends {
 
     fn is_missing(&self, number: u32) -> bool {
         self.0.get(number as usize) == Some(&MISSING)
+    }
+
+    /// Whether no segment is missing.
+    pub fn is_whole(&self) -> bool {
+        !self.0.contains(&MISSING)
     }
 
     fn set(&mut self, number: u32, end: u64) {

@@ -1,5 +1,6 @@
 //! A start from a checkpoint finds what a start from the segments finds.
 
+mod ahead;
 mod layers;
 mod lives;
 mod missing;
@@ -14,7 +15,7 @@ use self::spread::spread;
 use super::*;
 use crate::cache::log::format::{Kept, KeptExtent, PageChain, PageKind};
 use crate::cache::volume::layers::SeqMarks;
-use crate::cache::{Cache, CheckpointPace, Recovered};
+use crate::cache::{Ahead, Cache, CheckpointPace, Recovered};
 use crate::units::Seq;
 
 /// Sectors of an export with content.
@@ -35,6 +36,10 @@ enum Step {
     Restart {
         in_order: bool,
     },
+    /// A successor reads the log ahead, which was made ready for that, or not.
+    LookAhead {
+        ready: bool,
+    },
     /// The store has some more of A.
     Store,
     /// Export B is deleted, with all data.
@@ -51,6 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::KeepOnce),
         4 => (any::<bool>(), 1..12_u64).prop_map(|(of_a, count)| Step::Fill(of_a, count)),
         2 => any::<bool>().prop_map(|in_order| Step::Restart { in_order }),
+        1 => any::<bool>().prop_map(|ready| Step::LookAhead { ready }),
         1 => Just(Step::Store),
         1 => Just(Step::Remove)
     ]
@@ -101,7 +107,28 @@ struct History {
 
 impl History {
     fn open(&self, path: &Path) -> (Cache, Recovered) {
-        Faulty::new(path).open_with(self.segments, self.known()).unwrap()
+        self.open_ahead(path, None)
+    }
+
+    /// Opens the cache with what was read `ahead`.
+    fn open_ahead(&self, path: &Path, ahead: Option<Ahead>) -> (Cache, Recovered) {
+        Faulty::new(path).open_with(self.segments, Known { ahead, ..self.known() }).unwrap()
+    }
+
+    fn look_ahead(&self) -> Option<Ahead> {
+        Faulty::new(self.directory.path()).look_ahead(self.segments, &self.exports).unwrap()
+    }
+
+    fn state_of(&self, cache: &Cache) -> State {
+        // Pieces of one write may be one extent or several, and a start with a checkpoint may have less content that the store has as
+        // well. But a segment is needed or not.
+        let table = &cache.shared.table;
+        let needs = (0..u32::try_from(self.segments).unwrap()).map(|number| table.get(number));
+        State {
+            content: self.exports.iter().map(|(export, _)| content(cache, *export)).collect(),
+            needs: needs.map(|info| (info.dirty_extents() > 0, info.dirty_sectors())).collect(),
+            last: self.exports.iter().map(|(export, _)| cache.volume(*export).figures().last_seq).collect(),
+        }
     }
 
     fn known(&self) -> Known {
@@ -109,8 +136,8 @@ impl History {
     }
 
     /// Opens copies of the directory, with the checkpoint and without, on one thread and on several, and compares the indexes. Returns
-    /// the findings of the start with the checkpoint.
-    fn compare(&self) -> Recovered {
+    /// the findings of the start with the checkpoint, and the state without.
+    fn compare(&self) -> (Recovered, State) {
         let open = |with_checkpoint, hands| {
             let other = tempfile::tempdir().unwrap();
             copy(self.directory.path(), other.path(), with_checkpoint);
@@ -121,33 +148,51 @@ impl History {
             let mut disk = Faulty::new(other.path());
             disk.hands = hands;
             let (cache, found) = disk.open_with(self.segments, self.known()).unwrap();
-            let content: Vec<Content> =
-                self.exports.iter().map(|(export, _)| content(&cache, *export)).collect();
-            let last: Vec<Seq> =
-                self.exports.iter().map(|(export, _)| cache.volume(*export).figures().last_seq).collect();
-            // Pieces of one write may be one extent or several, and a start with a checkpoint may have less content that the
-            // store has as well. But a segment is needed or not.
-            let table = &cache.shared.table;
-            let needs = (0..u32::try_from(self.segments).unwrap()).map(|number| table.get(number));
-            let needs: Vec<_> = needs.map(|info| (info.dirty_extents() > 0, info.dirty_sectors())).collect();
-            (content, last, needs, found)
+            (self.state_of(&cache), found)
         };
-        let (expected, expected_last, expected_needs, without) = open(false, 1);
+        let (expected, without) = open(false, 1);
         assert_eq!((without.covered, without.checkpoint_extents), (0, 0));
         let [found, _] = [1, 3].map(|hands| {
-            let (content, last, needs, found) = open(true, hands);
-            assert_eq!(needs, expected_needs, "{found:?}: other segments are needed than by {without:?}");
-            assert!(content == expected, "{found:?}: another content than by {without:?}");
-            assert!(last >= expected_last, "{last:?}, but {expected_last:?} were given out");
+            let (state, found) = open(true, hands);
+            state.check(&expected, &found);
             assert_eq!(found.checkpoints_refused, 0);
             found
         });
-        found
+        (found, expected)
     }
 }
 
-/// Lives through `steps`; returns how many segments checkpoints covered, and how many starts were compared.
-fn live(steps: &[Step], pace: CheckpointPace) -> (u64, u64) {
+/// The outcome of a start.
+struct State {
+    content: Vec<Content>,
+    /// Of each segment, whether anything not in the store is there, and how much.
+    needs: Vec<(bool, u64)>,
+    last: Vec<Seq>,
+}
+
+impl State {
+    /// Compares the state with the one `expected`, of a start that read all of the log.
+    fn check(&self, expected: &Self, found: &Recovered) {
+        assert_eq!(self.needs, expected.needs, "{found:?}: other segments are needed");
+        assert!(self.content == expected.content, "{found:?}: another content");
+        assert!(self.last >= expected.last, "{:?}, but {:?} were given out", self.last, expected.last);
+    }
+}
+
+/// What happened in [`live`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Lived {
+    /// Segments that checkpoints covered.
+    covered: u64,
+    /// Starts that were compared.
+    starts: u64,
+    /// Starts with a checkpoint that was read ahead; and where it was read in vain.
+    ahead: u64,
+    in_vain: u64,
+}
+
+/// Lives through `steps`.
+fn live(steps: &[Step], pace: CheckpointPace) -> Lived {
     let mut history = History {
         directory: tempfile::tempdir().unwrap(),
         segments: 16,
@@ -155,7 +200,7 @@ fn live(steps: &[Step], pace: CheckpointPace) -> (u64, u64) {
     };
     let mut driver = Driver::new(history.open(history.directory.path()).0);
     driver.pace_checkpoints(pace);
-    let (mut number, mut covered, mut starts) = (0_u8, 0, 0);
+    let (mut number, mut lived, mut ahead) = (0_u8, Lived::default(), None);
     for step in steps.iter().chain([&Step::Restart { in_order: true }, &Step::Restart { in_order: false }]) {
         number = number.wrapping_add(1);
         let export = |of_a: bool| {
@@ -182,6 +227,12 @@ fn live(steps: &[Step], pace: CheckpointPace) -> (u64, u64) {
             Step::Flush(of_a) => driver.flush(&driver.cache.volume(export(of_a))).unwrap(),
             Step::Keep => driver.keep(),
             Step::KeepOnce => driver.keep_once(),
+            Step::LookAhead { ready } => {
+                if ready {
+                    driver.expect_successor();
+                }
+                ahead = history.look_ahead();
+            }
             Step::Store => {
                 let last = driver.cache.volume(A).figures().last_seq;
                 let marks = &mut history.exports[0].1;
@@ -200,15 +251,21 @@ fn live(steps: &[Step], pace: CheckpointPace) -> (u64, u64) {
                     driver.rest();
                 }
                 driver.kill();
-                covered += history.compare().covered;
-                starts += 1;
-                driver = Driver::new(history.open(history.directory.path()).0);
+                let (found, expected) = history.compare();
+                lived.covered += found.covered;
+                lived.starts += 1;
+                let was_read = ahead.is_some();
+                let (cache, found) = history.open_ahead(history.directory.path(), ahead.take());
+                history.state_of(&cache).check(&expected, &found);
+                lived.ahead += u64::from(found.was_ahead);
+                lived.in_vain += u64::from(was_read && !found.was_ahead);
+                driver = Driver::new(cache);
                 driver.pace_checkpoints(pace);
             }
         }
     }
     driver.kill();
-    (covered, starts)
+    lived
 }
 
 proptest! {
@@ -226,8 +283,8 @@ proptest! {
 #[test]
 fn a_start_after_an_orderly_stop_reads_no_footer() {
     let steps: Vec<Step> = (0..30).map(|_| Step::Fill(true, 9)).collect();
-    let (covered, starts) = live(&steps, CheckpointPace::default());
-    assert!(covered > 2 && starts == 2, "{covered} segments covered in {starts} starts");
+    let lived = live(&steps, CheckpointPace::default());
+    assert!(lived.covered > 2 && lived.starts == 2, "{lived:?}");
 }
 
 /// A cache with sealed segments and a checkpoint of these.
@@ -334,7 +391,7 @@ fn copies_of_the_cleaner_count_whether_the_originals_are_covered_or_not() {
         driver.write(&volume, range(start, 64), Some(&[byte; 32 << 10])).unwrap();
         driver.flush(&volume).unwrap();
         if number > 150 && number % 5 == 0 {
-            covered += history.compare().covered;
+            covered += history.compare().0.covered;
         }
     }
     let stats = driver.cache.stats();

@@ -158,7 +158,7 @@ impl Life {
 
     fn compare(&mut self) {
         self.history.exports = vec![(A, *self.marks.0.lock().unwrap())];
-        self.covered += self.history.compare().covered;
+        self.covered += self.history.compare().0.covered;
         self.compared += 1;
     }
 }

@@ -32,7 +32,7 @@ impl CacheCatalog for Mark {
 fn known(mark: &Arc<Mark>, stored: Seq) -> Known {
     let evicted = *mark.0.lock().unwrap();
     let exports = vec![(A, SeqMarks { stored, evicted }), (B, SeqMarks::default())];
-    Known { exports, next_export: None, catalog: Arc::clone(mark) as Arc<dyn CacheCatalog> }
+    Known { exports, catalog: Arc::clone(mark) as Arc<dyn CacheCatalog>, ..Known::local(&[]) }
 }
 
 /// The last sequence number in the log at `path`.

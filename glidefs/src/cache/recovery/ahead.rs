@@ -1,0 +1,137 @@
+//! Reading ahead: a start that waits for another process to let the log go loads the checkpoint before, so that the part of the start
+//! for which devices wait does not grow with the cache.
+//!
+//! Owns what was read ahead, and when that counts. Does not own the checkpoint (`checkpoint`), nor who lets go of the log when
+//! (`keeper/following` on the other side). Invariants: nothing is written or created; what was read ahead counts only where loading the
+//! same checkpoint now would give the same: the stamp of the checkpoint is the same, and each segment listed is as it was found then.
+//! The marks of an export may have grown since: the extents of such an export are sorted again, by the marks of now.
+//!
+//! In the time between, the other process goes on writing, sealing, cleaning and noting marks. All that is found by the start in the
+//! segments which the checkpoint does not cover, and in the catalog, as after any other checkpoint.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::checkpoint::{Ends, Rest};
+use super::patience::Patience;
+use super::segments::Recovery;
+use super::{at, segment_frames, segment_limit, segments_in};
+use crate::cache::log::disk::{CheckpointStamp, Clock, Disk};
+use crate::cache::log::error::CacheError;
+use crate::cache::log::superblock::Superblock;
+use crate::cache::log::table::SegmentTable;
+use crate::cache::options::Options;
+use crate::cache::volume::Volume;
+use crate::cache::volume::layers::SeqMarks;
+use crate::cache::volume::ranks::Ranks;
+use crate::units::ExportId;
+
+/// A checkpoint that was loaded while another process had the cache open.
+pub struct Ahead {
+    stamp: CheckpointStamp,
+    /// Counts the extents of `volumes`; nothing else of the table counts.
+    table: SegmentTable,
+    volumes: HashMap<ExportId, Arc<Volume>>,
+    ends: Ends,
+    rest: Rest,
+}
+
+impl fmt::Debug for Ahead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stamp, volumes, rest, .. } = self;
+        f.debug_struct("Ahead")
+            .field("stamp", stamp)
+            .field("volumes", &volumes.len())
+            .field("extents", &rest.extents())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ahead {
+    /// Extents read ahead.
+    pub fn extents(&self) -> u64 {
+        self.rest.extents()
+    }
+}
+
+/// Loads the checkpoint of the cache on `disk`, which another process has open, for `exports` with the marks that the other process has
+/// noted. `None` without a checkpoint that can be used.
+///
+/// # Errors
+/// The cache is of a format that this program does not read, or the disk fails. The start that follows would fail as well.
+pub(in crate::cache) fn look_ahead(
+    disk: &dyn Disk,
+    clock: &dyn Clock,
+    options: &Options,
+    exports: &[(ExportId, SeqMarks)],
+) -> Result<Option<Ahead>, CacheError> {
+    let directory = disk.location();
+    let bytes = at(disk.read_superblock(), "reading cache.meta", || directory.clone())?;
+    let Some(bytes) = bytes else { return Ok(None) };
+    let superblock = Superblock::decode(&bytes, &directory)?;
+    let frames = segment_frames(superblock.segment_bytes)?;
+    let limit = segment_limit(options, superblock.segment_bytes)?;
+    let stamp = at(disk.checkpoint_stamp(), "looking for index.ckpt", || directory.clone())?;
+    let Some(stamp) = stamp else { return Ok(None) };
+    let (mut present, count) = segments_in(disk, limit)?;
+    let table = SegmentTable::new(count, limit, superblock.cache_id, frames);
+    let patience = Patience::new(clock);
+    let mut recovery = Recovery::new(disk, &patience, &table, exports);
+    recovery.hands = options.hands;
+    let Ok(Some(mut checkpoint)) = recovery.begin_checkpoint(&superblock) else { return Ok(None) };
+    present.retain(|number| checkpoint.lists(*number));
+    let mut segments = recovery.identify_all(&present)?;
+    recovery.rank(&mut segments);
+    let ends = recovery.cover(checkpoint.covered(), &mut segments);
+    if !ends.is_whole() {
+        // A segment was lost. The start finds out which, and what was in the segment.
+        return Ok(None);
+    }
+    let rest = match recovery.load_rest(&mut checkpoint, &ends) {
+        Ok(rest) => rest,
+        Err(error) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::info!(error, "the checkpoint of the index cannot be read ahead");
+            return Ok(None);
+        }
+    };
+    drop(segments);
+    drop(checkpoint);
+    let Recovery { volumes, .. } = recovery;
+    Ok(Some(Ahead { stamp, table, volumes, ends, rest }))
+}
+
+impl Recovery<'_> {
+    /// Makes what was read ahead the content of the volumes, which are empty, if loading the checkpoint would give the same; `ends` is
+    /// what the log has now of the segments listed. `None`, and nothing is changed, otherwise.
+    pub fn adopt(&mut self, ends: &Ends) -> Option<Rest> {
+        let ahead = self.ahead.take()?;
+        let stamp = self.disk.checkpoint_stamp().ok().flatten();
+        if stamp != Some(ahead.stamp) || ahead.ends != *ends {
+            tracing::info!("the checkpoint was read ahead in vain: another one, or other segments, since");
+            return None;
+        }
+        let Ahead { table, volumes, rest, .. } = ahead;
+        for (export, volume) in volumes {
+            match self.volumes.get_mut(&export) {
+                Some(own) if own.marks() == volume.marks() => *own = volume,
+                Some(own) => own.load_from(&volume, &table, &self.ranks),
+                // Deleted since.
+                None => volume.remove(&table).forget(&table),
+            }
+        }
+        self.table.add_counts(&table);
+        self.found.was_ahead = true;
+        Some(rest)
+    }
+
+    /// Brings `segments` into the order of a replay, and gives them ranks.
+    ///
+    /// Of two copies of one write the index refers to the copy of the highest rank. Copies made by cleaning come last, the newest at the
+    /// end, so the segment emptied by cleaning is free.
+    pub fn rank(&mut self, segments: &mut [super::Found]) {
+        segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
+        self.ranks = Ranks::ascending(segments.iter().map(|found| found.number));
+    }
+}
