@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use glidefs::testing::buffer::{Pool, Slot};
 use glidefs::testing::cache::{
     Admission, Budgets, Cache, Directory, IoError, Known, MonotonicClock, OnFull, Options, Recovered,
-    Reservation, ShardStats, Token,
+    Reservation, SeqMarks, ShardStats, Token,
 };
 use glidefs::testing::export::{Export, Operation, Request};
 use glidefs::testing::observe::io::{QueueStats, WorkerStats};
@@ -91,7 +91,34 @@ pub fn open(directory: &Path, segments: u64, segment_bytes: u64) -> (Cache, Reco
 
 /// As [`open`], with `hands` threads that read the log.
 pub fn open_with(directory: &Path, segments: u64, segment_bytes: u64, hands: usize) -> (Cache, Recovered) {
-    let options = Options {
+    open_known(directory, options(segments, segment_bytes, hands), Known::local(&[EXPORT]))
+}
+
+/// Reads the log ahead, as the successor of a process that has the cache open, and then as [`open_with`]. Returns the time of the reading
+/// as well.
+pub fn open_ahead(
+    directory: &Path,
+    segments: u64,
+    segment_bytes: u64,
+    hands: usize,
+) -> (Cache, Recovered, Duration) {
+    let options = options(segments, segment_bytes, hands);
+    let begun = Instant::now();
+    let exports = [(EXPORT, SeqMarks::default())];
+    let ahead = Cache::look_ahead(&Directory::new(directory), &MonotonicClock::default(), &options, &exports);
+    let ahead = ahead.expect("the disk works");
+    let took = begun.elapsed();
+    let (cache, found) = open_known(directory, options, Known { ahead, ..Known::local(&[EXPORT]) });
+    (cache, found, took)
+}
+
+fn open_known(directory: &Path, options: Options, known: Known) -> (Cache, Recovered) {
+    let disk = Arc::new(Directory::new(directory));
+    Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).expect("the cache opens")
+}
+
+fn options(segments: u64, segment_bytes: u64, hands: usize) -> Options {
+    Options {
         size_bytes: segments * segment_bytes,
         segment_bytes,
         shards: 1,
@@ -100,10 +127,7 @@ pub fn open_with(directory: &Path, segments: u64, segment_bytes: u64, hands: usi
         mapped_bytes_max: 256 << 20,
         budgets: Budgets::default(),
         hands,
-    };
-    let disk = Arc::new(Directory::new(directory));
-    Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[EXPORT]))
-        .expect("the cache opens")
+    }
 }
 
 impl DataPath {

@@ -105,7 +105,8 @@ impl Driver {
     /// Has the log made ready for a successor.
     pub fn expect_successor(&mut self) {
         let deadline = Instant::now() + PATIENCE;
-        while !self.cache.expect_successor(Duration::ZERO) {
+        self.cache.shared.successor.ask();
+        while !self.cache.shared.successor.wait(Duration::ZERO) {
             assert!(Instant::now() < deadline, "the log is not ready for a successor");
             self.rig.turn();
             self.keep();

@@ -161,9 +161,9 @@ impl Cache {
         }
     }
 
-    /// Has the log made quick to read for a process that takes this cache over soon, by [`Self::look_ahead`]: a checkpoint is written, and
-    /// while enough segments are free none is used again. Requests are served as ever. Blocks, `patience` at most, and the keeper has to
-    /// run. Returns whether the log is ready; the successor can do without.
+    /// Has the log made quick to read for a process that takes this cache over soon, by [`Self::look_ahead`]: a checkpoint is written, if
+    /// the disk takes one, and no other one until [`Self::expect_no_successor`]. Requests are served as ever. Blocks, `patience` at most,
+    /// and the keeper has to run. Returns whether the keeper is ready; the successor can do without.
     pub fn expect_successor(&self, patience: Duration) -> bool {
         self.shared.successor.ask();
         self.shared.signal.raise();

@@ -137,10 +137,13 @@ impl Keeper {
         self.rest();
     }
 
-    /// Seals what can be sealed, and completes a checkpoint of the index: the next start has little to read.
+    /// Seals what can be sealed, and completes a checkpoint of the index: the next start has little to read. A checkpoint that a
+    /// successor has read stays.
     pub fn rest(&mut self) {
         self.seal();
-        self.checkpointer.complete(&self.shared);
+        if !self.is_held() {
+            self.checkpointer.complete(&self.shared);
+        }
     }
 
     /// Does some of the work that is due, and returns whether there was any.
@@ -284,9 +287,6 @@ impl Keeper {
 
     /// Frees the segments nobody needs, as soon as the data that replaced theirs is stable.
     fn free(&mut self) -> bool {
-        if self.is_held() && !self.scarce {
-            return false;
-        }
         let shared = &self.shared;
         let raised = self.barrier.take().or_else(|| Barrier::raise(&shared.table));
         let Some(mut barrier) = raised else { return false };

@@ -213,6 +213,7 @@ impl<'a> Recovery<'a> {
             Ok(used) => used,
             Err(outcome) => return Ok(outcome),
         };
+        self.ahead = None;
         self.read_all(&mut segments)?;
         if used.is_some_and(|used| !self.bears_out(used, &segments)) {
             return Ok(Outcome::ReadWithoutCheckpoint);

@@ -1,12 +1,12 @@
-//! A successor that takes the log over soon: the log is made quick to read, and stays as the successor finds the log.
+//! A successor that takes the log over soon: the log is made quick to read, and the checkpoint stays.
 //!
 //! ```text
-//!  asked ─▶ shards go to new segments ─▶ a checkpoint is written ─▶ held: no checkpoint, and no segment is used again
+//!  asked ─▶ shards go to new segments ─▶ a checkpoint is written, or given up ─▶ held: the checkpoint stays
 //! ```
 //!
-//! Owns the order of these steps. Does not own the reading (`recovery/ahead`), which counts only if nothing has changed: while free
-//! segments are scarce, segments are used again all the same, and the start of the successor takes longer. Invariant: requests are served
-//! as ever.
+//! Owns the order of these steps. Does not own the reading (`recovery/ahead`), which counts only with the same checkpoint. Invariants:
+//! requests are served, and segments sealed, cleaned and used again, as ever; a step that takes long, or fails, costs the successor
+//! time and nothing else.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -35,18 +35,16 @@ enum Wish {
 impl Successor {
     /// Asks the keeper to prepare for a successor.
     pub fn ask(&self) {
-        let mut state = self.state.lock_whole();
-        if *state == Wish::None {
-            *state = Wish::Asked;
-        }
+        *self.state.lock_whole() = Wish::Asked;
     }
 
     /// Tells the keeper that no successor comes.
     pub fn withdraw(&self) {
         *self.state.lock_whole() = Wish::None;
+        self.held.notify_all();
     }
 
-    /// Waits until the keeper holds the log still, at most `patience`. Returns whether the keeper does.
+    /// Waits until the keeper is ready, at most `patience`. Returns whether the keeper is.
     pub fn wait(&self, patience: Duration) -> bool {
         let end = Instant::now().checked_add(patience);
         let mut state = self.state.lock_whole();
@@ -87,7 +85,7 @@ pub(super) enum Following {
 }
 
 impl Keeper {
-    /// Whether the log is to stay as a successor finds the log.
+    /// Whether the checkpoint is to stay.
     pub(super) fn is_held(&self) -> bool {
         self.following == Following::Held
     }
@@ -106,7 +104,11 @@ impl Keeper {
                 Following::Rolling(now.saturating_add(ROLL_TIME))
             }
             (Following::Rolling(until), _) => {
-                let is_over = || self.closed.is_empty() && !shared.ports.iter().any(|port| port.is_rolling());
+                let is_over = || {
+                    self.closed.is_empty()
+                        && !shared.has_closed()
+                        && !shared.ports.iter().any(|port| port.is_rolling())
+                };
                 if now < until && !is_over() {
                     return false;
                 }

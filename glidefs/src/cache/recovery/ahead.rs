@@ -2,14 +2,21 @@
 //! for which devices wait does not grow with the cache.
 //!
 //! Owns what was read ahead, and when that counts. Does not own the checkpoint (`checkpoint`), nor who lets go of the log when
-//! (`keeper/following` on the other side). Invariants: nothing is written or created; what was read ahead counts only where loading the
-//! same checkpoint now would give the same: the stamp of the checkpoint is the same, and each segment listed is as it was found then.
-//! The marks of an export may have grown since: the extents of such an export are sorted again, by the marks of now.
+//! (`keeper/following` on the other side). Invariants: nothing is written or created; the volumes have what loading the same checkpoint
+//! now would give.
 //!
-//! In the time between, the other process goes on writing, sealing, cleaning and noting marks. All that is found by the start in the
-//! segments which the checkpoint does not cover, and in the catalog, as after any other checkpoint.
+//! In the time between, the other process goes on writing, cleaning, noting marks, and making and deleting exports. What is new is found
+//! by the start in the segments which the checkpoint does not cover, and in the catalog, as after any other checkpoint. What was read
+//! ahead is brought up to date, an export at a time:
+//!
+//! - *Marks have grown*: the extents of the export are sorted again, by the marks of now.
+//! - *A segment is used again*: its extents are left out.
+//! - *An export was deleted*: it is left out.
+//!
+//! With another checkpoint, a segment that is missing or damaged now, or an export which the reading was not told of and which the
+//! checkpoint lists, nothing of the reading counts, and the checkpoint is loaded as ever.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -81,7 +88,15 @@ pub(in crate::cache) fn look_ahead(
     recovery.hands = options.hands;
     let Ok(Some(mut checkpoint)) = recovery.begin_checkpoint(&superblock) else { return Ok(None) };
     present.retain(|number| checkpoint.lists(*number));
-    let mut segments = recovery.identify_all(&present)?;
+    let mut segments = match recovery.identify_all(&present) {
+        Err(CacheError::Disk { operation, file, source }) => {
+            // The other process may have removed the file.
+            let error = &source as &dyn std::error::Error;
+            tracing::info!(operation, file, error, "the log cannot be read ahead");
+            return Ok(None);
+        }
+        segments => segments?,
+    };
     recovery.rank(&mut segments);
     let ends = recovery.cover(checkpoint.covered(), &mut segments);
     if !ends.is_whole() {
@@ -96,27 +111,28 @@ pub(in crate::cache) fn look_ahead(
             return Ok(None);
         }
     };
-    drop(segments);
     drop(checkpoint);
     let Recovery { volumes, .. } = recovery;
-    Ok(Some(Ahead { stamp, table, volumes, ends, rest }))
+    // Without the files, which the start opens again.
+    let counts = SegmentTable::new(count, limit, superblock.cache_id, frames);
+    counts.add_counts(&table);
+    Ok(Some(Ahead { stamp, table: counts, volumes, ends, rest }))
 }
 
 impl Recovery<'_> {
-    /// Makes what was read ahead the content of the volumes, which are empty, if loading the checkpoint would give the same; `ends` is
-    /// what the log has now of the segments listed. `None`, and nothing is changed, otherwise.
+    /// Makes what was read ahead the content of the volumes, which are empty, as far as loading the checkpoint would; `ends` is what the
+    /// log has now of the segments listed. `None`, and nothing is changed, where the checkpoint has to be loaded.
     pub fn adopt(&mut self, ends: &Ends) -> Option<Rest> {
         let ahead = self.ahead.take()?;
-        let stamp = self.disk.checkpoint_stamp().ok().flatten();
-        if stamp != Some(ahead.stamp) || ahead.ends != *ends {
-            tracing::info!("the checkpoint was read ahead in vain: another one, or other segments, since");
+        let Some(gone) = self.gone_since(&ahead, ends) else {
+            tracing::info!("the checkpoint of the index was read ahead in vain, and is read again");
             return None;
-        }
+        };
         let Ahead { table, volumes, rest, .. } = ahead;
         for (export, volume) in volumes {
             match self.volumes.get_mut(&export) {
-                Some(own) if own.marks() == volume.marks() => *own = volume,
-                Some(own) => own.load_from(&volume, &table, &self.ranks),
+                Some(own) if own.marks() == volume.marks() && !volume.has_any_in(&gone) => *own = volume,
+                Some(own) => own.load_from(&volume, &gone, &table, &self.ranks),
                 // Deleted since.
                 None => volume.remove(&table).forget(&table),
             }
@@ -124,6 +140,19 @@ impl Recovery<'_> {
         self.table.add_counts(&table);
         self.found.was_ahead = true;
         Some(rest)
+    }
+
+    /// The segments listed that were used again since the reading `ahead`; `None` where the reading does not count.
+    fn gone_since(&self, ahead: &Ahead, ends: &Ends) -> Option<HashSet<u32>> {
+        let stamp = self.disk.checkpoint_stamp().ok().flatten();
+        let is_same = stamp == Some(ahead.stamp);
+        let is_complete = !ahead.rest.unknown().iter().any(|export| self.volumes.contains_key(export));
+        let has_grown = |(export, volume): (&ExportId, &Arc<Volume>)| {
+            let (was, own) = (volume.marks(), self.volumes.get(export).map(|own| own.marks()));
+            own.is_none_or(|own| own.evicted >= was.evicted && own.stored >= was.stored)
+        };
+        let is_older = ahead.volumes.iter().all(has_grown);
+        ahead.ends.gone_in(ends).filter(|_| is_same && is_complete && is_older)
     }
 
     /// Brings `segments` into the order of a replay, and gives them ranks.

@@ -46,7 +46,7 @@ use crate::cache::log::format::{
 use crate::cache::log::life::Event;
 use crate::cache::log::scan::Unusable;
 use crate::cache::log::superblock::Superblock;
-use crate::units::FRAME_SECTORS;
+use crate::units::{ExportId, FRAME_SECTORS};
 
 const ORDER: FormatError = FormatError::Malformed("a page, a segment or an export out of order");
 
@@ -82,6 +82,11 @@ impl Rest {
     /// Extents put into volumes.
     pub fn extents(&self) -> u64 {
         self.loaded.loaded
+    }
+
+    /// The exports listed that had no volume.
+    pub fn unknown(&self) -> &[ExportId] {
+        &self.loaded.unknown
     }
 }
 

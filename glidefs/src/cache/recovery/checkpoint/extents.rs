@@ -5,7 +5,7 @@
 //! page is used unchecked; volumes, counts and the error, the first in the order of the file, are the same for any number of threads; at
 //! most two batches more than threads are in memory at a time, beside the leaves.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use super::ORDER;
@@ -33,13 +33,14 @@ pub(super) struct Loader<'a> {
     pub hands: usize,
 }
 
-/// How many extents the checkpoint lists, how many of these are in a volume now, the last export with an extent, and the extents in
-/// missing segments.
+/// How many extents the checkpoint lists, how many of these are in a volume now, the last export with an extent, the exports listed
+/// that have no volume, and the extents in missing segments.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Loaded {
     pub listed: u64,
     pub loaded: u64,
     pub last_export: Option<ExportId>,
+    pub unknown: Vec<ExportId>,
     pub lost: LostContent,
 }
 
@@ -55,8 +56,10 @@ impl<'a> Loader<'a> {
             found.listed = found.listed.saturating_add(listed);
             found.last_export = found.last_export.max(last_export);
             for mut part in parts {
-                if let Some((volume, _)) = &part.loading {
-                    found.lost.add(volume, part.last, std::mem::take(&mut part.lost));
+                match &part.loading {
+                    Some((volume, _)) => found.lost.add(volume, part.last, std::mem::take(&mut part.lost)),
+                    None if found.unknown.last() == Some(&part.export) => {}
+                    None => found.unknown.push(part.export),
                 }
                 match &mut current {
                     Some(current) if current.export == part.export => current.append(part, &mut refs),
@@ -212,6 +215,25 @@ impl Ends {
     /// Whether no segment is missing.
     pub fn is_whole(&self) -> bool {
         !self.0.contains(&MISSING)
+    }
+
+    /// The segments covered here and gone in `later`, what is known of the same checkpoint later; `None` where `later` differs in
+    /// anything else.
+    pub fn gone_in(&self, later: &Self) -> Option<HashSet<u32>> {
+        if self.0.len() != later.0.len() {
+            return None;
+        }
+        let mut gone = HashSet::new();
+        for (number, (end, now)) in (0..).zip(self.0.iter().zip(&later.0)) {
+            if end == now {
+                continue;
+            }
+            if *end <= MISSING || *now != GONE {
+                return None;
+            }
+            gone.insert(number);
+        }
+        Some(gone)
     }
 
     fn set(&mut self, number: u32, end: u64) {

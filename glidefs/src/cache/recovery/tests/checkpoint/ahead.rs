@@ -36,32 +36,83 @@ fn an_export_deleted_after_the_reading_is_gone() {
 
 #[test]
 fn a_newer_checkpoint_makes_the_reading_vain() {
-    let steps: Vec<Step> = fill(true, 8)
-        .chain([Step::Restart { in_order: true }, Step::LookAhead { ready: true }])
-        .chain([Step::Restart { in_order: true }])
-        .collect();
-    let lived = live(&steps, CheckpointPace::default());
-    // Nothing was sealed after the first checkpoint of each life, so no second one was written.
-    assert_eq!(lived.in_vain, 0, "{lived:?}");
-    let steps: Vec<Step> = fill(true, 8)
-        .chain([Step::LookAhead { ready: true }])
-        .chain(fill(true, 8))
-        .chain([Step::Restart { in_order: true }])
-        .collect();
-    let lived = live(&steps, CheckpointPace::default());
-    assert_eq!((lived.ahead, lived.in_vain), (0, 1), "{lived:?}");
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, mut driver) = held(directory.path());
+    let ahead = disk.look_ahead(16, &EXPORTS).unwrap();
+    assert!(ahead.is_some());
+    driver.cache.expect_no_successor();
+    (1..=80).for_each(|number| write(&mut driver, number));
+    driver.expect_successor();
+    driver.kill();
+    let (cache, found) = disk.open_with(16, Known { ahead, ..Known::local(&[A, B]) }).unwrap();
+    assert!(!found.was_ahead && found.covered > 0, "{found:?}");
+    let mut driver = Driver::new(cache);
+    assert!((1..=80).all(|number| is_there(&mut driver, number)));
+    driver.kill();
 }
 
 #[test]
-fn segments_used_again_after_the_reading_make_the_reading_vain() {
-    // Without anybody to hold the log still: the checkpoint is an earlier one.
-    let mut steps: Vec<Step> = fill(true, 8).chain([Step::LookAhead { ready: true }]).collect();
-    // So much that segments become scarce.
-    steps.extend(fill(true, 60));
-    steps.push(Step::Restart { in_order: false });
-    let lived = live(&steps, CheckpointPace::default());
-    assert_eq!(lived.ahead, 0, "{lived:?}");
-    assert_eq!(lived.in_vain, 1, "{lived:?}");
+fn an_orderly_stop_leaves_the_checkpoint_that_was_read() {
+    let lived = {
+        let steps = fill(true, 8).chain([Step::LookAhead { ready: true }]).chain(fill(true, 2));
+        let steps = steps.chain([Step::Restart { in_order: true }]);
+        live(&steps.collect::<Vec<Step>>(), CheckpointPace::default())
+    };
+    assert_eq!((lived.ahead, lived.in_vain), (1, 0), "{lived:?}");
+}
+
+#[test]
+fn segments_used_again_after_the_reading_are_left_out() {
+    // So much that every segment is used again.
+    let lived = hand_over(fill(true, 4).chain(fill(false, 1)), fill(true, 60));
+    assert_eq!((lived.ahead, lived.in_vain), (1, 0), "{lived:?}");
+}
+
+/// The next export may write, and its records get into the checkpoint, after the catalog was asked which exports there are.
+#[test]
+fn an_export_that_the_reading_was_not_told_of_keeps_its_data() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    let mut driver = open(&disk);
+    let other = driver.cache.volume(B);
+    driver.write(&other, range(7, 64), Some(&[9; 32 << 10])).unwrap();
+    driver.flush(&other).unwrap();
+    drop(other);
+    (1..=80).for_each(|number| write(&mut driver, number));
+    driver.expect_successor();
+    let ahead = disk.look_ahead(16, &EXPORTS[..1]).unwrap();
+    assert!(ahead.is_some());
+    driver.kill();
+    let (cache, found) = disk.open_with(16, Known { ahead, ..Known::local(&[A, B]) }).unwrap();
+    assert!(!found.was_ahead, "{found:?}");
+    let mut driver = Driver::new(cache);
+    let other = driver.cache.volume(B);
+    assert!(driver.read(&other, range(7, 64)).unwrap() == [9; 32 << 10]);
+    drop(other);
+    driver.kill();
+}
+
+#[test]
+fn segments_are_cleaned_and_used_again_while_a_successor_is_expected() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_, mut driver) = held(directory.path());
+    (0..20).for_each(|_| (1..=80).for_each(|number| write(&mut driver, number)));
+    driver.keep();
+    let stats = driver.cache.stats();
+    assert!(stats.segments_free > 3, "{stats:?}");
+    driver.kill();
+}
+
+#[test]
+fn a_disk_without_room_for_a_checkpoint_does_not_keep_a_successor_waiting() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    *disk.faults.free_bytes.lock().unwrap() = Some(SEGMENT_BYTES);
+    let mut driver = open(&disk);
+    (1..=80).for_each(|number| write(&mut driver, number));
+    driver.expect_successor();
+    assert!(disk.look_ahead(16, &EXPORTS).unwrap().is_none());
+    driver.kill();
 }
 
 /// A cache with a checkpoint, which a live process has open.
