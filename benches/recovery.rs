@@ -22,7 +22,7 @@ use glidefs::testing::cache::HANDS_MAX;
 use glidefs::testing::observe::{Resident, tune_allocator};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use support::Ratios;
-use support::data_path::{DataPath, open, open_ahead, open_with};
+use support::data_path::{DataPath, SEGMENT_BYTES, open, open_ahead, open_with};
 use support::wide_log::Writes;
 
 const LOG_MIB: u64 = 1024;
@@ -36,6 +36,8 @@ const WIDE_WRITES: [Writes; 3] = [
 ];
 /// The cache that this process is to open, and nothing else.
 const OPEN: &str = "GLIDEFS_BENCH_OPEN_DIRECTORY";
+/// The cache of a daemon that is stopped, which this process is to fill with a log of `GLIDEFS_BENCH_WIDE_GIB`, and nothing else.
+const FILL: &str = "GLIDEFS_BENCH_FILL_DIRECTORY";
 const ROUNDS: usize = 3;
 
 /// Numbers of threads that read the log: one, and as many as the daemon has here.
@@ -158,6 +160,11 @@ fn open_once(directory: &Path) {
 
 #[expect(clippy::cast_precision_loss, reason = "mebibytes are few")]
 fn main() {
+    if let Some(directory) = std::env::var_os(FILL) {
+        let gib: u64 = std::env::var("GLIDEFS_BENCH_WIDE_GIB").expect("a size").parse().expect("a number");
+        let segments = u32::try_from((gib << 30) / SEGMENT_BYTES).expect("few segments");
+        return WIDE_WRITES[0].fill_present(Path::new(&directory), segments, SEGMENT_BYTES);
+    }
     if let Some(directory) = std::env::var_os(OPEN) {
         return open_once(Path::new(&directory));
     }

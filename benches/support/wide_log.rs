@@ -39,13 +39,19 @@ impl Writes {
     /// Makes a cache in `directory` with `segments` sealed segments full of these writes, and a checkpoint.
     pub fn fill(self, directory: &Path, segments: u32, segment_bytes: u64) {
         drop(open(directory, u64::from(segments) + 8, segment_bytes));
+        self.fill_present(directory, segments, segment_bytes);
+    }
+
+    /// Makes the cache in `directory`, which nobody has open, one as of [`Self::fill`]. Content that the cache had is gone.
+    pub fn fill_present(self, directory: &Path, segments: u32, segment_bytes: u64) {
         let meta = std::fs::read(directory.join("cache.meta")).expect("the cache is there");
         let cache_id: [u8; 16] = meta[16..32].try_into().expect("a superblock");
+        let start = u32::from_le_bytes(meta[40..44].try_into().expect("a superblock"));
         let mut pages = Pages {
             file: BufWriter::new(File::create(directory.join("index.ckpt")).expect("a checkpoint")),
             chain: PageChain::new(cache_id),
         };
-        pages.append(PageKind::Head, &Head { segment_bytes, start: 0, proves_losses: true }.encode());
+        pages.append(PageKind::Head, &Head { segment_bytes, start, proves_losses: true }.encode());
         let rows: Vec<_> =
             (0..segments).map(|number| segment(directory, cache_id, number, segment_bytes)).collect();
         encode_rows(&rows).for_each(|body| pages.append(PageKind::Covered, &body));
