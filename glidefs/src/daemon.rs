@@ -35,7 +35,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use self::cache_setup::{choose_engine, open_cache, raise_descriptor_limit, worker_options};
+use self::cache_setup::{
+    check_directory, choose_engine, mark_abandoned, open_cache, open_catalog, raise_descriptor_limit, worker_options,
+};
 use self::collecting::Collections;
 use self::error::DaemonError;
 use self::figures::Parts;
@@ -75,8 +77,18 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         );
     }
     let features = Features::probe()?;
-    let probe = choose_engine(config)?;
-    let (catalog, cache) = open_cache(config, probe.chosen)?;
+    check_directory(config)?;
+    let catalog = open_catalog(config)?;
+    // Without the catalog no process can serve the devices of this cache: whoever has served them has ended.
+    let (untouchable, probe) = std::thread::scope(|scope| {
+        let marking = std::thread::Builder::new()
+            .name("marking".into())
+            .spawn_scoped(scope, || mark_abandoned(config, features))
+            .map_err(system("spawning a thread"))?;
+        let probe = choose_engine(config)?;
+        Ok::<_, DaemonError>((marking.join().unwrap_or_default(), probe))
+    })?;
+    let cache = open_cache(config, &catalog, probe.chosen)?;
     let keeper_stop = Arc::new(AtomicBool::new(false));
     let keeper = std::thread::Builder::new()
         .name("keeper".into())
@@ -96,6 +108,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         },
         cache.tag(),
         config.control.command_timeout.0,
+        untouchable,
     ));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONTROL_THREADS)

@@ -4,6 +4,7 @@
 //! glidefs' own: libublk serves one queue a thread, a worker serves thousands from one ring. [`devices`] joins the two for the
 //! router. Does not own exports, names, or the meaning of a request.
 
+mod abandoned;
 mod abi;
 mod control;
 mod devices;
@@ -11,12 +12,14 @@ mod errno;
 mod features;
 mod in_use;
 mod limit;
+mod many;
 mod names;
 mod placement;
 mod queue;
 mod steps;
 mod survey;
 
+pub use abandoned::{Untouchable, mark_abandoned};
 pub use devices::{Settings, UblkDevices};
 #[cfg(test)]
 pub use features::bits as feature_bits;

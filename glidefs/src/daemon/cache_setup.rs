@@ -14,6 +14,7 @@ use crate::cache::{self, Budgets, Cache, CacheError, Directory, HANDS_MAX, Known
 use crate::checksum;
 use crate::config::{CacheSection, Config, OnFull};
 use crate::router::Catalog;
+use crate::ublk::{self, Features, Untouchable};
 use crate::units::{ExportId, REQUEST_BYTES_MAX, SEGMENT_BYTES};
 use crate::worker::WorkerOptions;
 use crate::worker::affinity::Cpu;
@@ -26,12 +27,18 @@ use crate::worker::ring::REGISTERED_BYTES_MAX;
 const INDEX_SHARE: u64 = 32;
 const INDEX_BYTES_MIN: u64 = 64 << 20;
 
+/// Refuses a start without the cache's directory.
+pub(super) fn check_directory(config: &Config) -> Result<(), DaemonError> {
+    let directory: &PathBuf = &config.cache.dir;
+    if directory.is_dir() {
+        return Ok(());
+    }
+    Err(CacheError::DirectoryMissing { directory: directory.display().to_string() }.into())
+}
+
 /// Measures which engine writes to the cache's directory best.
 pub(super) fn choose_engine(config: &Config) -> Result<Probe, DaemonError> {
     let directory: &PathBuf = &config.cache.dir;
-    if !directory.is_dir() {
-        return Err(CacheError::DirectoryMissing { directory: directory.display().to_string() }.into());
-    }
     let mut probe = probe::run(directory, config.cache.engine.wanted())?;
     let arena_bytes = config.buffers.slots_per_worker.saturating_mul(REQUEST_BYTES_MAX);
     if arena_bytes > REGISTERED_BYTES_MAX && probe.chosen.appends == Appends::RingFixed {
@@ -46,15 +53,27 @@ pub(super) fn choose_engine(config: &Config) -> Result<Probe, DaemonError> {
     Ok(probe)
 }
 
-/// Opens the catalog and the cache, and recovers the log.
-pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Cache), DaemonError> {
-    let directory: &PathBuf = &config.cache.dir;
-    let catalog = Catalog::open(&directory.join("catalog.redb"))?;
+/// Opens the catalog, which one process at a time can have open.
+pub(super) fn open_catalog(config: &Config) -> Result<Catalog, DaemonError> {
+    let catalog = Catalog::open(&config.cache.dir.join("catalog.redb"))?;
     let exports = catalog.stored_exports();
     if config.store.url.is_none() && exports > 0 {
         // Data evicted from the cache would read as zeroes.
         return Err(DaemonError::NoStore { exports });
     }
+    Ok(catalog)
+}
+
+/// Marks the devices that a daemon before has left, so that the kernel is soon done with that daemon. Call with the catalog open.
+pub(super) fn mark_abandoned(config: &Config, features: Features) -> Untouchable {
+    let tag = Cache::tag_on(&Directory::new(&config.cache.dir));
+    let mark = |tag| ublk::mark_abandoned(tag, features, config.control.command_timeout.0);
+    tag.map(mark).unwrap_or_default()
+}
+
+/// Opens the cache, and recovers the log.
+pub(super) fn open_cache(config: &Config, catalog: &Catalog, engine: Engine) -> Result<Cache, DaemonError> {
+    let directory: &PathBuf = &config.cache.dir;
     let options = cache::Options {
         size_bytes: config.cache.size.0,
         segment_bytes: SEGMENT_BYTES,
@@ -93,7 +112,7 @@ pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Ca
         seconds = recovered.seconds,
         "the log is recovered"
     );
-    Ok((catalog, cache))
+    Ok(cache)
 }
 
 /// The number of threads that read the log at a start: the CPUs which this process may use, within the quota of CPU time.

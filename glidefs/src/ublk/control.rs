@@ -96,6 +96,49 @@ pub struct Info {
     pub state: State,
     /// The tag which the maker of the device left for itself.
     pub owner_tag: u64,
+    /// The process that serves a live device.
+    pub server: Server,
+    /// Whether the kernel can take the device back from the server and give the requests to the next one.
+    pub can_be_taken_back: bool,
+}
+
+impl Info {
+    /// The meaning of the driver's answer.
+    pub(super) fn of(info: &sys::ublksrv_ctrl_dev_info) -> Self {
+        let state = match u32::from(info.state) {
+            sys::UBLK_S_DEV_LIVE => State::Live,
+            sys::UBLK_S_DEV_QUIESCED => State::Quiesced,
+            sys::UBLK_S_DEV_FAIL_IO => State::Failing,
+            _ => State::Dead,
+        };
+        Self {
+            state,
+            owner_tag: info.ublksrv_flags,
+            server: Server::of(info.ublksrv_pid),
+            can_be_taken_back: can_be_moved(info.flags),
+        }
+    }
+}
+
+/// The process that serves a device, in the driver's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Server {
+    /// There is no such process any more.
+    Ended,
+    /// The process with this number, which drivers also name after the end of the process.
+    Process(u32),
+    /// Perhaps a process without a number here.
+    Unknown,
+}
+
+impl Server {
+    fn of(process: i32) -> Self {
+        match u32::try_from(process) {
+            Ok(0) => Self::Unknown,
+            Ok(process) => Self::Process(process),
+            Err(_) => Self::Ended,
+        }
+    }
 }
 
 /// The driver's state of a device.
@@ -122,12 +165,12 @@ pub struct NewDevice {
     /// Left in the kernel to recognise the device by.
     pub owner_tag: u64,
     pub sectors: u64,
-    /// Whether the device can be moved to other workers later, which the kernel must know from the beginning.
+    /// Whether the device can be taken back from a server later, which the kernel must know from the beginning.
     pub quiesce: bool,
 }
 
 /// Whether the kernel lists a device of this number, whoever serves the device.
-fn exists(id: DeviceId) -> bool {
+pub(super) fn exists(id: DeviceId) -> bool {
     Path::new(&format!("{CLASS_PATH}/ublkc{}", id.0)).exists()
 }
 
@@ -253,14 +296,7 @@ pub fn start(opened: &Opened) -> Result<(), DeviceError> {
 /// Asks the kernel about device `id`; `None` when there is no such device.
 pub fn info(id: DeviceId) -> Result<Option<Info>, DeviceError> {
     let Some(ctrl) = open(id)? else { return Ok(None) };
-    let info = ctrl.dev_info();
-    let state = match u32::from(info.state) {
-        sys::UBLK_S_DEV_LIVE => State::Live,
-        sys::UBLK_S_DEV_QUIESCED => State::Quiesced,
-        sys::UBLK_S_DEV_FAIL_IO => State::Failing,
-        _ => State::Dead,
-    };
-    Ok(Some(Info { state, owner_tag: info.ublksrv_flags }))
+    Ok(Some(Info::of(&ctrl.dev_info())))
 }
 
 /// Every ublk device in the kernel.

@@ -24,10 +24,12 @@ use futures_util::future::BoxFuture;
 
 use self::hosted::{Hosted, Stay};
 use self::rest::Rests;
+use super::abandoned::Untouchable;
 use super::abi::Commands;
 use super::control::{self, Info, NewDevice, Opened, State};
 use super::features::Features;
 use super::in_use;
+use super::many::Encoding;
 use super::names::{Names, NamesError, Owner, Udev};
 use super::placement::Placement;
 use super::queue::{Mode, UblkQueue};
@@ -79,6 +81,7 @@ pub struct UblkDevices {
     /// Devices moved to other workers, and moves that failed.
     moves: AtomicU64,
     moves_failed: AtomicU64,
+    untouchable: Untouchable,
 }
 
 /// An export and the number of its device: the number alone may be another export's by now.
@@ -86,13 +89,14 @@ type DeviceKey = (ExportId, DeviceId);
 
 impl UblkDevices {
     /// Devices served by `workers`, new ones made as `settings` ask and the kernel allows. `cache_tag` tells this cache directory's
-    /// devices from others; `limit` bounds every control command.
+    /// devices from others; `limit` bounds every control command; devices that are `untouchable` are not touched.
     pub fn new(
         workers: Vec<Worker>,
         features: Features,
         settings: Settings,
         cache_tag: u32,
         limit: Duration,
+        untouchable: Untouchable,
     ) -> Self {
         if !settings.bounce && !features.user_copy() {
             tracing::warn!("this kernel has no USER_COPY (Linux 6.5): devices run in bounce mode");
@@ -114,6 +118,7 @@ impl UblkDevices {
             busy: Mutex::default(),
             moves: AtomicU64::new(0),
             moves_failed: AtomicU64::new(0),
+            untouchable,
         };
         if settings.batch && devices.mode() != Mode::Batch {
             tracing::warn!(
@@ -204,7 +209,14 @@ impl UblkDevices {
     }
 
     /// Asks the kernel about a device; `None` when no device was made for that export.
+    ///
+    /// # Errors
+    /// Also for a device which this process must not touch.
     async fn info(&self, (export, id): DeviceKey) -> Result<Option<Info>, DeviceError> {
+        if self.untouchable.has(id) {
+            let seconds = self.steps.limit().as_secs();
+            return Err(DeviceError::TimedOut { command: "QUIESCE_DEV", path: id.path(), seconds });
+        }
         let info = self.steps.on("GET_DEV_INFO", id, move || control::info(id)).await?;
         Ok(info.filter(|info| info.owner_tag == self.owner_tag(export)))
     }
@@ -222,7 +234,8 @@ impl UblkDevices {
             return Err(DeviceError::Kernel { command: "opening", path: id.path(), source });
         };
         export.volume().allow_waits();
-        let stay = if opened.can_be_moved() { Stay::Movable } else { Stay::Fixed };
+        let can_move = self.settings.moves && opened.can_be_moved();
+        let stay = if can_move { Stay::Movable } else { Stay::Fixed };
         let mut hosted = Hosted::new(Arc::clone(&export), opened.queues(), mode, stay);
         let armed = self.arm(&export, &opened, workers.unwrap_or_default(), &mut hosted).await;
         // When a queue could not be armed, the queues armed before are let go of like those of a device in service.
@@ -416,7 +429,7 @@ impl Devices for UblkDevices {
                 mode: self.mode(),
                 owner_tag: self.owner_tag(export.id()),
                 sectors: export.sectors(),
-                quiesce: self.makes_movable(),
+                quiesce: self.features.quiesce() && self.mode() == Mode::UserCopy,
             };
             let path = preferred.map_or_else(|| "a new device".into(), DeviceId::path);
             let (locking, adding) = ((control::LOCKING, control::CONTROL_PATH), ("ADD_DEV", path));
@@ -466,17 +479,15 @@ impl Devices for UblkDevices {
         async move {
             let names = self.names.clone();
             let sweep = self.steps.anywhere("sweeping", move || Ok(names.sweep()), drop);
-            let list = async {
-                let listed = self.steps.anywhere("listing", control::list, drop).await?;
-                let ask = |id| self.steps.on("GET_DEV_INFO", id, move || control::info(id));
-                Ok::<_, DeviceError>(owners::answered(listed, ask).await)
-            };
-            let (swept, infos) = tokio::join!(sweep, list);
+            let encoding = Encoding { is_ioctl: self.features.ioctl_encoded() };
+            // Less than the step is waited for: a device that hangs costs no other device's answer.
+            let limit = self.steps.limit() / 2;
+            let list = self.steps.anywhere("listing", move || owners::owners(encoding, limit), drop);
+            let (swept, tags) = tokio::join!(sweep, list);
             if let Ok(Err(error)) = swept {
                 tracing::warn!(error = %chain(&error), "stable paths of devices that are gone may be left");
             }
-            let infos = infos?;
-            let owned = infos.into_iter().filter_map(|(id, info)| Some((self.owner(info.owner_tag)?, id)));
+            let owned = tags?.into_iter().filter_map(|(id, tag)| Some((self.owner(tag)?, id)));
             Ok(owned.collect())
         }
         .boxed()

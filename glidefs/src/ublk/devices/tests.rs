@@ -18,7 +18,7 @@ fn key(number: u32) -> DeviceKey {
 fn crowded(count: u32) -> UblkDevices {
     let devices = UblkDevices {
         placement: Placement::new(2),
-        ..UblkDevices::new(Vec::new(), Features::of(&[]), SETTINGS, 1, STEP_LIMIT)
+        ..UblkDevices::new(Vec::new(), Features::of(&[]), SETTINGS, 1, STEP_LIMIT, Untouchable::default())
     };
     (1..=count).for_each(|number| serve_on_first(&devices, number));
     devices
@@ -49,7 +49,7 @@ async fn a_new_device_has_batches_where_asked_for_and_only_if_no_move_is_asked_f
         (&old, asked, Mode::UserCopy),
         (&[], asked, Mode::Bounce),
     ] {
-        let devices = UblkDevices::new(Vec::new(), Features::of(features), settings, 1, STEP_LIMIT);
+        let devices = UblkDevices::new(Vec::new(), Features::of(features), settings, 1, STEP_LIMIT, Untouchable::default());
         assert_eq!(devices.mode(), expected, "{settings:?}");
     }
 }

@@ -1,0 +1,191 @@
+//! A control command about many devices: one thread, one ring, many commands at the same time.
+//!
+//! Owns the ring and the memory of answers. Does not own the choice of devices, nor what follows from an answer. Blocks, for as long as
+//! the caller allows: to be run off the workers. Invariants: up to [`AT_ONCE_MAX`] commands that hang cost no other device's answer;
+//! memory for an answer is freed only when the kernel has ended the command.
+//!
+//! libublk (`control`) carries out one command a thread, with further questions before each. Most control commands wait in the kernel,
+//! which has a thread of its own for each waiting command of a ring.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use libublk::sys;
+
+use super::control::{self, CONTROL_PATH, Info};
+use crate::router::devices::DeviceId;
+
+/// Most commands at the same time.
+const AT_ONCE_MAX: u32 = 128;
+
+/// What became of a command: the driver's code, or `None` when the command has not ended in time.
+type Code = Option<i32>;
+
+/// Commands of the ioctl encoding, or plain numbers for a driver before Linux 6.4.
+#[derive(Clone, Copy, Debug)]
+pub struct Encoding {
+    pub is_ioctl: bool,
+}
+
+impl Encoding {
+    fn of(self, command: u32) -> u32 {
+        // The ioctl encoding has the plain number in the lowest byte.
+        if self.is_ioctl { command } else { command & 0xff }
+    }
+}
+
+/// The kernel's answer about each of `devices`: `None` for a device that is gone, an error also after `limit`.
+///
+/// # Errors
+/// When no device can be asked.
+pub fn infos(
+    devices: &[DeviceId],
+    encoding: Encoding,
+    limit: Duration,
+) -> io::Result<Vec<io::Result<Option<Info>>>> {
+    let command = encoding.of(sys::UBLK_U_CMD_GET_DEV_INFO);
+    let control = open()?;
+    let mut answers = vec![sys::ublksrv_ctrl_dev_info::default(); devices.len()];
+    let first = answers.as_mut_ptr();
+    let codes = carry_out(devices.len(), limit, |number| {
+        // Of the type's own size, which is 64 bytes.
+        let len = u16::try_from(size_of::<sys::ublksrv_ctrl_dev_info>()).unwrap_or(0);
+        let addr = first.wrapping_add(number) as u64;
+        let about = sys::ublksrv_ctrl_cmd { addr, len, ..about(devices[number]) };
+        entry(&control, command, about)
+    });
+    let codes = codes.unwrap_or_else(|_| vec![None; devices.len()]);
+    let infos = devices.iter().zip(&codes).zip(&answers).map(|((&id, code), answer)| match code {
+        Some(0..) => Ok(Some(Info::of(answer))),
+        // The driver answers a question about an unknown number with an ordinary error.
+        Some(_) if !control::exists(id) => Ok(None),
+        Some(code) => Err(io::Error::from_raw_os_error(code.saturating_abs())),
+        None => Err(io::ErrorKind::TimedOut.into()),
+    });
+    let infos = infos.collect();
+    if codes.contains(&None) {
+        // The kernel may still write there.
+        std::mem::forget(answers);
+    }
+    Ok(infos)
+}
+
+/// Asks the kernel to take back `devices`, whose server has ended. Returns the devices whose command has not ended within `limit`.
+///
+/// # Errors
+/// When no device can be asked.
+pub fn quiesce(devices: &[DeviceId], encoding: Encoding, limit: Duration) -> io::Result<Vec<DeviceId>> {
+    let command = encoding.of(sys::UBLK_U_CMD_QUIESCE_DEV);
+    let control = open()?;
+    let codes = carry_out(devices.len(), limit, |number| {
+        entry(&control, command, sys::ublksrv_ctrl_cmd { data: [QUIESCE_MILLIS], ..about(devices[number]) })
+    });
+    let codes = codes.unwrap_or_else(|_| vec![None; devices.len()]);
+    Ok(devices.iter().zip(codes).filter(|(_, code)| code.is_none()).map(|(&id, _)| id).collect())
+}
+
+/// How long QUIESCE_DEV waits for a free tag before the commands of the server are cancelled, milliseconds. The driver counts in
+/// 32 bits, of which no millisecond is left: the command ends when the device is marked, and leaves the cancelling, which stands in line
+/// for the ring of the server, to the kernel's end of that ring.
+const QUIESCE_MILLIS: u64 = 1 << 32;
+
+fn open() -> io::Result<File> {
+    File::options().read(true).write(true).open(CONTROL_PATH)
+}
+
+fn about(device: DeviceId) -> sys::ublksrv_ctrl_cmd {
+    sys::ublksrv_ctrl_cmd { dev_id: device.0, queue_id: u16::MAX, ..Default::default() }
+}
+
+fn entry(control: &File, command: u32, about: sys::ublksrv_ctrl_cmd) -> squeue::Entry128 {
+    let mut payload = [0; 80];
+    payload[0..4].copy_from_slice(&about.dev_id.to_ne_bytes());
+    payload[4..6].copy_from_slice(&about.queue_id.to_ne_bytes());
+    payload[6..8].copy_from_slice(&about.len.to_ne_bytes());
+    payload[8..16].copy_from_slice(&about.addr.to_ne_bytes());
+    payload[16..24].copy_from_slice(&about.data[0].to_ne_bytes());
+    opcode::UringCmd80::new(Fd(control.as_raw_fd()), command).cmd(payload).build()
+}
+
+const _: () = assert!(size_of::<sys::ublksrv_ctrl_cmd>() == 32);
+
+/// Carries out `count` commands, and returns when all have ended, or after `limit`.
+///
+/// # Errors
+/// When the ring fails: any of the commands may be under way.
+fn carry_out(
+    count: usize,
+    limit: Duration,
+    command: impl Fn(usize) -> squeue::Entry128,
+) -> io::Result<Vec<Code>> {
+    let deadline = Instant::now() + limit;
+    let mut ring = IoUring::<squeue::Entry128, cqueue::Entry>::builder().build(AT_ONCE_MAX)?;
+    // The kernel's own bound is four threads a CPU. Refused by kernels before 5.15, which have no USER_RECOVERY either.
+    let _ = ring.submitter().register_iowq_max_workers(&mut [AT_ONCE_MAX, 0]);
+    let mut codes = vec![None; count];
+    let (mut begun, mut ended) = (0, 0);
+    while ended < count {
+        while begun < count && begun - ended < AT_ONCE_MAX as usize {
+            let entry = command(begun).user_data(begun as u64);
+            // SAFETY: a command refers to the control device, which stays open until the ring is dropped, and to memory for the answer,
+            // which the caller keeps until the command has ended.
+            if unsafe { ring.submission().push(&entry) }.is_err() {
+                break;
+            }
+            begun += 1;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let patience = Timespec::from(left);
+        match ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&patience)) {
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        for completion in ring.completion() {
+            let number = usize::try_from(completion.user_data()).map_err(io::Error::other)?;
+            if let Some(code) = codes.get_mut(number) {
+                *code = Some(completion.result());
+                ended += 1;
+            }
+        }
+        if left.is_zero() {
+            break;
+        }
+    }
+    Ok(codes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A command that ends at once.
+    fn quick() -> squeue::Entry128 {
+        squeue::Entry128::from(opcode::Nop::new().build())
+    }
+
+    #[test]
+    fn every_command_has_an_answer_however_many_there_are() {
+        let codes = carry_out(1000, Duration::from_mins(1), |_| quick()).unwrap();
+        assert_eq!(codes, vec![Some(0); 1000]);
+        assert_eq!(carry_out(0, Duration::ZERO, |_| quick()).unwrap(), []);
+    }
+
+    #[test]
+    fn commands_that_hang_cost_no_answer_of_another_device() {
+        let hour = Timespec::from(Duration::from_hours(1));
+        let command = |number: usize| match number.is_multiple_of(9) {
+            true => opcode::Timeout::new(&raw const hour).build().into(),
+            false => quick(),
+        };
+        let codes = carry_out(1000, Duration::from_secs(2), command).unwrap();
+        for (number, code) in codes.into_iter().enumerate() {
+            assert_eq!(code.is_none(), number.is_multiple_of(9), "command {number}");
+        }
+    }
+}
