@@ -36,7 +36,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use self::cache_setup::{
-    check_directory, choose_engine, mark_abandoned, open_cache, open_catalog, raise_descriptor_limit, worker_options,
+    check_directory, choose_engine, mark_abandoned, open_cache, open_catalog, raise_descriptor_limit,
+    worker_options,
 };
 use self::collecting::Collections;
 use self::error::DaemonError;

@@ -174,6 +174,12 @@ pub trait Devices: Send + Sync + 'static {
     /// Tells the kernel the new size `export.size_bytes()`, if device `id` was made for the export.
     fn resize(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
 
+    /// Removes what devices have left that were removed while no daemon ran. The router calls once, when the start is over. An
+    /// implementation that leaves nothing has nothing to do.
+    fn tidy(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Every device in the kernel made in this boot by a daemon of this cache directory, with the export of the device. A device about
     /// which the kernel does not answer is left out. The router asks once, at the start, to find devices made just before a crash and
     /// missing from the catalog. An implementation that cannot list devices answers with none.

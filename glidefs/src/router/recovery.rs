@@ -104,7 +104,10 @@ impl Router {
         let router = Arc::clone(self);
         let started = finish(String::new(), async move {
             let (report, deletions) = router.start_now().await;
-            drop(tokio::spawn(async move { router.go_on_deleting(deletions).await }));
+            drop(tokio::spawn(async move {
+                router.go_on_deleting(deletions).await;
+                router.devices.tidy().await;
+            }));
             Ok(report)
         });
         started.await.unwrap_or_default()

@@ -82,6 +82,8 @@ pub struct UblkDevices {
     moves: AtomicU64,
     moves_failed: AtomicU64,
     untouchable: Untouchable,
+    /// Devices that waited for a server when the devices were listed, until somebody asks for the device.
+    listed: Mutex<HashMap<DeviceId, Info>>,
 }
 
 /// An export and the number of its device: the number alone may be another export's by now.
@@ -119,6 +121,7 @@ impl UblkDevices {
             moves: AtomicU64::new(0),
             moves_failed: AtomicU64::new(0),
             untouchable,
+            listed: Mutex::default(),
         };
         if settings.batch && devices.mode() != Mode::Batch {
             tracing::warn!(
@@ -192,17 +195,18 @@ impl UblkDevices {
     async fn give_path_now(&self, name: String, id: DeviceId) -> Result<(), String> {
         let settled = name.clone();
         let settle = move |names: &Names| {
+            if names.are_kept(id, &settled) {
+                // The device was taken over.
+                return Ok(None);
+            }
             let named = names.settle(id, &settled)?;
             if !named.was_announced {
                 // udev has nothing to do any more.
                 names.point(id, &settled, &named.disk)?;
             }
-            Ok(named)
+            Ok(Some(named).filter(|named| named.was_announced))
         };
-        let named = told(self.on_names(id, settle).await)?;
-        if !named.was_announced {
-            return Ok(());
-        }
+        let Some(named) = told(self.on_names(id, settle).await)? else { return Ok(()) };
         // Whatever udev has done, the path is looked at next.
         self.udev.sees(&named.disk).await;
         told(self.on_names(id, move |names| names.point(id, &name, &named.disk)).await)
@@ -310,6 +314,7 @@ impl UblkDevices {
     async fn remove(&self, export: ExportId, id: DeviceId) -> Result<(), DeviceError> {
         self.end_waits((export, id)).await;
         self.rests.forget((export, id));
+        self.listed.lock_whole().remove(&id);
         let is_own = self.info((export, id)).await?.is_some();
         let stop = || self.steps.on("STOP_DEV", id, move || control::stop(id));
         let existed = is_own && stop().await?;
@@ -453,6 +458,12 @@ impl Devices for UblkDevices {
     fn find(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<Option<FoundDevice>, DeviceError>> {
         let export = export.id();
         async move {
+            let listed = self.listed.lock_whole().remove(&id);
+            if listed.is_some_and(|info| info.owner_tag == self.owner_tag(export))
+                && !self.untouchable.has(id)
+            {
+                return Ok(Some(FoundDevice { id, quiesced: true }));
+            }
             let deadline = tokio::time::Instant::now() + RELEASE_PATIENCE;
             loop {
                 let Some(info) = self.info((export, id)).await? else { return Ok(None) };
@@ -477,18 +488,29 @@ impl Devices for UblkDevices {
 
     fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
         async move {
-            let names = self.names.clone();
-            let sweep = self.steps.anywhere("sweeping", move || Ok(names.sweep()), drop);
             let encoding = Encoding { is_ioctl: self.features.ioctl_encoded() };
             // Less than the step is waited for: a device that hangs costs no other device's answer.
             let limit = self.steps.limit() / 2;
             let list = self.steps.anywhere("listing", move || owners::owners(encoding, limit), drop);
-            let (swept, tags) = tokio::join!(sweep, list);
+            let infos = list.await?;
+            // A device that waits for a server goes on waiting until this process takes the device over.
+            let is_quiesced =
+                |(id, info): &(DeviceId, Info)| (info.state == State::Quiesced).then_some((*id, *info));
+            *self.listed.lock_whole() = infos.iter().filter_map(is_quiesced).collect();
+            let owned = infos.into_iter().filter_map(|(id, info)| Some((self.owner(info.owner_tag)?, id)));
+            Ok(owned.collect())
+        }
+        .boxed()
+    }
+
+    fn tidy(&self) -> BoxFuture<'_, ()> {
+        async move {
+            self.listed.lock_whole().clear();
+            let names = self.names.clone();
+            let swept = self.steps.anywhere("sweeping", move || Ok(names.sweep()), drop).await;
             if let Ok(Err(error)) = swept {
                 tracing::warn!(error = %chain(&error), "stable paths of devices that are gone may be left");
             }
-            let owned = tags?.into_iter().filter_map(|(id, tag)| Some((self.owner(tag)?, id)));
-            Ok(owned.collect())
         }
         .boxed()
     }

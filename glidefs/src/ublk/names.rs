@@ -133,6 +133,17 @@ impl Names {
         self.write(id, STARTING, name)
     }
 
+    /// Whether name and path of a live device are as they should be already. Takes no lock.
+    pub fn are_kept(&self, id: DeviceId, name: &str) -> bool {
+        let Ok(disk) = self.disk(id) else { return false };
+        let current = disk.seq.to_string();
+        names_in(&self.folder(id)) == [current.as_str()]
+            && self.record(id, &current).as_deref() == Some(name)
+            && self.holder(name) == Some(id)
+            && self.target(name) == Some(id)
+            && self.is_node(id, &disk)
+    }
+
     /// Leaves the name of a live device under the sequence number of the disk, in place of all other names for the number.
     pub fn settle(&self, id: DeviceId, name: &str) -> Result<Named, NamesError> {
         // No file may stay for whoever has the number next. Without the lock the file of an unchanged disk stays.

@@ -6,9 +6,9 @@
 use std::fs;
 use std::path::Path;
 
-use super::control::{self, Info, State, TARGET};
 #[cfg(test)]
 use super::control::Server;
+use super::control::{self, Info, State, TARGET};
 use crate::router::devices::{DeviceError, DeviceId};
 
 /// Where servers of ublk devices leave a note for each device.
@@ -95,7 +95,8 @@ mod tests {
         fs::write(notes.path().join("0007.json"), "{\"target\":{\"type\":\"glidefs\"}}").unwrap();
         fs::write(notes.path().join("0008.json"), "{\"target\":{\"type\":\"loop\"}}").unwrap();
         let is_ours = |id, owner_tag, tag| {
-            let info = Info { state: State::Quiesced, owner_tag, server: Server::Ended, can_be_taken_back: true };
+            let info =
+                Info { state: State::Quiesced, owner_tag, server: Server::Ended, can_be_taken_back: true };
             surveyed(DeviceId(id), info, tag, notes.path()).is_ours
         };
         assert_eq!([7, 8, 9].map(|id| is_ours(id, 0, None)), [true, false, false]);

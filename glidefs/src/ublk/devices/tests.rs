@@ -49,7 +49,14 @@ async fn a_new_device_has_batches_where_asked_for_and_only_if_no_move_is_asked_f
         (&old, asked, Mode::UserCopy),
         (&[], asked, Mode::Bounce),
     ] {
-        let devices = UblkDevices::new(Vec::new(), Features::of(features), settings, 1, STEP_LIMIT, Untouchable::default());
+        let devices = UblkDevices::new(
+            Vec::new(),
+            Features::of(features),
+            settings,
+            1,
+            STEP_LIMIT,
+            Untouchable::default(),
+        );
         assert_eq!(devices.mode(), expected, "{settings:?}");
     }
 }

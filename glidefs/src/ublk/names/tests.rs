@@ -134,6 +134,31 @@ fn after_a_kill_the_next_daemon_puts_right_what_is_missing_also_without_the_file
 }
 
 #[test]
+fn names_and_paths_that_a_taken_over_device_has_kept_are_told_from_all_others() {
+    let host = Host::new();
+    host.attach(DEVICE, 7, "a").unwrap();
+    assert!(host.names.are_kept(DEVICE, "a"));
+    assert!(!host.names.are_kept(DEVICE, "b"));
+    assert!(!host.names.are_kept(OTHER, "a"));
+    let changes: [&dyn Fn(); 7] = [
+        &|| host.names.write(DEVICE, STARTING, "a").unwrap(),
+        &|| host.names.write(DEVICE, "6", "b").unwrap(),
+        &|| host.names.write(DEVICE, "7", "b").unwrap(),
+        &|| fs::remove_file(host.path("run/devices/ublkb3/7")).unwrap(),
+        &|| fs::remove_file(host.path("run/names/a")).unwrap(),
+        &|| fs::remove_file(host.path("dev/glidefs/a")).unwrap(),
+        &|| host.start(DEVICE, 8),
+    ];
+    for (number, change) in changes.iter().enumerate() {
+        change();
+        assert!(!host.names.are_kept(DEVICE, "a"), "change {number}");
+        host.names.clear(DEVICE, Some("a"), Owner::Caller).unwrap();
+        host.attach(DEVICE, 7, "a").unwrap();
+        assert!(host.names.are_kept(DEVICE, "a"), "after change {number}");
+    }
+}
+
+#[test]
 fn a_kill_between_start_and_file_is_put_right_by_the_next_daemon() {
     let host = Host::new();
     host.names.announce(DEVICE, "a").unwrap();
