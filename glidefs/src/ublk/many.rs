@@ -57,8 +57,7 @@ pub fn infos(
         let addr = first.wrapping_add(number) as u64;
         let about = sys::ublksrv_ctrl_cmd { addr, len, ..about(devices[number]) };
         entry(&control, command, about)
-    });
-    let codes = codes.unwrap_or_else(|_| vec![None; devices.len()]);
+    })?;
     let infos = devices.iter().zip(&codes).zip(&answers).map(|((&id, code), answer)| match code {
         Some(0..) => Ok(Some(Info::of(answer))),
         // The driver answers a question about an unknown number with an ordinary error.
@@ -83,8 +82,7 @@ pub fn quiesce(devices: &[DeviceId], encoding: Encoding, limit: Duration) -> io:
     let control = open()?;
     let codes = carry_out(devices.len(), limit, |number| {
         entry(&control, command, sys::ublksrv_ctrl_cmd { data: [QUIESCE_MILLIS], ..about(devices[number]) })
-    });
-    let codes = codes.unwrap_or_else(|_| vec![None; devices.len()]);
+    })?;
     Ok(devices.iter().zip(codes).filter(|(_, code)| code.is_none()).map(|(&id, _)| id).collect())
 }
 
@@ -113,10 +111,11 @@ fn entry(control: &File, command: u32, about: sys::ublksrv_ctrl_cmd) -> squeue::
 
 const _: () = assert!(size_of::<sys::ublksrv_ctrl_cmd>() == 32);
 
-/// Carries out `count` commands, and returns when all have ended, or after `limit`.
+/// Carries out `count` commands, and returns when all have ended, or after `limit`. Commands for which no time was left are never sent,
+/// and have the code ECANCELED.
 ///
 /// # Errors
-/// When the ring fails: any of the commands may be under way.
+/// When there is no ring, and nothing was sent.
 fn carry_out(
     count: usize,
     limit: Duration,
@@ -140,23 +139,28 @@ fn carry_out(
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let patience = Timespec::from(left);
-        match ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&patience)) {
-            Ok(_) => {}
-            Err(error) if error.raw_os_error() == Some(libc::ETIME) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+        let submitted = ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&patience));
         for completion in ring.completion() {
-            let number = usize::try_from(completion.user_data()).map_err(io::Error::other)?;
+            let number = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
             if let Some(code) = codes.get_mut(number) {
                 *code = Some(completion.result());
                 ended += 1;
             }
         }
-        if left.is_zero() {
-            break;
+        let passes = [libc::ETIME, libc::EINTR, libc::EAGAIN, libc::EBUSY];
+        match submitted {
+            Err(error) if !error.raw_os_error().is_some_and(|code| passes.contains(&code)) => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "the ring of control commands failed"
+                );
+                break;
+            }
+            _ if left.is_zero() => break,
+            _ => {}
         }
     }
+    codes[begun..].fill(Some(-libc::ECANCELED));
     Ok(codes)
 }
 
