@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use glidefs::testing::api::{
-    Access, ApiStats, AppState, Listeners, OffThread, Readiness, Scrapes, serve, wire,
+    Access, ApiStats, AppState, Listeners, NoUpgrades, OffThread, Readiness, Scrapes, serve, wire,
 };
 use glidefs::testing::cli;
 use glidefs::testing::observe::ExportHistograms;
@@ -51,6 +51,7 @@ async fn serve_api(directory: &Path, router: &Arc<Router>) -> watch::Sender<bool
         memory: Arc::new(|| None),
         off_thread: OffThread::default(),
         batch_ended: Arc::default(),
+        upgrades: Arc::new(NoUpgrades),
         ready: Readiness::default(),
         started: Instant::now(),
     };

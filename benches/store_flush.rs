@@ -309,6 +309,7 @@ fn options_for(exports_max: usize) -> RouterOptions {
         parallel_max: 8,
         confirm_patience: Duration::from_secs(10),
         serve_unconfirmed: false,
+        waiting_since: None,
         boot_id: "a boot".into(),
     }
 }

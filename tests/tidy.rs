@@ -43,8 +43,8 @@ mod tidy {
 
 /// The layers, highest first: each imports only those after it.
 const LAYERS: &[&str] = &[
-    "testing", "daemon", "cli", "doctor", "bench", "api", "config", "ublk", "worker", "router", "export",
-    "cache", "store", "buffer", "observe", "fair", "checksum", "units", "locks", "tasks",
+    "testing", "daemon", "cli", "doctor", "bench", "api", "config", "handover", "ublk", "worker", "router",
+    "export", "cache", "store", "buffer", "observe", "fair", "checksum", "units", "locks", "tasks",
 ];
 
 /// The floors inside a layer, lowest first: each imports only those before it. The rest of the layer is the highest floor.

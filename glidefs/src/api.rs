@@ -22,6 +22,7 @@ mod system;
 #[cfg(test)]
 mod tests;
 mod token;
+mod upgrade;
 mod volumes;
 pub mod wire;
 
@@ -30,3 +31,4 @@ pub use self::scrape::{Scrapes, Selection};
 pub use self::serve::{Access, Listeners, ServeError, serve};
 pub use self::state::{ApiStats, AppState, Readiness};
 pub use self::token::{Token, TokenError, TokenFile};
+pub use self::upgrade::{NoUpgrades, UpgradeError, Upgrades};

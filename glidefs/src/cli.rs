@@ -14,6 +14,7 @@ mod error;
 mod output;
 mod print;
 mod progress;
+mod run;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -27,23 +28,22 @@ use clap::Parser;
 
 use self::args::{Cli, Command};
 use self::client::Client;
-use self::commands::{daemon, doctor, exports, files, snapshots};
+use self::commands::{daemon, doctor, exports, files, snapshots, upgrade};
 use self::error::CliError;
-use self::output::emit;
 use crate::api::wire::Export;
-use crate::config::{Config, LogFormat, OnStop};
+use crate::config::Config;
+use crate::handover::Start;
 use crate::observe::chain;
-use crate::observe::logging;
 
 /// Runs the program: reads the arguments, carries out the command, prints an error and returns the exit status. `run` is the
 /// daemon, and `check` the part of the daemon's start that only looks.
 pub fn main<E: Error + 'static>(
-    run: impl FnOnce(&Config) -> Result<(), E>,
+    run: impl FnOnce(&Config, Start) -> Result<(), E>,
     check: impl FnOnce(&Config) -> Result<(), E>,
 ) -> ExitCode {
     let failed = |error| CliError::Daemon(Box::new(error));
-    match dispatch(Cli::parse(), |config| run(config).map_err(failed), |config| check(config).map_err(failed))
-    {
+    let run = |config: &Config, start| run(config, start).map_err(failed);
+    match dispatch(Cli::parse(), run, |config| check(config).map_err(failed)) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of a pipe has seen enough.
         Err(CliError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
@@ -72,29 +72,11 @@ pub fn listing(json: &[u8]) -> serde_json::Result<String> {
 
 fn dispatch(
     cli: Cli,
-    run: impl FnOnce(&Config) -> Result<(), CliError>,
+    run_daemon: impl FnOnce(&Config, Start) -> Result<(), CliError>,
     check: impl FnOnce(&Config) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
     match cli.command {
-        Command::Run { config, check: true, .. } => {
-            let config = Config::load(&config)?;
-            logging::check(&config.log.filter)?;
-            check(&config)?;
-            emit(checked(&config).as_bytes())
-        }
-        Command::Run { config, remove_devices, check: false } => {
-            let mut config = Config::load(&config)?;
-            if remove_devices {
-                config.control.on_stop = OnStop::Remove;
-            }
-            let format = match config.log.format {
-                LogFormat::Auto => logging::Format::Auto,
-                LogFormat::Text => logging::Format::Text,
-                LogFormat::Journald => logging::Format::Journald,
-            };
-            logging::init(&config.log.filter, format)?;
-            run(&config)
-        }
+        Command::Run(args) => run::command(&args, run_daemon, check),
         Command::Init { path, force } => files::init(&path, force),
         Command::Completions { shell } => files::completions(shell),
         Command::Man { dir } => files::man(dir.as_deref()),
@@ -116,6 +98,13 @@ fn dispatch(
         Command::Gc { dry_run, grace, output } => {
             with_client(&cli.daemon, async |client| daemon::gc(client, dry_run, grace, output).await)
         }
+        Command::Upgrade { binary, config, output } => {
+            let mut daemon = cli.daemon;
+            if let Some(path) = config {
+                daemon.socket = Config::load(&path)?.api.socket;
+            }
+            with_client(&daemon, async |client| upgrade::run(client, binary, output).await)
+        }
         Command::Status { json } => {
             with_client(&cli.daemon, async |client| daemon::status(client, json).await)
         }
@@ -123,11 +112,6 @@ fn dispatch(
             with_client(&cli.daemon, async |client| daemon::memory(client, json).await)
         }
     }
-}
-
-/// What `glidefs run --check` prints: the settings that a daemon shares with the daemon before, a line each.
-fn checked(config: &Config) -> String {
-    format!("cache.dir {}\napi.socket {}\n", config.cache.dir.display(), config.api.socket.display())
 }
 
 /// Runs `work` with a client of the daemon.

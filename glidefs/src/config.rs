@@ -12,5 +12,5 @@ mod tests;
 mod values;
 
 pub use self::load::{BOUNCE_MODE_VARIABLE, ConfigError, DEFAULT_PATH};
-pub use self::sections::{CacheSection, Config, LogFormat, OnFull, OnStop, Unconfirmed};
+pub use self::sections::{CacheSection, Config, LogFormat, LogSection, OnFull, OnStop, Unconfirmed};
 pub use self::values::{ByteSize, CpuList, OnUnreachable, TimeSpan, ValueError};

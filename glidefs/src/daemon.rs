@@ -8,6 +8,9 @@
 //!
 //! | File | What it owns |
 //! |---|---|
+//! | `takeover` | the turn of this process, where a daemon before hands over |
+//! | `ahead` | work on the cache before a hand-over |
+//! | `upgrading` | upgrades as requests of users |
 //! | `cache_setup`, `store_setup` | opening the cache and the store from the configuration |
 //! | `serving` | the time from the first to the last request of the API, and signals |
 //! | `storage` | the data of exports: cache and store as the router sees them |
@@ -16,6 +19,7 @@
 //! | `memory` | `/v1/memory`: memory by category |
 //! | `releasing` | when memory goes back to the kernel |
 
+mod ahead;
 mod cache_setup;
 mod collecting;
 mod error;
@@ -26,8 +30,10 @@ mod releasing;
 mod serving;
 mod storage;
 mod store_setup;
+mod takeover;
 #[cfg(test)]
 mod tests;
+mod upgrading;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +53,9 @@ pub use self::memory::Holders as MemoryHolders;
 use self::serving::serve;
 pub use self::storage::{DaemonStorage, StoreSide};
 use self::store_setup::{STORE_PATIENCE, connect_store};
+use self::takeover::Turn;
 use crate::config::{Config, Unconfirmed};
+use crate::handover::{Launch, Start};
 use crate::router::{Devices, Router, RouterOptions};
 use crate::ublk::{Features, UblkDevices};
 use crate::worker;
@@ -64,9 +72,10 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
     serving::access(config).map(drop)
 }
 
-/// Runs the daemon until SIGTERM or SIGINT.
-pub fn run(config: &Config) -> Result<(), DaemonError> {
+/// Runs the daemon until SIGTERM or SIGINT, or until a successor has taken over: then this program does not return.
+pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
     let system = |what| move |source| DaemonError::System { what, source };
+    let launch = Launch::of_this_process().map_err(system("finding the file of this program"))?;
     crate::observe::memory::tune_allocator();
     raise_descriptor_limit();
     // Before any thread is spawned: threads inherit the flag from the spawning thread. Every thread needs the flag, because the
@@ -79,17 +88,25 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     }
     let features = Features::probe()?;
     check_directory(config)?;
-    let catalog = open_catalog(config)?;
+    // Before a successor waits for a turn: afterwards devices would wait for a daemon that refuses to serve.
+    check(config)?;
+    // A successor measures while the daemon before still serves.
+    let probe = match &start {
+        Start::Successor(_) => Some(choose_engine(config)?),
+        Start::Alone | Start::Again(_) => None,
+    };
+    let mut turn = Turn::wait(start, config, probe.as_ref().map(|probe| probe.chosen))?;
+    let catalog = open_catalog(config, &turn)?;
     // Without the catalog no process can serve the devices of this cache: whoever has served them has ended.
     let (untouchable, probe) = std::thread::scope(|scope| {
         let marking = std::thread::Builder::new()
             .name("marking".into())
-            .spawn_scoped(scope, || mark_abandoned(config, features))
+            .spawn_scoped(scope, || mark_abandoned(config, features, turn.predecessor))
             .map_err(system("spawning a thread"))?;
-        let probe = choose_engine(config)?;
+        let probe = probe.map_or_else(|| choose_engine(config), Ok)?;
         Ok::<_, DaemonError>((marking.join().unwrap_or_default(), probe))
     })?;
-    let cache = open_cache(config, &catalog, probe.chosen)?;
+    let cache = open_cache(config, &catalog, probe.chosen, &mut turn)?;
     let keeper_stop = Arc::new(AtomicBool::new(false));
     let keeper = std::thread::Builder::new()
         .name("keeper".into())
@@ -125,6 +142,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         parallel_max: RECOVERY_PARALLEL_MAX,
         confirm_patience: STORE_PATIENCE,
         serve_unconfirmed: config.store.unconfirmed == Unconfirmed::Serve,
+        waiting_since: turn.waiting_since,
         boot_id: crate::router::kernel_boot_id().map_err(system("reading the kernel's boot id"))?,
     };
     let (stop_store, stopped) = watch::channel(false);
@@ -151,12 +169,22 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
             volumes,
             collections: Arc::<Collections>::default(),
         },
+        turn,
+        launch,
     ));
     let _ = stop_store.send(true);
     if let Some(block_cache) = block_cache {
         // Blocks that do not get to the disk in time are fetched again later.
         let _ = runtime.block_on(async { tokio::time::timeout(STOP_PATIENCE, block_cache.close()).await });
     }
+    let result = match result {
+        Ok(Some(successor)) => {
+            tracing::info!("the successor takes over");
+            Err(DaemonError::NotHandedOver(successor.hand_over(&config.source)))
+        }
+        Ok(None) => Ok(()),
+        Err(error) => Err(error),
+    };
     // An unfinished pack is no loss: the next daemon makes the cut again.
     runtime.shutdown_timeout(STOP_PATIENCE);
     keeper_stop.store(true, Ordering::Release);

@@ -31,6 +31,8 @@ pub(crate) mod api;
 
 pub(crate) mod config;
 
+pub(crate) mod handover;
+
 pub(crate) mod ublk;
 
 pub(crate) mod worker;

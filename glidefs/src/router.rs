@@ -68,6 +68,7 @@ mod strays;
 pub(crate) mod tests;
 
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedRwLockReadGuard, watch};
 
@@ -218,6 +219,26 @@ impl Router {
     /// The exports that are not at rest, by name. For tests and benches: the daemon visits exports.
     pub fn exports(&self) -> Vec<Arc<Export>> {
         self.entries().iter().filter_map(|entry| entry.export().cloned()).collect()
+    }
+
+    /// How long the requests of devices waited for the last start, if that was a start by hand-over: a time a device.
+    pub fn pauses(&self) -> Vec<Duration> {
+        self.entries().iter().filter_map(|entry| entry.pause()).collect()
+    }
+
+    /// Notes how long requests of a device have waited that is served now, after a start by hand-over.
+    fn note_pause(&self, held: &HeldExport) {
+        if let Some(since) = self.options.waiting_since {
+            held.set_pause(since.elapsed());
+        }
+    }
+
+    /// Whether the store, if there is one, can be asked whose the exports are, or nobody insists on an answer. If not, devices
+    /// would wait for the store after a start.
+    pub async fn may_start_anew(&self) -> bool {
+        self.options.serve_unconfirmed
+            || !self.entries().iter().any(|entry| entry.is_stored())
+            || self.can_ask().await
     }
 
     /// Whether the catalog can be written.

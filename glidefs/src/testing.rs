@@ -4,7 +4,9 @@
 
 /// The service over HTTP.
 pub mod api {
-    pub use crate::api::{Access, ApiStats, AppState, Listeners, OffThread, Readiness, Scrapes, serve, wire};
+    pub use crate::api::{
+        Access, ApiStats, AppState, Listeners, NoUpgrades, OffThread, Readiness, Scrapes, serve, wire,
+    };
 }
 
 /// Bounce memory.

@@ -24,6 +24,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
+use super::peer::PeerUser;
 use super::seats::Seat;
 
 /// Most bytes read ahead, and so the longest header of a request.
@@ -44,10 +45,15 @@ impl Default for Patience {
     }
 }
 
-/// A stream whose unsent data can be dropped.
+/// A stream whose unsent data can be dropped, and whose peer may be a known user.
 pub(super) trait Sever {
     /// Makes the kernel drop unsent data when the stream is closed.
     fn sever(&self);
+
+    /// The user of this host at the other end, where the kernel tells.
+    fn peer(&self) -> Option<PeerUser> {
+        None
+    }
 }
 
 impl Sever for TcpStream {
@@ -60,6 +66,10 @@ impl Sever for TcpStream {
 impl Sever for UnixStream {
     /// On a Unix socket, sent data is already in the client's buffer: nothing can be dropped.
     fn sever(&self) {}
+
+    fn peer(&self) -> Option<PeerUser> {
+        PeerUser::of(self)
+    }
 }
 
 /// Answers the requests of `stream` with `routes` until the client is done, is too slow, or must leave for a newer
@@ -71,12 +81,15 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Sever + Unpin>(
     patience: Patience,
     mut stop: watch::Receiver<bool>,
 ) {
-    let seat = Arc::new(seat);
+    let (seat, peer) = (Arc::new(seat), stream.peer());
     let stream = Paced { stream, seat: Arc::clone(&seat), patience: patience.answer, deadline: None };
     let routes = TowerToHyperService::new(routes);
     let answer = service_fn(|mut request: Request<Incoming>| {
         let begun = seat.begin().map(|begun| {
             request.extensions_mut().insert(begun.requester());
+            if let Some(peer) = peer {
+                request.extensions_mut().insert(peer);
+            }
             (begun, routes.call(request.map(Body::new)))
         });
         async move {

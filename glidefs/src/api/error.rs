@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
+use super::upgrade::UpgradeError;
 use super::wire::{ErrorBody, ErrorDetail, TOO_MANY_BATCHES};
 use crate::cache::IoError;
 use crate::observe::chain;
@@ -106,6 +107,18 @@ impl ApiError {
     /// The daemon failed while answering.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+    }
+}
+
+impl From<UpgradeError> for ApiError {
+    fn from(error: UpgradeError) -> Self {
+        let (status, code) = match &error {
+            UpgradeError::UnderWay => (StatusCode::CONFLICT, "upgrade_under_way"),
+            UpgradeError::NotReady => (StatusCode::SERVICE_UNAVAILABLE, "not_ready"),
+            UpgradeError::StoreAway => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
+            UpgradeError::Failed { .. } => (StatusCode::CONFLICT, "upgrade_failed"),
+        };
+        Self::new(status, code, chain(&error))
     }
 }
 

@@ -35,6 +35,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(volumes::collect))
         .routes(routes!(system::status))
         .routes(routes!(system::memory))
+        .routes(routes!(system::upgrade))
         .routes(routes!(system::healthz))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use super::off_thread::OffThread;
 use super::scrape::{ScrapeStats, Scrapes};
 use super::seats::DoorStats;
+use super::upgrade::Upgrades;
 use super::wire;
 use crate::observe::metrics::ExportHistograms;
 use crate::router::Router;
@@ -32,6 +33,8 @@ pub struct AppState {
     pub off_thread: OffThread,
     /// Told whenever a batch of requests has ended.
     pub batch_ended: Arc<Notify>,
+    /// Replaces the daemon by another program, and tells of the last time.
+    pub upgrades: Arc<dyn Upgrades>,
     /// Whether recovery is done.
     pub ready: Readiness,
     /// When the daemon started.

@@ -1,16 +1,23 @@
-//! The routes about the daemon itself: status, health and metrics.
+//! The routes about the daemon itself: status, upgrade, health and metrics.
+//!
+//! Owns who may name the program of an upgrade. Invariant: a program is named over the Unix socket only, by root or the user of the
+//! daemon; everybody else who may use the API gets the program that was installed.
 
-use axum::Json;
+use std::path::PathBuf;
+
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
+use axum::{Extension, Json};
 use serde::Deserialize;
 
+use super::body::JsonBody;
 use super::error::ApiError;
+use super::peer::PeerUser;
 use super::scrape::Selection;
 use super::state::AppState;
-use super::wire::{AtRisk, ErrorBody, ExportCounts, Memory, Status};
+use super::wire::{AtRisk, ErrorBody, ExportCounts, Memory, Status, UpgradeBegun, UpgradeRequest};
 use crate::observe::metrics::ExportHistograms;
 use crate::router;
 
@@ -49,14 +56,42 @@ fn status_now(state: &AppState) -> Status {
     }
     Status {
         version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
         ready: state.ready.get(),
         uptime_seconds: state.started.elapsed().as_secs(),
         exports,
         at_risk,
         exports_at_risk,
         catalog_fails: state.router.catalog_health().failing(),
+        last_upgrade: state.upgrades.last(),
         daemon: (state.daemon)(),
     }
+}
+
+/// Replaces the daemon by another program: the one installed in place of the daemon's, or `binary`. The answer comes when the successor
+/// is ready; then devices pause until the successor serves them. `GET /v1/status` tells the end.
+#[utoipa::path(
+    post, path = "/v1/upgrade", tag = "daemon", request_body = UpgradeRequest,
+    responses(
+        (status = 202, description = "The successor is ready, and takes over now.", body = UpgradeBegun),
+        (status = 403, description = "This client may not name a program.", body = ErrorBody),
+        (status = 409, description = "An upgrade is under way, or the successor cannot take over; the daemon goes on as before.", body = ErrorBody),
+        (status = 503, description = "The daemon is not ready, or the store is away.", body = ErrorBody),
+    )
+)]
+pub(super) async fn upgrade(
+    State(state): State<AppState>,
+    peer: Option<Extension<PeerUser>>,
+    JsonBody(request): JsonBody<UpgradeRequest>,
+) -> Result<(StatusCode, Json<UpgradeBegun>), ApiError> {
+    if request.binary.is_some() && !peer.is_some_and(|Extension(peer)| peer.is_the_daemons_or_root()) {
+        return Err(ApiError::forbidden(
+            "only root and the user of the daemon may name the program, and over the Unix socket only: install the program in place \
+             of the daemon's, and leave binary out",
+        ));
+    }
+    let begun = state.upgrades.begin(request.binary.map(PathBuf::from)).await?;
+    Ok((StatusCode::ACCEPTED, Json(begun)))
 }
 
 /// The memory of the daemon by category.

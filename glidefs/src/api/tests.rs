@@ -128,6 +128,7 @@ impl Served {
             memory: Arc::new(|| Some(wire::Memory { resident_bytes: 7, ..wire::Memory::default() })),
             off_thread: OffThread::default(),
             batch_ended: Arc::clone(&batch_ended),
+            upgrades: Arc::new(super::NoUpgrades),
             ready: ready.clone(),
             started: Instant::now(),
         };

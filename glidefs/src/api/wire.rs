@@ -9,6 +9,7 @@ mod batch;
 mod requests;
 mod settings;
 mod status;
+mod upgrade;
 pub(super) mod values;
 
 pub use self::answers::{
@@ -26,4 +27,6 @@ pub use self::settings::{Limits, LimitsChange, SetRequest};
 pub use self::status::{
     CacheStatus, DaemonStatus, EngineStatus, ExportCounts, Memory, MemoryCategory, Status, WorkerStatus,
 };
+pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
+pub(crate) use self::values::rfc3339;
 pub use self::values::{Durability, OnUnreachable, Size};

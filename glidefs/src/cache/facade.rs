@@ -123,6 +123,23 @@ impl Cache {
         Some(tag_of(superblock.cache_id))
     }
 
+    /// Whether this program can read the cache on `disk`, which another process may have open, as far as the superblock says. A
+    /// directory without a superblock is a new cache.
+    ///
+    /// # Errors
+    /// [`CacheError`] when the superblock is of a newer format, damaged or unreadable.
+    pub fn check_format(disk: &dyn Disk) -> Result<(), CacheError> {
+        let unreadable = |source| CacheError::Disk {
+            operation: "reading",
+            file: format!("{}/cache.meta", disk.location()),
+            source,
+        };
+        match disk.read_superblock().map_err(unreadable)? {
+            Some(bytes) => Superblock::decode(&bytes, &disk.location()).map(drop),
+            None => Ok(()),
+        }
+    }
+
     #[cfg(test)]
     pub(super) fn sharers(&self) -> usize {
         Arc::strong_count(&self.shared)
@@ -168,6 +185,19 @@ impl Cache {
         self.shared.successor.ask();
         self.shared.signal.raise();
         self.shared.successor.wait(patience)
+    }
+
+    /// The marks of every export with data here, for [`Self::look_ahead`] by a successor.
+    pub fn marks(&self) -> Vec<(ExportId, SeqMarks)> {
+        self.shared.all_volumes().iter().map(|volume| (volume.id(), volume.marks())).collect()
+    }
+
+    /// Fails while another process has the cache on `disk` open.
+    ///
+    /// # Errors
+    /// [`CacheError::InUse`], or why the cache cannot be locked.
+    pub fn check_free(disk: &dyn Disk) -> Result<(), CacheError> {
+        recovery::take_lock(disk).map(drop)
     }
 
     /// Ends [`Self::expect_successor`]: no process takes the cache over.

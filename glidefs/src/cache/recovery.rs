@@ -322,7 +322,7 @@ fn at<R>(
     result.map_err(|source| CacheError::Disk { operation, file: file(), source })
 }
 
-fn take_lock(disk: &dyn Disk) -> Result<LockGuard, CacheError> {
+pub(super) fn take_lock(disk: &dyn Disk) -> Result<LockGuard, CacheError> {
     let directory = disk.location();
     match disk.lock() {
         Ok(Some(guard)) => Ok(LockGuard(guard)),

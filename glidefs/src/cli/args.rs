@@ -58,20 +58,48 @@ pub(super) struct DaemonArgs {
     pub token_file: Option<PathBuf>,
 }
 
+/// How to run the daemon.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// Configuration file; `glidefs init` writes one
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
+    pub config: PathBuf,
+    /// Remove all devices when the daemon stops; devices are otherwise left to the next daemon
+    #[arg(long)]
+    pub remove_devices: bool,
+    /// Start nothing: check the configuration file, the log filter, and the group and token of the API, and print the directory of
+    /// the cache and the API's socket
+    #[arg(long)]
+    pub check: bool,
+    /// Succeed the daemon at the other end of standard input, which speaks this version of the hand-over
+    #[arg(long, hide = true, value_name = "PROTOCOL", conflicts_with_all = ["check", "standby"])]
+    pub successor: Option<u32>,
+    /// Wait for the successor at the other end of standard input
+    #[arg(long, hide = true, conflicts_with = "check")]
+    pub standby: bool,
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Run the daemon in the foreground
-    Run {
-        /// Configuration file; `glidefs init` writes one
-        #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
-        config: PathBuf,
-        /// Remove all devices when the daemon stops; devices are otherwise left to the next daemon
-        #[arg(long)]
-        remove_devices: bool,
-        /// Start nothing: check the configuration file, the log filter, and the group and token of the API, and print the directory of
-        /// the cache and the API's socket
-        #[arg(long)]
-        check: bool,
+    Run(RunArgs),
+    /// Replace the running daemon by the program that was installed, without removing a device
+    #[command(after_help = "Examples:\n  \
+        install -m 755 glidefs /usr/bin/glidefs && glidefs upgrade\n  \
+        glidefs upgrade --binary /opt/glidefs-next/glidefs --json\n\n\
+        The successor starts beside the daemon, with the same arguments, and checks configuration and cache. When it is ready, devices \
+        pause until it serves them; no request fails. Where the successor fails, the daemon goes on or serves again, and the exit \
+        status is 1. `systemctl reload glidefs` does the same.")]
+    Upgrade {
+        /// Program of the successor; only for root and the user of the daemon, over the socket [default: the file that is now where the
+        /// daemon's program was]
+        #[arg(long, value_name = "PATH", conflicts_with = "api")]
+        binary: Option<PathBuf>,
+        /// Take the socket of the daemon from this configuration file
+        #[arg(long, value_name = "FILE", conflicts_with = "api")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        output: OutputArgs,
     },
     /// Write a configuration file with every key explained
     #[command(

@@ -6,3 +6,4 @@ pub(super) mod doctor;
 pub(super) mod exports;
 pub(super) mod files;
 pub(super) mod snapshots;
+pub(super) mod upgrade;

@@ -8,6 +8,7 @@ use super::client::ClientError;
 use super::transfer::error::TransferError;
 use crate::bench::BenchError;
 use crate::config::ConfigError;
+use crate::handover::SuccessorError;
 use crate::observe::logging::LogError;
 
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +48,25 @@ pub(super) enum CliError {
         state: String,
         /// The work that goes on, and how to look at that work.
         goes_on: String,
+    },
+    /// This program cannot succeed the daemon before.
+    #[error("this program cannot succeed the daemon before")]
+    Successor(#[source] SuccessorError),
+    /// The standby has nobody to wait for.
+    #[error("--standby is for a daemon that hands over: run `glidefs upgrade` instead")]
+    Standby(#[source] std::io::Error),
+    /// The program before the upgrade serves on, or again.
+    #[error("not upgraded: {reason}")]
+    NotUpgraded {
+        /// Who serves, and why.
+        reason: String,
+    },
+    /// The path of the successor's program cannot be sent.
+    #[error("{path} cannot be the successor")]
+    Program {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
     },
     /// A file is in the way.
     #[error("{path} exists: use --force to replace it")]

@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::api::wire::{
     AtRisk, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Limits,
-    Memory, Snapshot, Status, StoredExport,
+    Memory, Snapshot, Status, StoredExport, Upgrade,
 };
 use crate::config::TimeSpan;
 
@@ -90,6 +90,9 @@ pub(super) fn export(export: &Export) -> String {
         let reason = risk.reason.as_deref().map_or_else(String::new, |reason| format!(": {reason}"));
         table
             .add_row(["not in the store", &format!("{}, for {} s{reason}", bytes(risk.bytes), risk.seconds)]);
+    }
+    if let Some(seconds) = export.last_pause_seconds {
+        table.add_row(["last pause", &format!("{seconds:.3} s")]);
     }
     if let Some(resource) = &export.waiting_for {
         table.add_row(["writes wait for", resource]);
@@ -224,6 +227,12 @@ pub(super) fn status(status: &Status) -> String {
     let ready = if status.ready { "ready" } else { "recovering" };
     let mut text = format!("glidefs {}, {ready}, up {} s\n", status.version, status.uptime_seconds);
     // Writing to a string does not fail.
+    if let Some(upgrade) = &status.last_upgrade {
+        let text_of = |reason: &String| format!("failed: {reason}");
+        let end = upgrade.reason.as_ref().map_or_else(|| upgrade.outcome.clone(), text_of);
+        let to = upgrade.to.as_deref().unwrap_or("?");
+        let _ = writeln!(text, "last upgrade: {}, from {} to {to}, {end}", upgrade.began, upgrade.from);
+    }
     let _ = writeln!(
         text,
         "exports: {} of {} ({} serving, {} detached, {} failed, {} changing)",
@@ -268,6 +277,21 @@ pub(super) fn status(status: &Status) -> String {
         ]);
     }
     text + &workers.trim_fmt()
+}
+
+/// The end of an upgrade.
+pub(super) fn upgrade(upgrade: &Upgrade) -> String {
+    let to = upgrade.to.as_deref().unwrap_or("of an unknown version");
+    let mut text = format!("upgraded: glidefs {to} serves, before {}", upgrade.from);
+    if let Some(pauses) = &upgrade.pauses {
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "; {} devices, longest pause {:.3} s, median {:.3} s",
+            pauses.devices, pauses.longest_seconds, pauses.median_seconds
+        );
+    }
+    text
 }
 
 /// The categories of memory, a line each, and the part in none of them.

@@ -7,10 +7,12 @@ use super::args::common::{DeviceArgs, OutputArgs};
 use super::args::exports::ExportCommand;
 use super::args::{Cli, Command, DaemonArgs};
 use super::client::{Client, ClientError};
-use super::commands::{bulk, daemon, exports, files};
+use super::commands::{bulk, daemon, exports, files, upgrade};
+use super::dispatch;
 use super::error::CliError;
-use super::{checked, dispatch};
+use super::run::checked;
 use crate::api::wire;
+use crate::handover::Start;
 use crate::router::ExportName;
 
 fn parse(line: &str) -> Result<Cli, clap::Error> {
@@ -111,7 +113,7 @@ fn a_program_with_plots_draws_one() {
     let plot = dir.path().join("x.svg");
     let line = "glidefs bench file --engine pread --mode read --size 1MiB --duration 10ms --warmup 0s --json";
     let line = format!("{line} --dir {} --plot {}", dir.path().display(), plot.display());
-    dispatch(parse(&line).unwrap(), no_daemon, no_daemon).unwrap();
+    dispatch(parse(&line).unwrap(), no_start, no_daemon).unwrap();
     let svg = std::fs::read_to_string(plot).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("pread read 4k"), "{svg}");
 }
@@ -165,16 +167,18 @@ fn run_hands_the_checked_configuration_to_the_daemon() {
     let path = dir.path().join("glidefs.toml");
     std::fs::write(&path, "[cache]\nsize = \"1MiB\"\n").unwrap();
     let run = || parse(&format!("glidefs run --remove-devices --config {}", path.display())).unwrap();
-    let refused = dispatch(run(), no_daemon, no_daemon);
+    let refused = dispatch(run(), no_start, no_daemon);
     assert!(matches!(refused, Err(CliError::Config(_))));
     std::fs::write(&path, "[cache]\nsize = \"10GiB\"\n[workers]\ncount = 1\n").unwrap();
     let mut seen = None;
-    let look = |config: &crate::config::Config| {
-        seen = Some(config.clone());
+    let look = |config: &crate::config::Config, start: Start| {
+        seen = Some((config.clone(), matches!(start, Start::Alone)));
         Ok(())
     };
     dispatch(run(), look, no_daemon).unwrap();
-    let config = seen.unwrap();
+    let (config, is_alone) = seen.unwrap();
+    assert!(is_alone);
+    assert!(config.source.contains("10GiB"), "the text is kept for the standby");
     assert_eq!(config.worker_cpus.len(), 1);
     assert_eq!(config.control.on_stop, crate::config::OnStop::Remove);
 }
@@ -186,7 +190,7 @@ fn run_with_check_refuses_what_a_start_would_refuse_and_starts_nothing() {
     let check = |text: &str| {
         std::fs::write(&path, text).unwrap();
         let cli = parse(&format!("glidefs run --check --config {}", path.display())).unwrap();
-        dispatch(cli, no_daemon, |_| Err(CliError::Declined))
+        dispatch(cli, no_start, |_| Err(CliError::Declined))
     };
     let valid = "[cache]\nsize = \"10GiB\"\n[workers]\ncount = 1\n";
     assert!(matches!(check("[cache]\nsize = \"1MiB\"\n"), Err(CliError::Config(_))));
@@ -205,6 +209,10 @@ fn run_with_check_prints_the_settings_that_the_next_daemon_shares_with_the_daemo
 /// Stands for the daemon in commands that start none.
 fn no_daemon(_: &crate::config::Config) -> Result<(), CliError> {
     panic!("the daemon must not start")
+}
+
+fn no_start(config: &crate::config::Config, _start: Start) -> Result<(), CliError> {
+    no_daemon(config)
 }
 
 fn client(socket: &std::path::Path, api: Option<&str>) -> Result<Client, ClientError> {
@@ -337,6 +345,7 @@ async fn every_command_reaches_the_daemon() {
         memory: std::sync::Arc::new(|| Some(wire::Memory::default())),
         off_thread: crate::api::OffThread::default(),
         batch_ended: std::sync::Arc::default(),
+        upgrades: std::sync::Arc::new(crate::api::NoUpgrades),
         ready: crate::api::Readiness::default(),
         started: std::time::Instant::now(),
     };
@@ -392,6 +401,8 @@ async fn every_command_reaches_the_daemon() {
     }
     let weights = router.list().iter().filter(|info| info.settings.weight == 7).count();
     assert_eq!(weights, 1, "a failure before stops no other export");
+    let upgraded = upgrade::run(&client, None, OutputArgs { json: true }).await.unwrap_err();
+    assert!(upgraded.to_string().contains("when the daemon is ready"), "{upgraded}");
     daemon::status(&client, true).await.unwrap();
     daemon::status(&client, false).await.unwrap();
     daemon::memory(&client, true).await.unwrap();

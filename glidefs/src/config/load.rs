@@ -54,14 +54,25 @@ impl Config {
         Self::load_for(path, &usable, std::env::var_os(BOUNCE_MODE_VARIABLE).as_deref())
     }
 
+    /// As [`Self::load`], with `text` in place of the file's content of today.
+    pub fn load_again(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let usable = Usable::find().map_err(ConfigError::Cpus)?;
+        Self::of(path, text, &usable, std::env::var_os(BOUNCE_MODE_VARIABLE).as_deref())
+    }
+
     /// Reads and checks the file at `path`, for a daemon that may use the CPUs `usable` and has `bounce` as its
     /// `GLIDEFS_BOUNCE_MODE`.
     pub fn load_for(path: &Path, usable: &Usable, bounce: Option<&OsStr>) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        Self::of(path, &text, usable, bounce)
+    }
+
+    fn of(path: &Path, text: &str, usable: &Usable, bounce: Option<&OsStr>) -> Result<Self, ConfigError> {
         let bounce_mode = bounce_mode(bounce)?;
-        let mut config = Self::parse(path, &text, usable)?;
+        let mut config = Self::parse(path, text, usable)?;
         config.bounce_mode = bounce_mode;
+        config.source = text.into();
         Ok(config)
     }
 

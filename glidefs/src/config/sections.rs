@@ -32,6 +32,9 @@ pub struct Config {
     pub control: ControlSection,
     /// The section `[log]` of the file.
     pub log: LogSection,
+    /// The text of the file; empty for a configuration that was not read from a file.
+    #[serde(skip)]
+    pub source: String,
     /// Whether devices are started without user copy, with one stable buffer per tag.
     #[serde(skip)]
     pub bounce_mode: bool,

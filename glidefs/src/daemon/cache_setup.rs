@@ -10,10 +10,11 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::error::DaemonError;
 use super::locked_memory::bytes_within_limit;
+use super::takeover::Turn;
 use crate::cache::{self, Budgets, Cache, CacheError, Directory, HANDS_MAX, Known, MonotonicClock};
 use crate::checksum;
 use crate::config::{CacheSection, Config, OnFull};
-use crate::router::Catalog;
+use crate::router::{Catalog, CatalogError};
 use crate::ublk::{self, Features, Untouchable};
 use crate::units::{ExportId, REQUEST_BYTES_MAX, SEGMENT_BYTES};
 use crate::worker::WorkerOptions;
@@ -54,8 +55,10 @@ pub(super) fn choose_engine(config: &Config) -> Result<Probe, DaemonError> {
 }
 
 /// Opens the catalog, which one process at a time can have open.
-pub(super) fn open_catalog(config: &Config) -> Result<Catalog, DaemonError> {
-    let catalog = Catalog::open(&config.cache.dir.join("catalog.redb"))?;
+pub(super) fn open_catalog(config: &Config, turn: &Turn) -> Result<Catalog, DaemonError> {
+    let path = config.cache.dir.join("catalog.redb");
+    let in_use = |error: &CatalogError| matches!(error, CatalogError::InUse { .. });
+    let catalog = turn.once_free(in_use, || Catalog::open(&path))?;
     let exports = catalog.stored_exports();
     if config.store.url.is_none() && exports > 0 {
         // Data evicted from the cache would read as zeroes.
@@ -65,16 +68,50 @@ pub(super) fn open_catalog(config: &Config) -> Result<Catalog, DaemonError> {
 }
 
 /// Marks the devices that a daemon before has left, so that the kernel is soon done with that daemon. Call with the catalog open.
-pub(super) fn mark_abandoned(config: &Config, features: Features) -> Untouchable {
+/// `predecessor` is a process that has handed over, and lives on without serving.
+pub(super) fn mark_abandoned(config: &Config, features: Features, predecessor: Option<u32>) -> Untouchable {
     let tag = Cache::tag_on(&Directory::new(&config.cache.dir));
-    let mark = |tag| ublk::mark_abandoned(tag, features, config.control.command_timeout.0);
+    let mark = |tag| ublk::mark_abandoned(tag, features, config.control.command_timeout.0, predecessor);
     tag.map(mark).unwrap_or_default()
 }
 
 /// Opens the cache, and recovers the log.
-pub(super) fn open_cache(config: &Config, catalog: &Catalog, engine: Engine) -> Result<Cache, DaemonError> {
-    let directory: &PathBuf = &config.cache.dir;
-    let options = cache::Options {
+pub(super) fn open_cache(
+    config: &Config,
+    catalog: &Catalog,
+    engine: Engine,
+    turn: &mut Turn,
+) -> Result<Cache, DaemonError> {
+    let options = cache_options(config, engine);
+    let disk = Arc::new(Directory::new(&config.cache.dir).direct(engine.direct));
+    let in_use = |error: &CacheError| matches!(error, CacheError::InUse { .. });
+    turn.once_free(in_use, || Cache::check_free(&*disk))?;
+    let (cache, recovered) = Cache::open(
+        disk,
+        Arc::new(MonotonicClock::default()),
+        options,
+        Known {
+            exports: catalog.known(),
+            next_export: Some(ExportId(catalog.next_export_id())),
+            catalog: Arc::new(catalog.handle()),
+            ahead: turn.ahead.take(),
+        },
+    )?;
+    tracing::info!(
+        segments = recovered.segments,
+        covered = recovered.covered,
+        was_ahead = recovered.was_ahead,
+        records = recovered.records,
+        torn_tails = recovered.torn_tails,
+        seconds = recovered.seconds,
+        "the log is recovered"
+    );
+    Ok(cache)
+}
+
+/// The options of the cache, which is written to by `engine`.
+pub(super) fn cache_options(config: &Config, engine: Engine) -> cache::Options {
+    cache::Options {
         size_bytes: config.cache.size.0,
         segment_bytes: SEGMENT_BYTES,
         shards: config.worker_cpus.len(),
@@ -91,28 +128,7 @@ pub(super) fn open_cache(config: &Config, catalog: &Catalog, engine: Engine) -> 
         },
         budgets: budgets(&config.cache),
         hands: hands(),
-    };
-    let disk = Arc::new(Directory::new(directory).direct(engine.direct));
-    let (cache, recovered) = Cache::open(
-        disk,
-        Arc::new(MonotonicClock::default()),
-        options,
-        Known {
-            exports: catalog.known(),
-            next_export: Some(ExportId(catalog.next_export_id())),
-            catalog: Arc::new(catalog.handle()),
-            ahead: None,
-        },
-    )?;
-    tracing::info!(
-        segments = recovered.segments,
-        covered = recovered.covered,
-        records = recovered.records,
-        torn_tails = recovered.torn_tails,
-        seconds = recovered.seconds,
-        "the log is recovered"
-    );
-    Ok(cache)
+    }
 }
 
 /// The number of threads that read the log at a start: the CPUs which this process may use, within the quota of CPU time.

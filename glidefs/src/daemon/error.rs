@@ -4,6 +4,7 @@ use std::io;
 
 use crate::api::{ServeError, TokenError};
 use crate::cache::CacheError;
+use crate::handover::{LinkError, SuccessorError};
 use crate::router::CatalogError;
 use crate::store::{BlockCacheError, StoreError};
 use crate::worker::WorkerError;
@@ -50,6 +51,12 @@ pub enum DaemonError {
     /// The token of the API could not be read.
     #[error("the token of the API could not be read")]
     Token(#[from] TokenError),
+    /// This process does not succeed the daemon before.
+    #[error(transparent)]
+    Successor(#[from] SuccessorError),
+    /// This process could not become the standby. The next start takes the devices over.
+    #[error("the daemon could not hand over, and ends")]
+    NotHandedOver(#[source] LinkError),
     #[error("{what} failed")]
     System {
         what: &'static str,

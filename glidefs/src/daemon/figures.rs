@@ -14,6 +14,7 @@ use self::samples::{
 };
 use super::collecting::Collections;
 use super::memory::Holders;
+use super::upgrading::{Upgrading, longest_and_median};
 use crate::api::{ApiStats, AppState, OffThread, Readiness, Scrapes, Selection, wire};
 use crate::cache::{Cache, CacheStats, Resource, ShardStats, UsageFigures};
 use crate::checksum;
@@ -46,7 +47,7 @@ pub struct Parts {
 
 impl Parts {
     /// The state for the handlers of the API.
-    pub fn state(&self, config: &Config, ready: Readiness) -> AppState {
+    pub fn state(&self, config: &Config, ready: Readiness, upgrades: Upgrading) -> AppState {
         let (workers, cache, devices) = (self.workers.clone(), self.cache.clone(), Arc::clone(&self.devices));
         let dir = config.cache.dir.display().to_string();
         let on_stop = match config.control.on_stop {
@@ -84,6 +85,7 @@ impl Parts {
             memory: Arc::new(move || holders.measure()),
             off_thread: OffThread::default(),
             batch_ended: Arc::default(),
+            upgrades: Arc::new(upgrades),
             ready,
             started: Instant::now(),
         }
@@ -104,11 +106,19 @@ impl Parts {
     fn registry(&self, holders: &Holders) -> Registry {
         let registry = of_exports_and_cache(holders, self.store.is_some());
         let router = Arc::clone(&self.router);
+        let catalog = Arc::clone(&self.router);
         registry.register(Arc::new(move |out: &mut Samples| {
-            let health = router.catalog_health();
+            let health = catalog.catalog_health();
             out.value(Metric::CatalogFailing, &[], u64::from(health.failing().is_some()));
             out.value(Metric::CatalogErrors, &[], health.errors());
         }));
+        if router.options().waiting_since.is_some() {
+            registry.register(Arc::new(move |out: &mut Samples| {
+                let (longest, median) = longest_and_median(router.pauses());
+                out.value(Metric::UpgradePauseMax, &[], nanos(longest));
+                out.value(Metric::UpgradePauseMedian, &[], nanos(median));
+            }));
+        }
         registry.register(metrics::workers(
             self.workers.iter().map(|worker| Arc::clone(worker.stats())).collect(),
         ));

@@ -3,7 +3,7 @@
 //! Owns the order of stop, signals, and the messages to systemd. Does not own the API nor the exports.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,8 +13,11 @@ use super::collecting::collect;
 use super::error::DaemonError;
 use super::figures::Parts;
 use super::releasing::Releasing;
-use crate::api::{self, Access, Listeners, Readiness, TokenFile};
+use super::takeover::{Turn, identity};
+use super::upgrading::Upgrading;
+use crate::api::{self, Access, Listeners, Readiness, ServeError, TokenFile};
 use crate::config::{Config, OnStop};
+use crate::handover::{Candidate, Launch, Successor};
 use crate::router::Router;
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
@@ -26,22 +29,38 @@ const BRING_PAUSE: Duration = Duration::from_mins(5);
 /// should not notice.
 const MOVES_MAX: usize = 8;
 const MOVES_PAUSE: Duration = Duration::from_secs(1);
+/// How long operations on exports may take to end before a hand-over.
+const OPERATIONS_PATIENCE: Duration = Duration::from_mins(1);
+/// How long the addresses of the API may be in use by the daemon before.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(30);
+const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 /// How long a worker may take to answer a ping before the watchdog is no longer fed.
 const PING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Serves the API, recovers the devices, and stops at a signal.
-pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
+/// Serves the API, recovers the devices, and stops at a signal or for a successor, which is returned: devices are still served then.
+pub(super) async fn serve(
+    config: &Config,
+    parts: Parts,
+    turn: Turn,
+    launch: Launch,
+) -> Result<Option<Candidate>, DaemonError> {
     let system = |what| move |source| DaemonError::System { what, source };
     let mut terminate = signal(SignalKind::terminate()).map_err(system("waiting for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("waiting for SIGINT"))?;
     let access = access(config)?;
-    let listeners = Listeners::bind(config.api.listen.0, &config.api.socket, access.group).await?;
+    let listeners = listen(config, access.group, turn.successor.is_some()).await?;
     let ready = Readiness::default();
     let (stop, stopped) = watch::channel(false);
-    let state = parts.state(config, ready.clone());
+    let last = turn.successor.as_ref().map(Successor::upgrade).or(turn.failed);
+    let (router, cache) = (Arc::clone(&parts.router), parts.cache.clone());
+    let (upgrades, mut successors) =
+        Upgrading::new(launch, identity(config)?, router, cache, ready.clone(), last);
+    let state = parts.state(config, ready.clone(), upgrades);
     let batch_ended = Arc::clone(&state.batch_ended);
     let serving = tokio::spawn(api::serve(listeners, state, access, stopped));
-    let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone()));
+    // The watchdog is fed by the main process of the service.
+    let (to_be_main, is_main) = watch::channel(turn.successor.is_none());
+    let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone(), is_main));
     let moves = config.workers.moves;
     let moved = moves.then(|| (Arc::clone(&parts.devices), Arc::clone(&parts.router)));
     let sampling = tokio::spawn(sample_loads(parts.workers.clone(), moved));
@@ -67,6 +86,11 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
             seconds = recovery.elapsed.as_secs_f64(),
             "every export has what it should have, or waits for the store"
         );
+        if let Some(successor) = turn.successor {
+            // An error is that of a daemon that stops.
+            let _ = tokio::task::spawn_blocking(move || successor.take_charge()).await;
+            let _ = to_be_main.send(true);
+        }
         ready.set();
         notify(&[NotifyState::Ready]);
         let tend = tend_devices(Arc::clone(&begin), if moves { MOVES_MAX } else { 0 });
@@ -77,14 +101,28 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
         };
         tokio::join!(tend, reconcile, releasing.run(&batch_ended));
     });
-    tokio::select! {
-        _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
-        _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
-    }
-    notify(&[NotifyState::Stopping]);
+    let successor = tokio::select! {
+        _ = terminate.recv() => {
+            tracing::info!("SIGTERM: stopping");
+            None
+        }
+        _ = interrupt.recv() => {
+            tracing::info!("SIGINT: stopping");
+            None
+        }
+        Some(successor) = successors.recv() => Some(successor),
+    };
     recovering.abort();
-    parts.router.stop().await;
-    if config.control.on_stop == OnStop::Remove {
+    if successor.is_some() {
+        // An operation that is cut off is finished by the successor, as after a kill.
+        if tokio::time::timeout(OPERATIONS_PATIENCE, parts.router.stop()).await.is_err() {
+            tracing::warn!("some operations on exports did not end before the hand-over");
+        }
+    } else {
+        notify(&[NotifyState::Stopping]);
+        parts.router.stop().await;
+    }
+    if successor.is_none() && config.control.on_stop == OnStop::Remove {
         let left = parts.router.remove_devices().await;
         if left > 0 {
             tracing::warn!(
@@ -108,7 +146,22 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
         Ok(Err(error)) => tracing::warn!(error = %error, "the API ended with an error"),
         Err(error) => tracing::warn!(error = %error, "the API's task failed"),
     }
-    Ok(())
+    Ok(successor)
+}
+
+/// Listens for users of the API. A successor waits until the daemon before has gone.
+async fn listen(config: &Config, group: Option<u32>, is_successor: bool) -> Result<Listeners, ServeError> {
+    let deadline = Instant::now() + LISTEN_PATIENCE;
+    loop {
+        match Listeners::bind(config.api.listen.0, &config.api.socket, group).await {
+            Err(ServeError::Running { .. } | ServeError::Address { .. })
+                if is_successor && Instant::now() < deadline =>
+            {
+                tokio::time::sleep(LISTEN_PAUSE).await;
+            }
+            bound => return bound,
+        }
+    }
 }
 
 /// Who may use the API.
@@ -194,9 +247,11 @@ async fn sample_loads(workers: Vec<Worker>, moved: Option<(Arc<UblkDevices>, Arc
     }
 }
 
-/// Tells systemd that the daemon lives, as long as every worker answers.
-async fn feed_watchdog(workers: Vec<Worker>) {
+/// Tells systemd that the daemon lives, as long as every worker answers, and once this process is the main one of the service.
+async fn feed_watchdog(workers: Vec<Worker>, mut is_main: watch::Receiver<bool>) {
     let Some(interval) = sd_notify::watchdog_enabled() else { return };
+    // An error is that of a start that was broken off.
+    let _ = is_main.wait_for(|is_main| *is_main).await;
     loop {
         let all = futures_util::future::join_all(workers.iter().map(Worker::ping));
         match tokio::time::timeout(PING_PATIENCE, all).await {

@@ -6,6 +6,7 @@
 //! from the first operation on that needs one, and then until the export is removed from memory.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard};
 
@@ -50,10 +51,18 @@ struct Status {
     path: Option<Result<(), Box<str>>>,
     /// Why the export could not be released in the store.
     unreleased: Option<String>,
+    /// How long requests of the device waited for a start by hand-over, milliseconds.
+    pause_millis: Option<u32>,
     /// Whether the store answers other questions, but not whose this export is.
     silent: bool,
     /// Whether the export was removed from memory. Whoever waited for the right to change the export looks the name up again.
     gone: bool,
+}
+
+impl Status {
+    fn pause(&self) -> Option<Duration> {
+        self.pause_millis.map(|millis| Duration::from_millis(millis.into()))
+    }
 }
 
 /// The right to change an export: the operation lock, and a guard that delays the end of the daemon.
@@ -70,7 +79,17 @@ impl ExportEntry {
         let id = record.export_id();
         let resume = resume.map(|resume| Box::new(Resume { manifest: None, ..resume }));
         let (strays, path, unreleased) = (Vec::new(), None, None);
-        let status = Status { state, record, resume, strays, path, unreleased, silent: false, gone: false };
+        let status = Status {
+            state,
+            record,
+            resume,
+            strays,
+            path,
+            unreleased,
+            pause_millis: None,
+            silent: false,
+            gone: false,
+        };
         Arc::new(Self {
             id,
             name,
@@ -199,6 +218,7 @@ impl ExportEntry {
             damaged_bytes,
             at_risk: self.at_risk(),
             waiting_for: self.export().and_then(|export| export.volume().waits_for()),
+            pause: status.pause(),
         }
     }
 
@@ -231,6 +251,11 @@ impl ExportEntry {
         }
         glance.memory_bytes = glance.memory_bytes.saturating_add(export.memory_bytes());
         glance
+    }
+
+    /// How long requests of the device waited for a start by hand-over.
+    pub fn pause(&self) -> Option<Duration> {
+        self.status().pause()
     }
 
     /// Memory of the export without the parts that I/O needs, bytes.
@@ -361,6 +386,12 @@ impl HeldExport {
     /// Whether the export was removed from memory while the right was waited for.
     pub fn is_gone(&self) -> bool {
         self.entry.status().gone
+    }
+
+    /// Notes how long requests of the device have waited, once only: later waits have other reasons.
+    pub fn set_pause(&self, pause: Duration) {
+        let millis = u32::try_from(pause.as_millis()).unwrap_or(u32::MAX);
+        self.entry.status().pause_millis.get_or_insert(millis);
     }
 
     /// Notes whether the device has its stable path, or why not.

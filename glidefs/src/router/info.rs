@@ -1,5 +1,7 @@
 //! One export as users see it.
 
+use std::time::Duration;
+
 use super::devices::DeviceId;
 use super::name::ExportName;
 use super::state::State;
@@ -40,6 +42,8 @@ pub struct ExportInfo {
     pub at_risk: Option<AtRisk>,
     /// The resource for which writes have to wait.
     pub waiting_for: Option<Resource>,
+    /// How long requests of the device waited for the last start; known of a start by hand-over only.
+    pub pause: Option<Duration>,
 }
 
 /// One export for the figures of a scrape.

@@ -133,6 +133,7 @@ impl Router {
         export.begin_device();
         let recovered = self.devices.recover(export, device).await;
         recovered.map_err(|source| held.device_error("recover", source))?;
+        self.note_pause(held);
         self.give_path(held).await;
         held.step(Event::DeviceReady)?;
         if let Err(error) = self.tell_size(held).await {

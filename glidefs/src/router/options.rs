@@ -1,6 +1,6 @@
 //! Limits and defaults of the router.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cache::OnUnreachable;
 
@@ -26,6 +26,8 @@ pub struct RouterOptions {
     pub confirm_patience: Duration,
     /// Whether exports are served at the start although the store cannot be asked whose they are.
     pub serve_unconfirmed: bool,
+    /// When the requests of devices began to wait for a start by hand-over; `None` for any other start.
+    pub waiting_since: Option<Instant>,
     /// Identity of this boot of the kernel: devices end with the boot. See [`kernel_boot_id`].
     pub boot_id: String,
 }

@@ -99,3 +99,21 @@ async fn a_web_page_can_change_nothing() {
     assert_eq!((refusal.0, refusal.1.as_str()), (403, "forbidden"));
     assert_eq!(served.send_tcp("GET", "/v1/exports", &origin).await.status, 200);
 }
+
+#[tokio::test]
+async fn a_program_for_an_upgrade_is_named_over_the_socket_only() {
+    let served = with_token().await;
+    let body = json!({"binary": "/usr/bin/true"}).to_string();
+    let over_tcp = tokio::net::TcpStream::connect(served.tcp).await.unwrap();
+    let refusal = exchange(over_tcp, &request("POST", "/v1/upgrade", &body, TOKEN)).await.refusal();
+    assert_eq!((refusal.0, refusal.1.as_str()), (403, "forbidden"));
+    assert!(refusal.2.contains("Unix socket"), "{}", refusal.2);
+    // These get as far as the daemon, which has no upgrades in this test.
+    let refusal = served.send("POST", "/v1/upgrade", &body).await.refusal();
+    assert_eq!((refusal.0, refusal.1.as_str()), (503, "not_ready"));
+    let over_tcp = tokio::net::TcpStream::connect(served.tcp).await.unwrap();
+    let refusal = exchange(over_tcp, &request("POST", "/v1/upgrade", "{}", TOKEN)).await.refusal();
+    assert_eq!((refusal.0, refusal.1.as_str()), (503, "not_ready"));
+    let refusal = served.send("POST", "/v1/upgrade", "{\"program\": \"/bin/sh\"}").await.refusal();
+    assert_eq!((refusal.0, refusal.1.as_str()), (400, "bad_request"));
+}

@@ -95,7 +95,7 @@ pub struct DeletedExport {
 }
 
 /// An export: parameters, state and device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Export {
     /// The name of the export.
     pub name: String,
@@ -150,6 +150,10 @@ pub struct Export {
     /// in the store. Left out if writes do not wait for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
+    /// How long requests of the device waited when the daemon took over from a daemon before, seconds. Left out after a start of any
+    /// other kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_pause_seconds: Option<f64>,
 }
 
 /// The weight of an export whose daemon knows no weights.
@@ -202,6 +206,7 @@ impl From<ExportInfo> for Export {
             damaged_bytes: info.damaged_bytes,
             at_risk: info.at_risk.map(AtRisk::from),
             waiting_for: info.waiting_for.map(|resource| resource.name().into()),
+            last_pause_seconds: info.pause.map(|pause| pause.as_secs_f64()),
         }
     }
 }

@@ -89,7 +89,7 @@ pub struct BatchQuery {
 }
 
 /// The result for one export of a batch: a line of the answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BatchResult {
     /// The name of the export, as in the request.
     pub name: String,

@@ -4,12 +4,16 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::answers::AtRisk;
+use super::upgrade::Upgrade;
 
 /// The state of the daemon, the exports and the cache.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// The version of the daemon.
     pub version: String,
+    /// The process of the daemon; 0 for a daemon that does not say.
+    #[serde(default)]
+    pub pid: u32,
     /// Whether recovery is done.
     pub ready: bool,
     /// Seconds since the daemon started.
@@ -26,6 +30,9 @@ pub struct Status {
     /// Why the catalog of exports cannot be written at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub catalog_fails: Option<String>,
+    /// The upgrade that ended last, as far as the daemon knows: a daemon that was started in another way knows of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_upgrade: Option<Upgrade>,
     /// The state of workers and cache.
     #[serde(flatten)]
     pub daemon: DaemonStatus,

@@ -311,6 +311,7 @@ impl Host {
             serve_unconfirmed: world.serves_unconfirmed,
             // Long enough for a thread that stands still, as tests with a store that answers rely on the answer.
             confirm_patience: Duration::from_secs(1),
+            waiting_since: None,
             boot_id: format!("boot {}", self.boots),
         };
         let devices = Arc::clone(&self.kernel) as Arc<dyn Devices>;

@@ -370,6 +370,10 @@ metrics! {
     ApiEncodings: Counter "glidefs_api_encodings_total" in Number by []
         = "Texts made for scrapes of /metrics; scrapes that come together share one text.";
 
+    UpgradePauseMax: Gauge "glidefs_upgrade_pause_seconds_max" in Seconds by []
+        = "Longest time for which requests of a device waited for this daemon to take over from the daemon before; only after an upgrade by hand-over.";
+    UpgradePauseMedian: Gauge "glidefs_upgrade_pause_median_seconds" in Seconds by []
+        = "Median of the times for which requests of the devices waited for this daemon to take over; only after an upgrade by hand-over.";
     BuildInfo: Gauge "glidefs_build_info" in Info by [version]
         = "Always 1; the label version is the version of the daemon.";
     ProcessStart: Gauge "glidefs_process_start_time_seconds" in Seconds by []
@@ -389,9 +393,9 @@ mod tests {
 
     const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md"));
 
-    const PARTS: [&str; 13] = [
+    const PARTS: [&str; 14] = [
         "read", "write", "export", "router", "ublk", "worker", "cache", "clean", "store", "api", "build",
-        "process", "memory",
+        "process", "memory", "upgrade",
     ];
 
     #[test]

@@ -37,6 +37,7 @@ impl Host {
                 parallel_max: 8,
                 serve_unconfirmed: false,
                 confirm_patience: Duration::from_secs(10),
+                waiting_since: None,
                 boot_id: "boot-1".into(),
             },
         }

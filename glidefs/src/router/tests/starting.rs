@@ -1,7 +1,7 @@
 //! The start while the steps of some exports take long.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::fake::{Host, create, drop_last};
 use crate::router::{Router, State};
@@ -47,4 +47,24 @@ async fn an_export_whose_device_is_slow_holds_up_no_other() {
         assert_eq!((report.recovered, report.failed), (6, 0));
         tokio::time::resume();
     }
+}
+
+#[tokio::test]
+async fn the_pause_of_a_device_is_told_after_a_hand_over_and_after_no_other_start() {
+    let mut host = Host::new();
+    let router = host.started().await;
+    router.create(create("a", MIB)).await.unwrap();
+    drop_last(router);
+    host.kernel.daemon_died();
+    host.options.waiting_since = Some(Instant::now());
+    let router = host.started().await;
+    router.create(create("b", MIB)).await.unwrap();
+    let pause = router.show("a").unwrap().pause;
+    assert!(pause.is_some());
+    assert_eq!(router.show("b").unwrap().pause, None, "the device did not wait");
+    assert_eq!(router.pauses(), Vec::from_iter(pause));
+    drop_last(router);
+    host.kernel.daemon_died();
+    host.options.waiting_since = None;
+    assert!(host.started().await.pauses().is_empty(), "nobody knows how long the devices waited");
 }

@@ -49,6 +49,7 @@ impl Daemon {
             memory: Arc::new(|| None),
             off_thread: crate::api::OffThread::default(),
             batch_ended: Arc::default(),
+            upgrades: Arc::new(crate::api::NoUpgrades),
             ready: Readiness::default(),
             started: std::time::Instant::now(),
         };

@@ -1,0 +1,56 @@
+//! Upgrades of the daemon, as the API reaches them.
+//!
+//! Owns the trait and the refusals. Does not own the upgrade (`daemon`) nor who may ask for one (`system`).
+
+use std::path::PathBuf;
+
+use futures_util::future::BoxFuture;
+
+use super::wire::{Upgrade, UpgradeBegun};
+
+/// Upgrades of the daemon, as the API reaches them.
+pub trait Upgrades: Send + Sync {
+    /// Has `program`, or the program that was installed, get ready to take over; the hand-over follows the answer. Goes on when nobody
+    /// waits for the answer any more.
+    fn begin(&self, program: Option<PathBuf>) -> BoxFuture<'static, Result<UpgradeBegun, UpgradeError>>;
+
+    /// The upgrade that ended last, as far as this process knows.
+    fn last(&self) -> Option<Upgrade>;
+}
+
+/// Why no upgrade begins. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum UpgradeError {
+    /// Another upgrade is under way.
+    #[error("an upgrade is under way: `glidefs status` shows its end")]
+    UnderWay,
+    /// The start of the daemon has not ended.
+    #[error("exports are being recovered: ask again when the daemon is ready")]
+    NotReady,
+    /// After a start exports would wait for the store, which is away.
+    #[error(
+        "the store is away, and has to confirm exports before a successor may serve them: upgrade when the store answers, as devices \
+         would wait until then"
+    )]
+    StoreAway,
+    /// The program cannot be the successor, or has failed.
+    #[error("{reason} (the daemon goes on as before)")]
+    Failed {
+        /// The error for the user.
+        reason: String,
+    },
+}
+
+/// For a daemon without upgrades: tests, and benches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoUpgrades;
+
+impl Upgrades for NoUpgrades {
+    fn begin(&self, _program: Option<PathBuf>) -> BoxFuture<'static, Result<UpgradeBegun, UpgradeError>> {
+        Box::pin(async { Err(UpgradeError::NotReady) })
+    }
+
+    fn last(&self) -> Option<Upgrade> {
+        None
+    }
+}

@@ -1,0 +1,56 @@
+//! Upgrades of the daemon by hand-over.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The wish for an upgrade.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpgradeRequest {
+    /// Absolute path of the successor's program. Left out for the program installed in place of the daemon's. Only root and the user of
+    /// the daemon may name a program, and over the Unix socket only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binary: Option<String>,
+}
+
+/// An upgrade with a successor that is ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UpgradeBegun {
+    /// The process of the successor.
+    pub pid: u32,
+    /// The version of the successor.
+    pub version: String,
+    /// When the upgrade began, RFC 3339 in UTC: tells this upgrade from others in `last_upgrade` of the status.
+    pub began: String,
+}
+
+/// An upgrade that has ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Upgrade {
+    /// When the upgrade began, RFC 3339 in UTC.
+    pub began: String,
+    /// The version of the program before.
+    pub from: String,
+    /// The version of the successor; left out for a program that did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// How the upgrade ended: "done", or "failed" where the program before serves on.
+    pub outcome: String,
+    /// Why the program before serves on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How long requests of devices waited for the successor. Left out after a failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pauses: Option<Pauses>,
+}
+
+/// How long requests of devices waited for the successor of a daemon.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Pauses {
+    /// Devices that the successor has taken over.
+    pub devices: u64,
+    /// The longest pause of a device, seconds.
+    pub longest_seconds: f64,
+    /// The median of the pauses, seconds.
+    pub median_seconds: f64,
+}

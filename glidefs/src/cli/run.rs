@@ -1,0 +1,83 @@
+//! `glidefs run`: the daemon, started by a user, by a daemon that is to be succeeded, or by itself as a standby.
+//!
+//! Owns the configuration and the log of each kind of start. Does not own the daemon. Invariant: a successor that fails has told the
+//! program before why.
+
+use super::args::RunArgs;
+use super::error::CliError;
+use super::output::emit;
+use crate::config::{Config, LogFormat, LogSection, OnStop};
+use crate::handover::{Ended, Standby, Start, Successor};
+use crate::observe::chain;
+use crate::observe::logging;
+
+/// Runs the daemon by `run`, or only checks the configuration by `check`.
+pub(super) fn command(
+    args: &RunArgs,
+    run: impl FnOnce(&Config, Start) -> Result<(), CliError>,
+    check: impl FnOnce(&Config) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    if args.check {
+        let config = Config::load(&args.config)?;
+        logging::check(&config.log.filter)?;
+        check(&config)?;
+        return emit(checked(&config).as_bytes());
+    }
+    if args.standby {
+        return standby(args, run);
+    }
+    let Some(protocol) = args.successor else {
+        let config = loaded(args, Config::load(&args.config)?);
+        init_log(&config.log)?;
+        return run(&config, Start::Alone);
+    };
+    let successor = Successor::take(protocol).map_err(CliError::Successor)?;
+    let done = Config::load(&args.config).map_err(CliError::from).and_then(|config| {
+        let config = loaded(args, config);
+        init_log(&config.log)?;
+        run(&config, Start::Successor(successor.clone()))
+    });
+    if let Err(error) = &done {
+        successor.fail(&chain(error));
+    }
+    done
+}
+
+/// Waits for the successor, and serves again should the successor fail.
+fn standby(args: &RunArgs, run: impl FnOnce(&Config, Start) -> Result<(), CliError>) -> Result<(), CliError> {
+    let standby = Standby::take().map_err(CliError::Standby)?;
+    let config = match standby.config() {
+        Some(text) => Config::load_again(&args.config, text),
+        None => Config::load(&args.config),
+    };
+    init_log(&config.as_ref().map_or_else(|_| LogSection::default(), |config| config.log.clone()))?;
+    match standby.wait() {
+        Ended::Served | Ended::Stopped => Ok(()),
+        // Not as a refused configuration, after which no daemon would be started: another start may read a better one.
+        Ended::Again(upgrade) => match config {
+            Ok(config) => run(&loaded(args, config), Start::Again(upgrade)),
+            Err(error) => Err(CliError::Daemon(Box::new(error))),
+        },
+    }
+}
+
+fn loaded(args: &RunArgs, mut config: Config) -> Config {
+    if args.remove_devices {
+        config.control.on_stop = OnStop::Remove;
+    }
+    config
+}
+
+fn init_log(log: &LogSection) -> Result<(), CliError> {
+    let format = match log.format {
+        LogFormat::Auto => logging::Format::Auto,
+        LogFormat::Text => logging::Format::Text,
+        LogFormat::Journald => logging::Format::Journald,
+    };
+    Ok(logging::init(&log.filter, format)?)
+}
+
+/// What `glidefs run --check` prints: the settings that a daemon shares with the daemon before, a line each.
+pub(super) fn checked(config: &Config) -> String {
+    format!("cache.dir {}\napi.socket {}\n", config.cache.dir.display(), config.api.socket.display())
+}

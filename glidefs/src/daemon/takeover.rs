@@ -1,0 +1,124 @@
+//! The start of a daemon in relation to the daemon before.
+//!
+//! Owns the checks of a successor, and the wait for the turn of this process. Invariant: a successor touches neither locks, devices nor
+//! the store before its turn; a start that follows another daemon at once waits for that one's locks.
+
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use super::ahead::load_ahead;
+use super::error::DaemonError;
+use crate::cache::{Ahead, Cache, Directory};
+use crate::config::Config;
+use crate::handover::{Identity, Start, Successor, Upgrade};
+use crate::worker::engine::Engine;
+
+/// How long the kernel may take to end the daemon before, whose writes keep the locks.
+const LOCKS_PATIENCE: Duration = Duration::from_secs(30);
+const LOCKS_PAUSE: Duration = Duration::from_millis(3);
+
+/// The turn of this process to serve.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// The hand-over which this process has to complete.
+    pub successor: Option<Successor>,
+    /// The process that has handed over, and lives on without serving.
+    pub predecessor: Option<u32>,
+    /// When the requests of devices began to wait; known after a hand-over only.
+    pub waiting_since: Option<Instant>,
+    /// The parts of the cache which a successor has loaded already.
+    pub ahead: Option<Ahead>,
+    /// The upgrade which failed, and made this program serve again.
+    pub failed: Option<Upgrade>,
+    /// Until when the locks may be those of a process that has just ended; `None` where nobody is known to have ended.
+    locks_deadline: Option<Instant>,
+}
+
+impl Turn {
+    /// Waits for the turn of this process.
+    pub fn wait(start: Start, config: &Config, engine: Option<Engine>) -> Result<Self, DaemonError> {
+        let locks_deadline = || Some(Instant::now() + LOCKS_PATIENCE);
+        match start {
+            Start::Alone => Ok(Self::default()),
+            Start::Again(upgrade) => {
+                Ok(Self { failed: Some(upgrade), locks_deadline: locks_deadline(), ..Self::default() })
+            }
+            Start::Successor(successor) => {
+                Cache::check_format(&Directory::new(&config.cache.dir))?;
+                // Before `go` the daemon before is the parent of this process.
+                let predecessor = std::os::unix::process::parent_id();
+                let marks = successor.follow(identity(config)?)?;
+                let ahead = load_ahead(config, engine.unwrap_or_default(), &marks)?;
+                let waiting_since = successor.wait_for_go()?;
+                tracing::info!("the daemon before hands over");
+                Ok(Self {
+                    successor: Some(successor),
+                    predecessor: Some(predecessor),
+                    waiting_since: Some(waiting_since),
+                    ahead,
+                    failed: None,
+                    locks_deadline: locks_deadline(),
+                })
+            }
+        }
+    }
+
+    /// The result of `open`, tried again while a process that has just ended may still have what is opened `in_use`.
+    pub fn once_free<T, E>(
+        &self,
+        in_use: impl Fn(&E) -> bool,
+        mut open: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        loop {
+            let may_be_freed = self.locks_deadline.is_some_and(|deadline| Instant::now() < deadline);
+            match open() {
+                Err(error) if may_be_freed && in_use(&error) => std::thread::sleep(LOCKS_PAUSE),
+                done => return done,
+            }
+        }
+    }
+}
+
+/// The things of this daemon that a successor has to have in common with this daemon.
+pub(super) fn identity(config: &Config) -> Result<Identity, DaemonError> {
+    let directory = std::fs::metadata(&config.cache.dir);
+    let directory =
+        directory.map_err(|source| DaemonError::System { what: "looking at cache.dir", source })?;
+    Ok(Identity {
+        cache: config.cache.dir.display().to_string(),
+        directory: (directory.dev(), directory.ino()),
+        socket: config.api.socket.display().to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_of_a_process_that_has_just_ended_is_waited_for_and_any_other_is_not() {
+        let tries_until = |turn: &Turn, free_at: u32| {
+            let mut tries = 0;
+            let done = turn.once_free(
+                |in_use| *in_use,
+                || {
+                    tries += 1;
+                    if tries < free_at { Err(true) } else { Ok(()) }
+                },
+            );
+            (tries, done.is_ok())
+        };
+        let after_another = Turn { locks_deadline: Some(Instant::now() + LOCKS_PATIENCE), ..Turn::default() };
+        assert_eq!(tries_until(&after_another, 5), (5, true));
+        assert_eq!(tries_until(&Turn::default(), 5), (1, false));
+        let too_late = Turn { locks_deadline: Some(Instant::now()), ..Turn::default() };
+        assert_eq!(tries_until(&too_late, 5), (1, false));
+    }
+
+    #[test]
+    fn an_error_that_does_not_go_away_is_told_at_once() {
+        let turn = Turn { locks_deadline: Some(Instant::now() + LOCKS_PATIENCE), ..Turn::default() };
+        let refused: Result<(), &str> = turn.once_free(|error| *error == "in use", || Err("damaged"));
+        assert_eq!(refused, Err("damaged"));
+    }
+}

@@ -1,0 +1,182 @@
+//! Upgrades as the daemon that runs sees them: one at a time, from the request to a successor that is ready.
+//!
+//! Owns when an upgrade may begin, and the result of the last one. Does not own the hand-over itself (`handover`) nor the end of this
+//! daemon (`serving`). Invariant: until a successor is ready, nothing of this daemon changes.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::mpsc;
+
+use super::ahead::prepare_cache;
+use crate::api::{Readiness, UpgradeError, Upgrades, wire};
+use crate::cache::Cache;
+use crate::handover::{Candidate, Identity, Launch, Upgrade, VERSION, unix_millis};
+use crate::locks::MutexExt;
+use crate::observe::chain;
+use crate::router::Router;
+
+/// The upgrades of this daemon. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Upgrading(Arc<Shared>);
+
+struct Shared {
+    launch: Launch,
+    identity: Identity,
+    router: Arc<Router>,
+    cache: Cache,
+    ready: Readiness,
+    is_under_way: AtomicBool,
+    last: Mutex<Option<Upgrade>>,
+    successors: mpsc::Sender<Candidate>,
+}
+
+impl Upgrading {
+    /// The upgrades of a daemon that was started with `launch` and comes from the upgrade `last`. Also the successors that get ready.
+    pub fn new(
+        launch: Launch,
+        identity: Identity,
+        router: Arc<Router>,
+        cache: Cache,
+        ready: Readiness,
+        last: Option<Upgrade>,
+    ) -> (Self, mpsc::Receiver<Candidate>) {
+        let (successors, ready_successors) = mpsc::channel(1);
+        let shared = Shared {
+            launch,
+            identity,
+            router,
+            cache,
+            ready,
+            is_under_way: AtomicBool::new(false),
+            last: Mutex::new(last),
+            successors,
+        };
+        (Self(Arc::new(shared)), ready_successors)
+    }
+}
+
+impl Upgrades for Upgrading {
+    fn begin(
+        &self,
+        program: Option<PathBuf>,
+    ) -> BoxFuture<'static, Result<wire::UpgradeBegun, UpgradeError>> {
+        let shared = Arc::clone(&self.0);
+        // A task of its own, so that a client that goes away leaves nothing half done.
+        let task = tokio::spawn(async move { shared.begin(program).await });
+        Box::pin(async move {
+            let failed = |_| UpgradeError::Failed { reason: "the upgrade broke off: see the log".into() };
+            task.await.map_err(failed)?
+        })
+    }
+
+    fn last(&self) -> Option<wire::Upgrade> {
+        let last = self.0.last.lock_whole().clone()?;
+        let succeeded = last.failure.is_none();
+        Some(wire::Upgrade {
+            began: wire::rfc3339(last.began_unix_millis),
+            from: last.from,
+            to: last.to,
+            outcome: if succeeded { "done" } else { "failed" }.into(),
+            reason: last.failure,
+            pauses: succeeded.then(|| {
+                let pauses = self.0.router.pauses();
+                let devices = pauses.len() as u64;
+                let (longest, median) = longest_and_median(pauses);
+                wire::Pauses {
+                    devices,
+                    longest_seconds: longest.as_secs_f64(),
+                    median_seconds: median.as_secs_f64(),
+                }
+            }),
+        })
+    }
+}
+
+/// The longest and the median of `pauses`; zero for none.
+pub(super) fn longest_and_median(mut pauses: Vec<Duration>) -> (Duration, Duration) {
+    pauses.sort_unstable();
+    let at = |place: usize| pauses.get(place).copied().unwrap_or_default();
+    (at(pauses.len().saturating_sub(1)), at(pauses.len() / 2))
+}
+
+impl Shared {
+    async fn begin(self: Arc<Self>, program: Option<PathBuf>) -> Result<wire::UpgradeBegun, UpgradeError> {
+        if !self.ready.get() {
+            return Err(UpgradeError::NotReady);
+        }
+        if self.is_under_way.swap(true, Ordering::AcqRel) {
+            return Err(UpgradeError::UnderWay);
+        }
+        let begun = self.prepare(program).await;
+        if begun.is_err() {
+            self.is_under_way.store(false, Ordering::Release);
+        }
+        begun
+    }
+
+    async fn prepare(self: &Arc<Self>, program: Option<PathBuf>) -> Result<wire::UpgradeBegun, UpgradeError> {
+        if !self.router.may_start_anew().await {
+            return Err(UpgradeError::StoreAway);
+        }
+        let began_unix_millis = unix_millis();
+        let shared = Arc::clone(self);
+        let preparing = move || {
+            let prepare = || prepare_cache(&shared.cache);
+            let prepared = Candidate::prepare(&shared.launch, program.as_deref(), &shared.identity, prepare);
+            if prepared.is_err() {
+                shared.cache.expect_no_successor();
+            }
+            prepared
+        };
+        let prepared = match tokio::task::spawn_blocking(preparing).await {
+            Ok(prepared) => prepared.map_err(|error| chain(&error)),
+            Err(error) => Err(format!("the preparation broke off: {error}")),
+        };
+        let sent = match prepared {
+            Ok(candidate) => {
+                let begun = wire::UpgradeBegun {
+                    pid: candidate.pid(),
+                    version: candidate.version().into(),
+                    began: wire::rfc3339(candidate.began_unix_millis()),
+                };
+                tracing::info!(
+                    pid = begun.pid,
+                    version = begun.version,
+                    "the successor is ready: this daemon hands over"
+                );
+                self.successors.send(candidate).await.map(|()| begun).map_err(|_| "the daemon stops".into())
+            }
+            Err(reason) => Err(reason),
+        };
+        sent.map_err(|reason: String| {
+            tracing::error!(reason, "no successor: this daemon goes on");
+            *self.last.lock_whole() = Some(Upgrade {
+                began_unix_millis,
+                from: VERSION.into(),
+                to: None,
+                failure: Some(reason.clone()),
+            });
+            UpgradeError::Failed { reason }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_and_the_median_pause_are_told() {
+        let millis = Duration::from_millis;
+        assert_eq!(longest_and_median(Vec::new()), (millis(0), millis(0)));
+        assert_eq!(longest_and_median(vec![millis(9)]), (millis(9), millis(9)));
+        assert_eq!(
+            longest_and_median(vec![millis(500), millis(250), millis(3000)]),
+            (millis(3000), millis(500))
+        );
+    }
+}

@@ -1,0 +1,345 @@
+//! The old program until `go`: starting a successor, and waiting until the successor is ready.
+//!
+//! Owns the process of the successor, the last lines of the successor's standard error, and the step into the standby. Invariant: a
+//! successor that does not get ready is ended, and the old program has lost nothing but time.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::link::{Link, LinkError};
+use super::message::{Hello, Identity, MARKS_MAX, Mark, Message, PROTOCOL};
+use super::program::{Launch, ProgramError, check_named, check_own};
+use super::standby::{Handed, STANDBY_VARIABLE};
+use super::{VERSION, monotonic_nanos, unix_millis};
+use crate::locks::MutexExt;
+
+/// Longest silence of a successor: a successor says once a second that it lives, from `hello` on.
+const SILENCE_MAX: Duration = Duration::from_mins(1);
+/// Longest time until a successor is ready.
+const READY_PATIENCE: Duration = Duration::from_mins(30);
+/// How long the end of a process that has closed the socket is waited for, to tell how the process ended.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+const END_PAUSE: Duration = Duration::from_millis(10);
+/// How much of the successor's standard error is kept, bytes.
+const TAIL_BYTES: usize = 2 << 10;
+
+/// Why there is no successor. The text tells the user how to act.
+#[derive(Debug, thiserror::Error)]
+pub enum OfferError {
+    /// The file is no program that may be started.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The end of this process would be the end of everything beside it.
+    #[error(
+        "the daemon is the first process of a container, which ends with this process: restart the container, or run the daemon below an \
+         init"
+    )]
+    FirstProcess,
+    /// The kernel does not start the program.
+    #[error("{path} could not be started")]
+    Start {
+        path: PathBuf,
+        /// The error of the kernel.
+        #[source]
+        source: io::Error,
+    },
+    /// The successor says why it cannot take over.
+    #[error("the successor ({path}) cannot take over: {reason}")]
+    Refused { path: PathBuf, reason: String },
+    /// The successor ended without a word, as programs do that know nothing of a hand-over.
+    #[error("{path} ended before it was ready to take over ({status}){said}")]
+    Ended {
+        path: PathBuf,
+        status: String,
+        /// The last lines of the standard error, with a separator in front.
+        said: String,
+    },
+    /// The successor does not say a word any more.
+    #[error("the successor ({path}) was silent for {seconds} s, or not ready in time, and was ended")]
+    Silent { path: PathBuf, seconds: u64 },
+    /// The successor would serve something else.
+    #[error(
+        "{what} is {theirs} for the successor, and {own} for the daemon that runs: change the configuration back, or restart instead"
+    )]
+    Differs {
+        what: &'static str,
+        /// The value of the successor.
+        theirs: String,
+        /// The value of this daemon.
+        own: String,
+    },
+    /// The messages of the successor make no sense.
+    #[error("the successor ({path}) was not understood")]
+    Link {
+        path: PathBuf,
+        #[source]
+        source: LinkError,
+    },
+}
+
+/// A successor that is ready.
+#[derive(Debug)]
+pub struct Candidate {
+    child: Child,
+    link: Link,
+    launch: Launch,
+    version: String,
+    began_unix_millis: u64,
+}
+
+impl Candidate {
+    /// Starts the program at `named`, which a client has named, or the file from which this program was started, as the successor of a
+    /// daemon with `identity`, and waits until the successor is ready. Calls `prepare` once the successor is known to be able to take
+    /// over. May take minutes.
+    pub fn prepare(
+        launch: &Launch,
+        named: Option<&Path>,
+        identity: &Identity,
+        prepare: impl FnOnce() -> Vec<Mark>,
+    ) -> Result<Self, OfferError> {
+        if std::process::id() == 1 {
+            return Err(OfferError::FirstProcess);
+        }
+        let path = match named {
+            Some(path) => check_named(path, nix::unistd::geteuid().as_raw())?,
+            None => {
+                check_own(&launch.program)?;
+                launch.program.clone()
+            }
+        };
+        let starting = |source| OfferError::Start { path: path.clone(), source };
+        let mut started = Started::new(&path, launch).map_err(starting)?;
+        match started.get_ready(&path, identity, prepare) {
+            Ok(version) => Ok(Self {
+                child: started.child,
+                link: started.link,
+                launch: launch.clone(),
+                version,
+                began_unix_millis: started.began_unix_millis,
+            }),
+            Err(error) => {
+                started.end();
+                Err(error)
+            }
+        }
+    }
+
+    /// The process of the successor.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The version of the successor.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// When the upgrade began, milliseconds since 1970-01-01 UTC.
+    pub fn began_unix_millis(&self) -> u64 {
+        self.began_unix_millis
+    }
+
+    /// Tells the successor to take over, and becomes the standby: this program ends, and its file starts anew in the same process.
+    /// `config` is the configuration of this daemon, with which the standby serves again should the successor fail.
+    ///
+    /// Returns on failure only. The successor is ended then, and this process has to end as well.
+    pub fn hand_over(mut self, config: &str) -> LinkError {
+        let handed = Handed {
+            pid: self.child.id(),
+            to: self.version,
+            began_unix_millis: self.began_unix_millis,
+            config: Handed::config_that_fits(config),
+        };
+        if let Err(error) = self.link.send(&Message::Go { at_nanos: monotonic_nanos() }) {
+            // The standby finds the successor dead, and serves again.
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the successor has ended before it took over"
+            );
+        }
+        let failed = become_standby(&self.launch, &self.link, &handed);
+        // The process may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        failed
+    }
+}
+
+fn become_standby(launch: &Launch, link: &Link, handed: &Handed) -> LinkError {
+    let socket = match link.as_fd().try_clone_to_owned() {
+        Ok(socket) => socket,
+        Err(error) => return LinkError::Socket(error),
+    };
+    // The file of this program, also when another one was put in its place.
+    let error = Command::new("/proc/self/exe")
+        .arg0(&launch.name)
+        .args(&launch.arguments)
+        .arg("--standby")
+        .env(STANDBY_VARIABLE, handed.to_text())
+        .stdin(socket)
+        .exec();
+    LinkError::Socket(error)
+}
+
+/// A successor that may not be ready yet.
+struct Started {
+    child: Child,
+    link: Link,
+    tail: Tail,
+    began_unix_millis: u64,
+}
+
+impl Started {
+    fn new(path: &Path, launch: &Launch) -> io::Result<Self> {
+        let (link, other) = Link::pair()?;
+        let mut child = Command::new(path)
+            .args(&launch.arguments)
+            .arg(format!("--successor={PROTOCOL}"))
+            // The watchdog is fed by whichever process is the main one.
+            .env_remove("WATCHDOG_PID")
+            .env_remove(STANDBY_VARIABLE)
+            .stdin(other)
+            // The successor's log goes where this program's goes. Standard error is caught, for programs that end before they have
+            // read a word.
+            .stdout(io::stderr().as_fd().try_clone_to_owned()?)
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let tail = Tail::of(child.stderr.take());
+        Ok(Self { child, link, tail, began_unix_millis: unix_millis() })
+    }
+
+    /// Waits until the successor is ready. Returns the successor's version.
+    fn get_ready(
+        &mut self,
+        path: &Path,
+        identity: &Identity,
+        prepare: impl FnOnce() -> Vec<Mark>,
+    ) -> Result<String, OfferError> {
+        let hello = match self.next(path, Instant::now() + SILENCE_MAX)? {
+            Message::Hello(hello) => hello,
+            other => return Err(Self::refused(path, other)),
+        };
+        let Hello { version, identity: theirs, .. } = hello;
+        if theirs.directory != identity.directory {
+            let (theirs, own) = (theirs.cache, identity.cache.clone());
+            return Err(OfferError::Differs { what: "[cache] dir", theirs, own });
+        }
+        if theirs.socket != identity.socket {
+            let (theirs, own) = (theirs.socket, identity.socket.clone());
+            return Err(OfferError::Differs { what: "[api] socket", theirs, own });
+        }
+        for marks in prepare().chunks(MARKS_MAX) {
+            let marks = Message::Marks { marks: marks.to_vec() };
+            self.link.send(&marks).map_err(|error| self.lost(path, error))?;
+        }
+        let follow = Message::Follow { version: VERSION.into(), began_unix_millis: self.began_unix_millis };
+        self.link.send(&follow).map_err(|error| self.lost(path, error))?;
+        let deadline = Instant::now() + READY_PATIENCE;
+        loop {
+            match self.next(path, deadline)? {
+                Message::Alive => {}
+                Message::Ready => return Ok(version),
+                other => return Err(Self::refused(path, other)),
+            }
+        }
+    }
+
+    /// The next message, which has to come before `deadline` and after no long silence.
+    fn next(&mut self, path: &Path, deadline: Instant) -> Result<Message, OfferError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.link.receive(left.min(SILENCE_MAX)) {
+            Ok(Some(message)) => Ok(message),
+            Ok(None) => Err(OfferError::Silent { path: path.into(), seconds: SILENCE_MAX.as_secs() }),
+            Err(error) => Err(self.lost(path, error)),
+        }
+    }
+
+    /// The error for a message out of turn.
+    fn refused(path: &Path, message: Message) -> OfferError {
+        let reason = match message {
+            Message::Failed { reason } => reason,
+            other => format!("{other:?} came out of turn"),
+        };
+        OfferError::Refused { path: path.into(), reason }
+    }
+
+    /// The error for a socket that does not work any more.
+    fn lost(&mut self, path: &Path, source: LinkError) -> OfferError {
+        match end_of(&mut self.child, END_PATIENCE) {
+            Some(status) if matches!(source, LinkError::Closed) => {
+                OfferError::Ended { path: path.into(), status: status.to_string(), said: self.tail.said() }
+            }
+            _ => OfferError::Link { path: path.into(), source },
+        }
+    }
+
+    fn end(&mut self) {
+        // The process may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How the process ended, if it ends within `patience`.
+fn end_of(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(END_PAUSE),
+            Ok(None) | Err(_) => return None,
+        }
+    }
+}
+
+/// The end of a successor's standard error, which is passed on to this program's.
+struct Tail {
+    kept: Arc<Mutex<Vec<u8>>>,
+    reading: Option<JoinHandle<()>>,
+}
+
+impl Tail {
+    fn of(source: Option<impl Read + Send + 'static>) -> Self {
+        let kept = Arc::<Mutex<Vec<u8>>>::default();
+        let reading = source.and_then(|source| {
+            let kept = Arc::clone(&kept);
+            // Without the thread the text is lost, and the pipe is closed.
+            std::thread::Builder::new().name("successor".into()).spawn(move || keep(source, &kept)).ok()
+        });
+        Self { kept, reading }
+    }
+
+    /// The last lines, with a separator in front; nothing for a silent process. The process has ended.
+    fn said(&self) -> String {
+        let deadline = Instant::now() + END_PATIENCE;
+        while self.reading.as_ref().is_some_and(|reading| !reading.is_finished()) && Instant::now() < deadline
+        {
+            std::thread::sleep(END_PAUSE);
+        }
+        let kept = self.kept.lock_whole();
+        let text = String::from_utf8_lossy(&kept);
+        let text = text.trim();
+        if text.is_empty() { String::new() } else { format!(": {text}") }
+    }
+}
+
+fn keep(mut source: impl Read, kept: &Mutex<Vec<u8>>) {
+    let mut bytes = [0; 1024];
+    while let Ok(read @ 1..) = source.read(&mut bytes) {
+        // Nothing can be done when standard error is closed.
+        let _ = io::stderr().write_all(&bytes[..read]);
+        let mut kept = kept.lock_whole();
+        kept.extend_from_slice(&bytes[..read]);
+        let excess = kept.len().saturating_sub(TAIL_BYTES);
+        kept.drain(..excess);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! Successors that are shell scripts: the socket is their standard input, for reading and writing.
+
+use std::cell::Cell;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+fn identity() -> Identity {
+    Identity { cache: "/c".into(), directory: (1, 2), socket: "/s".into() }
+}
+
+fn hello(protocol: u32, directory: u64, socket: &str) -> String {
+    format!(
+        r#"echo '{{"say":"hello","protocol":{protocol},"version":"9.9.9","identity":{{"cache":"/d","directory":[1,{directory}],"socket":"{socket}"}}}}' >&0"#
+    )
+}
+
+/// Has a script with these lines get ready. Also whether the cache was prepared.
+fn prepared(lines: &[&str]) -> (Result<Candidate, OfferError>, bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("successor");
+    fs::write(&path, format!("#!/bin/sh\n{}\n", lines.join("\n"))).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    let launch = Launch {
+        program: "/no/such/program".into(),
+        name: "glidefs".into(),
+        arguments: vec!["run".into(), "--config".into(), "a b".into()],
+    };
+    let is_prepared = Cell::new(false);
+    let candidate = Candidate::prepare(&launch, Some(&path), &identity(), || {
+        is_prepared.set(true);
+        vec![Mark(u32::MAX, u64::MAX, u64::MAX); 3 * MARKS_MAX]
+    });
+    (candidate, is_prepared.get())
+}
+
+fn refused(lines: &[&str]) -> String {
+    let (candidate, is_prepared) = prepared(lines);
+    assert!(!is_prepared, "the cache was prepared for nothing");
+    crate::observe::chain(&candidate.unwrap_err())
+}
+
+#[test]
+fn a_successor_gets_the_arguments_and_its_version_is_known_when_it_is_ready() {
+    let (candidate, is_prepared) = prepared(&[
+        "[ \"$*\" = 'run --config a b --successor=1' ] || exit 7",
+        "[ -z \"$WATCHDOG_PID\" ] || exit 8",
+        &hello(PROTOCOL, 2, "/s"),
+        "read -r line; case $line in *marks*) ;; *) exit 9 ;; esac",
+        "while read -r line; do case $line in *follow*) break ;; esac; done",
+        r#"echo '{"say":"alive"}' >&0; echo '{"say":"ready"}' >&0; exec sleep 600"#,
+    ]);
+    let mut candidate = candidate.unwrap();
+    assert!(is_prepared);
+    assert_eq!(candidate.version(), "9.9.9");
+    assert!(candidate.child.try_wait().unwrap().is_none(), "the successor waits");
+    candidate.child.kill().unwrap();
+    candidate.child.wait().unwrap();
+}
+
+#[test]
+fn a_program_that_knows_nothing_of_a_hand_over_is_told_of_with_its_last_words() {
+    let said = refused(&["echo 'unexpected argument --successor' >&2", "exit 2"]);
+    assert!(said.contains("exit status: 2") && said.ends_with(": unexpected argument --successor"), "{said}");
+    let silent = refused(&["exit 1"]);
+    assert!(silent.ends_with("(exit status: 1)"), "{silent}");
+    let long = refused(&["head -c 9000 /dev/zero | tr '\\0' . >&2; echo ' the end' >&2; exit 1"]);
+    assert!(long.ends_with(". the end") && long.len() < TAIL_BYTES + 500, "{} bytes", long.len());
+}
+
+#[test]
+fn a_successor_that_refuses_is_quoted() {
+    let said = refused(&[r#"echo '{"say":"failed","reason":"no such group"}' >&0; exec sleep 600"#]);
+    assert!(said.ends_with("cannot take over: no such group"), "{said}");
+}
+
+#[test]
+fn a_successor_of_another_cache_socket_or_protocol_is_refused() {
+    let said = refused(&[&hello(PROTOCOL, 3, "/s"), "exec sleep 600"]);
+    assert!(said.contains("[cache] dir is /d for the successor, and /c"), "{said}");
+    let said = refused(&[&hello(PROTOCOL, 2, "/other"), "exec sleep 600"]);
+    assert!(said.contains("[api] socket is /other"), "{said}");
+    let said = refused(&[&hello(2, 2, "/s"), "exec sleep 600"]);
+    assert!(said.contains("version 2 of the hand-over"), "{said}");
+}
+
+#[test]
+fn nonsense_and_messages_out_of_turn_are_refused() {
+    let said = refused(&["echo nonsense >&0; exec sleep 600"]);
+    assert!(said.contains("is no message of a hand-over"), "{said}");
+    let said = refused(&[r#"echo '{"say":"ready"}' >&0; exec sleep 600"#]);
+    assert!(said.contains("out of turn"), "{said}");
+}
+
+#[test]
+fn a_successor_that_dies_before_it_is_ready_is_told_of() {
+    let (candidate, is_prepared) =
+        prepared(&[&hello(PROTOCOL, 2, "/s"), "read -r line", "echo broken >&2", "kill -9 $$"]);
+    let said = crate::observe::chain(&candidate.unwrap_err());
+    assert!(is_prepared);
+    assert!(said.contains("signal: 9") && said.ends_with(": broken"), "{said}");
+}
+
+#[test]
+fn a_file_that_is_no_program_for_this_machine_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("garbage");
+    fs::write(&path, [0x7f, b'E', b'L', b'F', 0, 1, 2, 3]).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    let launch = Launch { program: path.clone(), name: "glidefs".into(), arguments: Vec::new() };
+    for named in [None, Some(path.as_path())] {
+        let refused = Candidate::prepare(&launch, named, &identity(), Vec::new).unwrap_err();
+        let said = crate::observe::chain(&refused);
+        assert!(matches!(refused, OfferError::Start { .. } | OfferError::Ended { .. }), "{said}");
+    }
+}
