@@ -15,6 +15,7 @@ MACHINE_STAGES=(
 	"fio-verify           real devices, Linux of trixie-backports"
 	"recovery             kill -9 under load, Linux of trixie-backports"
 	"move                 devices moved between workers, kill -9 meanwhile, Linux of trixie-backports"
+	"upgrade              the daemon replaced by a successor under load, and successors that fail, Linux of trixie-backports"
 	"fio-verify-fixed     real devices, engine ring-fixed-direct"
 	"recovery-fixed       kill -9 under load, engine ring-fixed-direct"
 	"store-tier           a cache in front of a store"
@@ -90,6 +91,7 @@ in_vm() {
 stage_fio_verify() { in_vm --timeout 1200 -- scripts/fio-verify; }
 stage_recovery() { in_vm --timeout 600 -- scripts/recovery; }
 stage_move() { in_vm --timeout 600 -- scripts/move; }
+stage_upgrade() { in_vm --timeout 600 -- scripts/upgrade; }
 stage_fio_verify_fixed() {
 	GLIDEFS_CACHE_ENGINE=ring-fixed-direct in_vm --timeout 600 -- scripts/fio-verify --mode user-copy random mixed-size restart
 }
