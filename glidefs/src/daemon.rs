@@ -99,12 +99,16 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
     let catalog = open_catalog(config, &turn)?;
     // Without the catalog no process can serve the devices of this cache: whoever has served them has ended.
     let (untouchable, probe) = std::thread::scope(|scope| {
-        let marking = std::thread::Builder::new()
+        let (marked, when_marked) = std::sync::mpsc::channel();
+        let predecessor = turn.predecessor;
+        // Not joined: a thread whose command hangs in the kernel does not end.
+        let marking = move || drop(marked.send(mark_abandoned(config, features, predecessor)));
+        std::thread::Builder::new()
             .name("marking".into())
-            .spawn_scoped(scope, || mark_abandoned(config, features, turn.predecessor))
+            .spawn_scoped(scope, marking)
             .map_err(system("spawning a thread"))?;
         let probe = probe.map_or_else(|| choose_engine(config), Ok)?;
-        Ok::<_, DaemonError>((marking.join().unwrap_or_default(), probe))
+        Ok::<_, DaemonError>((when_marked.recv().unwrap_or_default(), probe))
     })?;
     let cache = open_cache(config, &catalog, probe.chosen, &mut turn)?;
     let keeper_stop = Arc::new(AtomicBool::new(false));

@@ -105,8 +105,8 @@ impl Router {
         let started = finish(String::new(), async move {
             let (report, deletions) = router.start_now().await;
             drop(tokio::spawn(async move {
-                router.go_on_deleting(deletions).await;
-                router.devices.tidy().await;
+                // A deletion may take any time, and leftovers lead to devices of others.
+                tokio::join!(router.devices.tidy(), router.go_on_deleting(deletions));
             }));
             Ok(report)
         });

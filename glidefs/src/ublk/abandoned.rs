@@ -14,6 +14,10 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
 use super::control::{self, Info, Server, State};
 use super::features::Features;
 use super::many::{self, Encoding};
@@ -96,9 +100,15 @@ fn has_ended(server: Server, predecessor: Option<u32>) -> bool {
     }
 }
 
-/// Whether there is a process of this number that has not ended; a process stays in the list until the parent takes note of the end.
+/// Whether there is a process of this number that has not ended, as far as can be told; a process stays in the list until the parent takes
+/// note of the end.
 fn is_running(process: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
+    let Ok(number) = i32::try_from(process) else { return true };
+    if kill(Pid::from_raw(number), None) == Err(Errno::ESRCH) {
+        return false;
+    }
+    // A process that cannot be looked at, for whatever reason, runs.
+    let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { return true };
     // "PID (name) state …": the name may hold anything.
     let state = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().next());
     !matches!(state, Some("Z" | "X"))

@@ -243,8 +243,8 @@ pub fn take_back(opened: Opened) {
     }
 }
 
-/// Takes over a quiesced device and opens it.
-pub fn start_recovery(id: DeviceId) -> Result<Opened, DeviceError> {
+/// Takes over a quiesced device with `owner_tag`, and opens it. A device of the same number made by somebody else meanwhile is left alone.
+pub fn start_recovery(id: DeviceId, owner_tag: u64) -> Result<Opened, DeviceError> {
     let fail = |command| move |error| kernel(command, Some(id), error);
     let number = i32::try_from(id.0).map_err(|_| DeviceError::NotFound { path: id.path() })?;
     let ctrl = UblkCtrlBuilder::default()
@@ -253,6 +253,9 @@ pub fn start_recovery(id: DeviceId) -> Result<Opened, DeviceError> {
         .dev_flags(UblkFlags::UBLK_DEV_F_RECOVER_DEV)
         .build()
         .map_err(fail("GET_DEV_INFO"))?;
+    if ctrl.dev_info().ublksrv_flags != owner_tag {
+        return Err(DeviceError::NotFound { path: id.path() });
+    }
     accepted(ctrl.start_user_recover()).map_err(fail("START_USER_RECOVERY"))?;
     let dev = UblkDev::new(TARGET.into(), |_| Ok(()), &ctrl).map_err(fail("opening"))?;
     Ok(Opened { ctrl, dev })

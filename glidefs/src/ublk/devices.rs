@@ -550,8 +550,9 @@ impl Devices for UblkDevices {
                 export.volume().allow_waits();
                 return Ok(());
             }
+            let tag = self.owner_tag(export.id());
             let opened =
-                self.steps.on("START_USER_RECOVERY", id, move || control::start_recovery(id)).await?;
+                self.steps.on("START_USER_RECOVERY", id, move || control::start_recovery(id, tag)).await?;
             // When serving fails, the waiting device stays: the data of its clients may depend on the device.
             self.serve(export, opened, None).await.map(drop)
         }

@@ -111,8 +111,8 @@ fn entry(control: &File, command: u32, about: sys::ublksrv_ctrl_cmd) -> squeue::
 
 const _: () = assert!(size_of::<sys::ublksrv_ctrl_cmd>() == 32);
 
-/// Carries out `count` commands, and returns when all have ended, or after `limit`. Commands for which no time was left are never sent,
-/// and have the code ECANCELED.
+/// Carries out `count` commands: sends for as long as `limit`, and waits `limit` for each command that was sent. Commands for which no
+/// time was left are never sent, and have the code ECANCELED.
 ///
 /// # Errors
 /// When there is no ring, and nothing was sent.
@@ -121,14 +121,15 @@ fn carry_out(
     limit: Duration,
     command: impl Fn(usize) -> squeue::Entry128,
 ) -> io::Result<Vec<Code>> {
-    let deadline = Instant::now() + limit;
+    let send_until = Instant::now() + limit;
+    let mut deadline = send_until;
     let mut ring = IoUring::<squeue::Entry128, cqueue::Entry>::builder().build(AT_ONCE_MAX)?;
     // The kernel's own bound is four threads a CPU. Refused by kernels before 5.15, which have no USER_RECOVERY either.
     let _ = ring.submitter().register_iowq_max_workers(&mut [AT_ONCE_MAX, 0]);
     let mut codes = vec![None; count];
     let (mut begun, mut ended) = (0, 0);
     while ended < count {
-        while begun < count && begun - ended < AT_ONCE_MAX as usize {
+        while begun < count && begun - ended < AT_ONCE_MAX as usize && Instant::now() < send_until {
             let entry = command(begun).user_data(begun as u64);
             // SAFETY: a command refers to the control device, which stays open until the ring is dropped, and to memory for the answer,
             // which the caller keeps until the command has ended.
@@ -136,6 +137,10 @@ fn carry_out(
                 break;
             }
             begun += 1;
+            deadline = Instant::now() + limit;
+        }
+        if begun == ended {
+            break;
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let patience = Timespec::from(left);
@@ -154,6 +159,8 @@ fn carry_out(
                     error = &error as &dyn std::error::Error,
                     "the ring of control commands failed"
                 );
+                // The kernel has taken none of these.
+                begun = begun.saturating_sub(ring.submission().len());
                 break;
             }
             _ if left.is_zero() => break,
@@ -178,6 +185,16 @@ mod tests {
         let codes = carry_out(1000, Duration::from_mins(1), |_| quick()).unwrap();
         assert_eq!(codes, vec![Some(0); 1000]);
         assert_eq!(carry_out(0, Duration::ZERO, |_| quick()).unwrap(), []);
+    }
+
+    #[test]
+    fn a_command_that_was_sent_has_all_of_the_time_and_others_are_not_sent() {
+        assert_eq!(carry_out(10, Duration::ZERO, |_| quick()).unwrap(), vec![Some(-libc::ECANCELED); 10]);
+        let pause = Timespec::from(Duration::from_millis(20));
+        let command = |_| opcode::Timeout::new(&raw const pause).build().into();
+        let codes = carry_out(2000, Duration::from_millis(70), command).unwrap();
+        assert!(codes.iter().all(Option::is_some), "a command that ends in time was given up");
+        assert_eq!((codes[0], codes[1999]), (Some(-libc::ETIME), Some(-libc::ECANCELED)));
     }
 
     #[test]

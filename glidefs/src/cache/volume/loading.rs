@@ -213,7 +213,8 @@ impl Volume {
 impl Volume {
     /// Whether any extent is in one of the segments `numbers`.
     pub(in crate::cache) fn has_any_in(&self, numbers: &HashSet<u32>) -> bool {
-        let (mut from, mut has_any) = (Some(0), false);
+        // Looking costs a walk through all extents.
+        let (mut from, mut has_any) = (Some(0).filter(|_| !numbers.is_empty()), false);
         while let Some(sector) = from.filter(|_| !has_any) {
             let slice = self.slice(sector, EXTENTS_MAX, |number| numbers.contains(&number));
             (from, has_any) = (slice.next, !slice.extents.is_empty());

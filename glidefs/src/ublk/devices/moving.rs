@@ -240,7 +240,9 @@ impl UblkDevices {
         workers: Option<&[usize]>,
     ) -> Result<(), DeviceError> {
         self.until_quiesced((export.id(), id)).await?;
-        let opened = self.steps.on("START_USER_RECOVERY", id, move || control::start_recovery(id)).await?;
+        let tag = self.owner_tag(export.id());
+        let opened =
+            self.steps.on("START_USER_RECOVERY", id, move || control::start_recovery(id, tag)).await?;
         self.serve(export, opened, workers).await.map(drop)
     }
 
