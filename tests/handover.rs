@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_glidefs");
 /// Longer than anything takes that is not broken.
@@ -47,7 +47,7 @@ impl Host {
 
     /// A standby whose successor is a child that does as `script` says, with the socket as standard input and output. The shell starts
     /// the successor and becomes the standby, as the daemon does.
-    fn standby(&self, script: &str, notify: Option<&Path>) -> Output {
+    fn standby(&self, script: &str, notify: Option<&Path>) -> Child {
         let (standby, successor) = UnixStream::pair().unwrap();
         let config = self.config();
         let handed = |pid: &str| {
@@ -57,7 +57,9 @@ impl Host {
         // A child that ends earlier would be a child of the shell.
         let script = format!("until grep -q glidefs /proc/$PPID/comm; do sleep 0.01; done; {script}");
         let shell = format!(
-            "sh -c '{script}' <&1 2>/dev/null & exec 1>&2; GLIDEFS_STANDBY=$(printf '%s' \"$HANDED\" | sed \"s/PID/$!/\") exec \"$0\" \"$@\" --standby"
+            "sh -c '{script}' <&1 2>/dev/null & exec 1>&2; printf '%s' \"$HANDED\" | sed \"s/PID/$!/\" >'{}'; GLIDEFS_STANDBY=9 exec \"$0\" \"$@\" --standby 9<'{}'",
+            self.path("handed").display(),
+            self.path("handed").display(),
         );
         let mut command = Command::new("sh");
         command.args(["-c", &shell, PROGRAM, "run", "--config"]).arg(self.path("glidefs.toml"));
@@ -68,7 +70,68 @@ impl Host {
         command.stdin(OwnedFd::from(standby)).stdout(OwnedFd::from(successor)).stderr(Stdio::piped());
         // The file as it is today is one for the successor.
         std::fs::write(self.path("glidefs.toml"), "[of_the_future]\n").unwrap();
-        command.output().unwrap()
+        command.spawn().unwrap()
+    }
+
+    /// The text of a file which another process writes, once there is some.
+    fn written(&self, name: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match std::fs::read_to_string(self.path(name)) {
+                Ok(text) if text.ends_with('\n') => return text.trim().into(),
+                _ if Instant::now() >= deadline => panic!("{name} was not written"),
+                _ => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+}
+
+/// A successor that serves, and says in the file `said` of the host that it was told to stop.
+fn serving(host: &Host) -> String {
+    format!(
+        "trap \"echo stopped >{}; exit 5\" TERM; echo \"{{\\\"say\\\":\\\"serving\\\"}}\" >&0; while :; do sleep 0.02; done",
+        host.path("said").display()
+    )
+}
+
+fn terminate(pid: u32) {
+    nix::sys::signal::kill(pid_of(pid), nix::sys::signal::Signal::SIGTERM).unwrap();
+}
+
+fn pid_of(pid: u32) -> nix::unistd::Pid {
+    nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap())
+}
+
+fn parent_of(pid: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().parse().unwrap()
+}
+
+/// A service manager that is told of main processes.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn new(host: &Host) -> Self {
+        let socket = UnixDatagram::bind(host.path("notify")).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(socket)
+    }
+
+    fn next(&self) -> String {
+        let mut bytes = [0; 256];
+        let read = self.0.recv(&mut bytes).unwrap();
+        text(&bytes[..read]).trim().into()
+    }
+
+    /// The process which is to be the main one. Its barrier ends with [`Manager::barrier`].
+    fn main(&self) -> u32 {
+        let said = self.next();
+        said.strip_prefix("MAINPID=").unwrap_or_else(|| panic!("{said}")).parse().unwrap()
+    }
+
+    /// The descriptor in the message is dropped by the kernel, as there is no room for one: the barrier ends.
+    fn barrier(&self) {
+        assert_eq!(self.next(), "BARRIER=1");
     }
 }
 
@@ -87,7 +150,7 @@ fn a_standby_whose_successor_dies_serves_again_with_the_configuration_that_it_ha
         ),
         ("echo nonsense >&0; exec sleep 600", "no message of a hand-over"),
     ] {
-        let output = Host::new().standby(script, None);
+        let output = Host::new().standby(script, None).wait_with_output().unwrap();
         let said = text(&output.stderr);
         assert!(said.contains("this program serves again"), "{script}: {said}");
         assert!(said.contains(reason), "{script}: {said}");
@@ -98,25 +161,58 @@ fn a_standby_whose_successor_dies_serves_again_with_the_configuration_that_it_ha
 }
 
 #[test]
-fn a_standby_gives_way_and_the_service_manager_knows_the_successor_first() {
+fn the_service_manager_is_told_of_its_own_children_only() {
     let host = Host::new();
-    let path = host.path("notify");
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    let managing = std::thread::spawn(move || {
-        let mut bytes = [0; 256];
-        // The descriptor in the second message is dropped by the kernel, as there is no room for one: the barrier ends.
-        [(); 2].map(|()| {
-            let read = manager.recv(&mut bytes).unwrap();
-            text(&bytes[..read])
-        })
-    });
+    let manager = Manager::new(&host);
     let script = "echo \"{\\\"say\\\":\\\"alive\\\"}\" >&0; echo \"{\\\"say\\\":\\\"serving\\\"}\" >&0; read -r line; exit 0";
-    let output = host.standby(script, Some(&path));
-    let [main, barrier] = managing.join().unwrap();
-    assert!(main.starts_with("MAINPID="), "{main}");
-    assert_eq!(barrier, "BARRIER=1");
+    let standby = host.standby(script, Some(&host.path("notify")));
+    let usher = manager.main();
+    let parent = parent_of(usher);
+    assert_ne!(parent, standby.id(), "the usher is the standby's child");
+    manager.barrier();
+    let successor = manager.main();
+    assert_ne!((successor, parent_of(successor)), (usher, standby.id()));
+    assert_eq!(parent_of(successor), parent, "the successor is not the manager's child");
+    manager.barrier();
+    let output = standby.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_service_that_is_stopped_while_main_processes_change_stops_the_successor() {
+    for stop_at in [0, 1] {
+        let host = Host::new();
+        let manager = Manager::new(&host);
+        let standby = host.standby(&serving(&host), Some(&host.path("notify")));
+        let mut main = standby.id();
+        for change in [0, 1] {
+            let next = manager.main();
+            if change == stop_at {
+                terminate(main);
+            }
+            manager.barrier();
+            main = next;
+            if change == stop_at && change == 0 && host.written("said") == "stopped" {
+                break;
+            }
+        }
+        assert_eq!(host.written("said"), "stopped", "stopped at change {stop_at}");
+        drop(manager);
+        let output = standby.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn without_a_service_manager_the_standby_stays_and_passes_signals_on() {
+    let host = Host::new();
+    let mut standby = host.standby(&serving(&host), None);
+    let mut lines = BufReader::new(standby.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("the successor serves")));
+    assert!(standby.try_wait().unwrap().is_none(), "whoever started the daemon would start another one");
+    terminate(standby.id());
+    assert_eq!(standby.wait().unwrap().code(), Some(5));
+    assert_eq!(host.written("said"), "stopped");
 }
 
 /// The end of the successor's process, and all that was written to the socket.

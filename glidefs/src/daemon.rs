@@ -12,7 +12,8 @@
 //! | `ahead` | work on the cache before a hand-over |
 //! | `upgrading` | upgrades as requests of users |
 //! | `cache_setup`, `store_setup` | opening the cache and the store from the configuration |
-//! | `serving` | the time from the first to the last request of the API, and signals |
+//! | `serving` | the time from the first to the last request of the API |
+//! | `signals` | the signals that stop the daemon |
 //! | `storage` | the data of exports: cache and store as the router sees them |
 //! | `collecting` | garbage collection at intervals |
 //! | `figures` | `/v1/status` and `/metrics` |
@@ -28,6 +29,7 @@ mod locked_memory;
 mod memory;
 mod releasing;
 mod serving;
+mod signals;
 mod storage;
 mod store_setup;
 mod takeover;
@@ -51,12 +53,14 @@ use self::figures::Parts;
 pub use self::figures::of_exports_and_cache as measured_figures;
 pub use self::memory::Holders as MemoryHolders;
 use self::serving::serve;
+use self::signals::SignalThread;
 pub use self::storage::{DaemonStorage, StoreSide};
 use self::store_setup::{STORE_PATIENCE, connect_store};
 use self::takeover::Turn;
 use crate::config::{Config, Unconfirmed};
 use crate::handover::{Launch, Start};
 use crate::router::{Devices, Router, RouterOptions};
+use crate::store::BlockCache;
 use crate::ublk::{Features, UblkDevices};
 use crate::worker;
 
@@ -66,6 +70,11 @@ const CONTROL_THREADS: usize = 2;
 const RECOVERY_PARALLEL_MAX: usize = 8;
 /// How long the stop waits for work on the control threads.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Writes what only memory has of the block cache. Blocks that do not get to the disk in time are fetched again later.
+async fn close_block_cache(block_cache: &BlockCache) {
+    let _ = tokio::time::timeout(STOP_PATIENCE, block_cache.close()).await;
+}
 
 /// Refuses what [`run`] would refuse of the API's group and token, and starts nothing.
 pub fn check(config: &Config) -> Result<(), DaemonError> {
@@ -86,6 +95,7 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
             "running without PR_SET_IO_FLUSHER: needs CAP_SYS_RESOURCE"
         );
     }
+    let signals = SignalThread::start().map_err(system("starting the thread for signals"))?;
     let features = Features::probe()?;
     check_directory(config)?;
     // Before a successor waits for a turn: afterwards devices would wait for a daemon that refuses to serve.
@@ -175,20 +185,21 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
         },
         turn,
         launch,
+        signals,
     ));
     let _ = stop_store.send(true);
-    if let Some(block_cache) = block_cache {
-        // Blocks that do not get to the disk in time are fetched again later.
-        let _ = runtime.block_on(async { tokio::time::timeout(STOP_PATIENCE, block_cache.close()).await });
-    }
     let result = match result {
-        Ok(Some(successor)) => {
+        // From here on, signals wait for the standby. The block cache is closed.
+        Ok(Some(offer)) => {
             tracing::info!("the successor takes over");
-            Err(DaemonError::NotHandedOver(successor.hand_over(&config.source)))
+            return Err(DaemonError::NotHandedOver(offer.hand_over(&config.source)));
         }
         Ok(None) => Ok(()),
         Err(error) => Err(error),
     };
+    if let Some(block_cache) = block_cache {
+        runtime.block_on(close_block_cache(&block_cache));
+    }
     // An unfinished pack is no loss: the next daemon makes the cut again.
     runtime.shutdown_timeout(STOP_PATIENCE);
     keeper_stop.store(true, Ordering::Release);

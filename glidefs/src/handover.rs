@@ -9,8 +9,9 @@
 //!    execve                                  │
 //!      ▼                                     │
 //!   standby ◀────── alive, alive, serving ───┤                has taken over every device
-//!      ├─────── yours ─────────────────────▶ │                is the main process from here on
-//!     exit                                   ▼
+//!     exit ── start ──▶ usher                │                is the child of the service manager from here on
+//!                         ├───── yours ────▶ │                is the main process from here on
+//!                        exit                ▼
 //! ```
 //!
 //! The old program becomes the standby by `execve` of its own file: same process, and the kernel tears down threads, rings and
@@ -28,6 +29,7 @@
 //! | `program` | which program may be the successor, and the arguments of this one |
 //! | `candidate` | the old program until `go`: a successor that is started and gets ready |
 //! | `standby` | the old program after `go` |
+//! | `usher` | the main process while the successor loses its parent |
 //! | `watch` | when a standby gives a successor up |
 //! | `successor` | the new program |
 //! | `notify` | what the service manager is told |
@@ -39,6 +41,7 @@ mod notify;
 mod program;
 mod standby;
 mod successor;
+mod usher;
 mod watch;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -46,11 +49,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::time::{ClockId, clock_gettime};
 
 pub use self::candidate::Candidate;
-pub use self::link::LinkError;
 pub use self::message::{Identity, Mark};
 pub use self::program::Launch;
 pub use self::standby::{Ended, Standby};
 pub use self::successor::{Successor, SuccessorError};
+pub use self::usher::usher;
 
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -77,6 +77,9 @@ pub(super) struct RunArgs {
     /// Wait for the successor at the other end of standard input
     #[arg(long, hide = true, conflicts_with = "check")]
     pub standby: bool,
+    /// Make this process, whose parent ends, the main one of the service
+    #[arg(long, hide = true, value_name = "PID", conflicts_with_all = ["check", "standby", "successor"])]
+    pub usher: Option<u32>,
 }
 
 #[derive(Debug, Subcommand)]

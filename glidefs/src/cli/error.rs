@@ -55,6 +55,9 @@ pub(super) enum CliError {
     /// The standby has nobody to wait for.
     #[error("--standby is for a daemon that hands over: run `glidefs upgrade` instead")]
     Standby(#[source] std::io::Error),
+    /// The successor is not the main process of the service.
+    #[error("the successor could not be made the main process of the service")]
+    Usher(#[source] std::io::Error),
     /// The program before the upgrade serves on, or again.
     #[error("not upgraded: {reason}")]
     NotUpgraded {

@@ -3,11 +3,13 @@
 //! Owns the configuration and the log of each kind of start. Does not own the daemon. Invariant: a successor that fails has told the
 //! program before why.
 
+use std::process::exit;
+
 use super::args::RunArgs;
 use super::error::CliError;
 use super::output::emit;
 use crate::config::{Config, LogFormat, LogSection, OnStop};
-use crate::handover::{Ended, Standby, Start, Successor};
+use crate::handover::{self, Ended, Standby, Start, Successor};
 use crate::observe::chain;
 use crate::observe::logging;
 
@@ -25,6 +27,10 @@ pub(super) fn command(
     }
     if args.standby {
         return standby(args, run);
+    }
+    if let Some(successor) = args.usher {
+        init_log(&LogSection::default())?;
+        return handover::usher(successor).map_err(CliError::Usher);
     }
     let Some(protocol) = args.successor else {
         let config = loaded(args, Config::load(&args.config)?);
@@ -53,6 +59,7 @@ fn standby(args: &RunArgs, run: impl FnOnce(&Config, Start) -> Result<(), CliErr
     init_log(&config.as_ref().map_or_else(|_| LogSection::default(), |config| config.log.clone()))?;
     match standby.wait() {
         Ended::Served | Ended::Stopped => Ok(()),
+        Ended::Over(status) => exit(status.into()),
         // Not as a refused configuration, after which no daemon would be started: another start may read a better one.
         Ended::Again(upgrade) => match config {
             Ok(config) => run(&loaded(args, config), Start::Again(upgrade)),

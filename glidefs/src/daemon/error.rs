@@ -4,7 +4,7 @@ use std::io;
 
 use crate::api::{ServeError, TokenError};
 use crate::cache::CacheError;
-use crate::handover::{LinkError, SuccessorError};
+use crate::handover::SuccessorError;
 use crate::router::CatalogError;
 use crate::store::{BlockCacheError, StoreError};
 use crate::worker::WorkerError;
@@ -54,9 +54,9 @@ pub enum DaemonError {
     /// This process does not succeed the daemon before.
     #[error(transparent)]
     Successor(#[from] SuccessorError),
-    /// This process could not become the standby. The next start takes the devices over.
-    #[error("the daemon could not hand over, and ends")]
-    NotHandedOver(#[source] LinkError),
+    /// This process could not become the standby, and ends: the successor goes on alone.
+    #[error("the daemon could not wait for its successor, and ends")]
+    NotHandedOver(#[source] io::Error),
     #[error("{what} failed")]
     System {
         what: &'static str,

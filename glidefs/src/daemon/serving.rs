@@ -2,23 +2,26 @@
 //!
 //! Owns the order of stop, signals, and the messages to systemd. Does not own the API nor the exports.
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use super::collecting::collect;
 use super::error::DaemonError;
 use super::figures::Parts;
 use super::releasing::Releasing;
+use super::signals::{SignalThread, Stops};
 use super::takeover::{Turn, identity};
-use super::upgrading::Upgrading;
+use super::upgrading::{Offer, Upgrading};
 use crate::api::{self, Access, Listeners, Readiness, ServeError, TokenFile};
 use crate::config::{Config, OnStop};
-use crate::handover::{Candidate, Launch, Successor};
+use crate::handover::{Launch, Successor};
 use crate::router::Router;
+use crate::store::BlockCache;
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
 use crate::worker::load::LOAD_INTERVAL;
@@ -31,6 +34,10 @@ const MOVES_MAX: usize = 8;
 const MOVES_PAUSE: Duration = Duration::from_secs(1);
 /// How long operations on exports may take to end before a hand-over.
 const OPERATIONS_PATIENCE: Duration = Duration::from_mins(1);
+/// How often a successor is looked at while operations end.
+const SUCCESSOR_LOOK: Duration = Duration::from_millis(500);
+/// How long a signal that was taken may be on its way through the runtime.
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(20);
 /// How long the addresses of the API may be in use by the daemon before.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(30);
 const LISTEN_PAUSE: Duration = Duration::from_millis(20);
@@ -43,10 +50,10 @@ pub(super) async fn serve(
     parts: Parts,
     turn: Turn,
     launch: Launch,
-) -> Result<Option<Candidate>, DaemonError> {
-    let system = |what| move |source| DaemonError::System { what, source };
-    let mut terminate = signal(SignalKind::terminate()).map_err(system("waiting for SIGTERM"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(system("waiting for SIGINT"))?;
+    signals: SignalThread,
+) -> Result<Option<Offer>, DaemonError> {
+    let mut stops =
+        Stops::listen().map_err(|source| DaemonError::System { what: "waiting for signals", source })?;
     let access = access(config)?;
     let listeners = listen(config, access.group, turn.successor.is_some()).await?;
     let ready = Readiness::default();
@@ -55,9 +62,9 @@ pub(super) async fn serve(
     let (router, cache) = (Arc::clone(&parts.router), parts.cache.clone());
     let (upgrades, mut successors) =
         Upgrading::new(launch, identity(config)?, router, cache, ready.clone(), last);
-    let state = parts.state(config, ready.clone(), upgrades);
+    let state = parts.state(config, ready.clone(), upgrades.clone());
     let batch_ended = Arc::clone(&state.batch_ended);
-    let serving = tokio::spawn(api::serve(listeners, state, access, stopped));
+    let mut serving = tokio::spawn(api::serve(listeners, state, access, stopped));
     // The watchdog is fed by the main process of the service.
     let (to_be_main, is_main) = watch::channel(turn.successor.is_none());
     let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone(), is_main));
@@ -101,28 +108,24 @@ pub(super) async fn serve(
         };
         tokio::join!(tend, reconcile, releasing.run(&batch_ended));
     });
-    let successor = tokio::select! {
-        _ = terminate.recv() => {
-            tracing::info!("SIGTERM: stopping");
-            None
-        }
-        _ = interrupt.recv() => {
-            tracing::info!("SIGINT: stopping");
-            None
-        }
-        Some(successor) = successors.recv() => Some(successor),
+    let mut offer = tokio::select! {
+        () = stops.next() => None,
+        offer = upgrades.chosen(&mut successors) => Some(offer),
     };
+    // A successor not yet ready ends with the socket.
+    drop(successors);
     recovering.abort();
-    if successor.is_some() {
-        // An operation that is cut off is finished by the successor, as after a kill.
-        if tokio::time::timeout(OPERATIONS_PATIENCE, parts.router.stop()).await.is_err() {
-            tracing::warn!("some operations on exports did not end before the hand-over");
-        }
-    } else {
-        notify(&[NotifyState::Stopping]);
-        parts.router.stop().await;
+    if let Some(ready) = offer.take() {
+        let letting_go = let_go(&parts.router, parts.block_cache.as_ref(), &stop, &mut serving);
+        offer = may_go(ready, letting_go, &mut stops, signals).await;
     }
-    if successor.is_none() && config.control.on_stop == OnStop::Remove {
+    if offer.is_some() {
+        // The watchdog is fed until the program ends.
+        return Ok(offer);
+    }
+    notify(&[NotifyState::Stopping]);
+    parts.router.stop().await;
+    if config.control.on_stop == OnStop::Remove {
         let left = parts.router.remove_devices().await;
         if left > 0 {
             tracing::warn!(
@@ -139,14 +142,73 @@ pub(super) async fn serve(
     if let Some(collecting) = collecting {
         collecting.abort();
     }
-    // An error means that the API has ended already.
-    let _ = stop.send(true);
+    end_api(&stop, &mut serving).await;
+    Ok(None)
+}
+
+/// Ends operations and the API: everything for the successor but the devices.
+async fn let_go(
+    router: &Router,
+    block_cache: Option<&BlockCache>,
+    stop: &watch::Sender<bool>,
+    serving: &mut JoinHandle<io::Result<()>>,
+) {
+    // An operation that is cut off is finished by the successor, as after a kill.
+    if tokio::time::timeout(OPERATIONS_PATIENCE, router.stop()).await.is_err() {
+        tracing::warn!("some operations on exports did not end before the hand-over");
+    }
+    end_api(stop, serving).await;
+    if let Some(block_cache) = block_cache {
+        super::close_block_cache(block_cache).await;
+    }
+}
+
+/// Whether the successor of `offer` takes over when `letting_go` has ended: not when the daemon is told to stop before. A successor
+/// failing meanwhile has its turn at once, as this daemon cannot go on any more: the standby serves again.
+async fn may_go(
+    mut offer: Offer,
+    letting_go: impl Future<Output = ()>,
+    stops: &mut Stops,
+    signals: SignalThread,
+) -> Option<Offer> {
+    let is_stopped = tokio::select! {
+        () = letting_go => false,
+        () = failed(&mut offer) => false,
+        () = stops.next() => true,
+    };
+    if !is_stopped {
+        signals.end();
+        // A signal taken by the thread before the end of the thread.
+        if tokio::time::timeout(SIGNAL_PATIENCE, stops.next()).await.is_err() {
+            return Some(offer);
+        }
+    }
+    offer.end().await;
+    None
+}
+
+/// Ends when the successor has failed.
+async fn failed(offer: &mut Offer) {
+    loop {
+        if let Some(reason) = offer.failure() {
+            tracing::error!(reason, "the successor has failed before its turn");
+            return;
+        }
+        tokio::time::sleep(SUCCESSOR_LOOK).await;
+    }
+}
+
+/// Ends the API, unless it has ended.
+async fn end_api(stop: &watch::Sender<bool>, serving: &mut JoinHandle<io::Result<()>>) {
+    // An error means that the API has ended already. A task whose result was taken is not asked again.
+    if stop.send_replace(true) {
+        return;
+    }
     match serving.await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(error = %error, "the API ended with an error"),
         Err(error) => tracing::warn!(error = %error, "the API's task failed"),
     }
-    Ok(successor)
 }
 
 /// Listens for users of the API. A successor waits until the daemon before has gone.

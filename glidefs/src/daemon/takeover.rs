@@ -13,8 +13,9 @@ use crate::config::Config;
 use crate::handover::{Identity, Start, Successor, Upgrade};
 use crate::worker::engine::Engine;
 
-/// How long the kernel may take to end the daemon before, whose writes keep the locks.
-const LOCKS_PATIENCE: Duration = Duration::from_secs(30);
+/// How long the kernel may take to end the daemon before, whose devices are torn down one by one, and whose writes keep the locks: a
+/// successor that gives up sooner costs a second pause.
+const LOCKS_PATIENCE: Duration = Duration::from_mins(5);
 const LOCKS_PAUSE: Duration = Duration::from_millis(3);
 
 /// The turn of this process to serve.
@@ -88,6 +89,8 @@ pub(super) fn identity(config: &Config) -> Result<Identity, DaemonError> {
         cache: config.cache.dir.display().to_string(),
         directory: (directory.dev(), directory.ino()),
         socket: config.api.socket.display().to_string(),
+        listen: config.api.listen.to_string(),
+        store: config.store.url.as_ref().map_or_else(|| "none".into(), ToString::to_string),
     })
 }
 

@@ -3,6 +3,7 @@
 //! Owns when an upgrade may begin, and the result of the last one. Does not own the hand-over itself (`handover`) nor the end of this
 //! daemon (`serving`). Invariant: until a successor is ready, nothing of this daemon changes.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,7 +32,42 @@ struct Shared {
     ready: Readiness,
     is_under_way: AtomicBool,
     last: Mutex<Option<Upgrade>>,
-    successors: mpsc::Sender<Candidate>,
+    successors: mpsc::Sender<Offer>,
+}
+
+/// The time from the request for an upgrade until the daemon goes on without a successor.
+struct UnderWay(Arc<Shared>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.is_under_way.store(false, Ordering::Release);
+    }
+}
+
+/// A successor with nothing left to prepare.
+pub(super) struct Offer {
+    candidate: Candidate,
+    under_way: UnderWay,
+}
+
+impl Offer {
+    /// Why the successor cannot take over any more.
+    pub fn failure(&mut self) -> Option<String> {
+        self.candidate.has_failed()
+    }
+
+    /// Ends the successor: this daemon does not hand over.
+    pub async fn end(self) {
+        let Self { candidate, under_way } = self;
+        // An error is a panic, and in the log.
+        let _ = tokio::task::spawn_blocking(move || candidate.end()).await;
+        drop(under_way);
+    }
+
+    /// Ends this program; see [`Candidate::hand_over`].
+    pub fn hand_over(self, config: &str) -> io::Error {
+        self.candidate.hand_over(config)
+    }
 }
 
 impl Upgrading {
@@ -43,7 +79,7 @@ impl Upgrading {
         cache: Cache,
         ready: Readiness,
         last: Option<Upgrade>,
-    ) -> (Self, mpsc::Receiver<Candidate>) {
+    ) -> (Self, mpsc::Receiver<Offer>) {
         let (successors, ready_successors) = mpsc::channel(1);
         let shared = Shared {
             launch,
@@ -56,6 +92,23 @@ impl Upgrading {
             successors,
         };
         (Self(Arc::new(shared)), ready_successors)
+    }
+
+    /// The next successor ready to take over at once. Goes on without the others.
+    pub async fn chosen(&self, successors: &mut mpsc::Receiver<Offer>) -> Offer {
+        loop {
+            let Some(mut offer) = successors.recv().await else { std::future::pending().await };
+            // Minutes may have passed since the first look.
+            let reason = match offer.failure() {
+                None if self.0.router.may_start_anew().await => return offer,
+                None => UpgradeError::StoreAway.to_string(),
+                Some(reason) => reason,
+            };
+            let (began, version) =
+                (offer.candidate.began_unix_millis(), offer.candidate.version().to_owned());
+            self.0.goes_on(began, Some(version), reason);
+            offer.end().await;
+        }
     }
 }
 
@@ -111,14 +164,22 @@ impl Shared {
         if self.is_under_way.swap(true, Ordering::AcqRel) {
             return Err(UpgradeError::UnderWay);
         }
-        let begun = self.prepare(program).await;
-        if begun.is_err() {
-            self.is_under_way.store(false, Ordering::Release);
-        }
-        begun
+        let under_way = UnderWay(Arc::clone(&self));
+        self.prepare(program, under_way).await
     }
 
-    async fn prepare(self: &Arc<Self>, program: Option<PathBuf>) -> Result<wire::UpgradeBegun, UpgradeError> {
+    /// Notes the failure of an upgrade: this daemon goes on.
+    fn goes_on(&self, began_unix_millis: u64, to: Option<String>, reason: String) {
+        tracing::error!(reason, "no successor: this daemon goes on");
+        *self.last.lock_whole() =
+            Some(Upgrade { began_unix_millis, from: VERSION.into(), to, failure: Some(reason) });
+    }
+
+    async fn prepare(
+        self: &Arc<Self>,
+        program: Option<PathBuf>,
+        under_way: UnderWay,
+    ) -> Result<wire::UpgradeBegun, UpgradeError> {
         if !self.router.may_start_anew().await {
             return Err(UpgradeError::StoreAway);
         }
@@ -148,18 +209,13 @@ impl Shared {
                     version = begun.version,
                     "the successor is ready: this daemon hands over"
                 );
-                self.successors.send(candidate).await.map(|()| begun).map_err(|_| "the daemon stops".into())
+                let offer = Offer { candidate, under_way };
+                self.successors.send(offer).await.map(|()| begun).map_err(|_| "the daemon stops".into())
             }
             Err(reason) => Err(reason),
         };
         sent.map_err(|reason: String| {
-            tracing::error!(reason, "no successor: this daemon goes on");
-            *self.last.lock_whole() = Some(Upgrade {
-                began_unix_millis,
-                from: VERSION.into(),
-                to: None,
-                failure: Some(reason.clone()),
-            });
+            self.goes_on(began_unix_millis, None, reason.clone());
             UpgradeError::Failed { reason }
         })
     }

@@ -4,7 +4,8 @@
 //! successor that does not get ready is ended, and the old program has lost nothing but time.
 
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,12 +13,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::SigSet;
+
 use super::link::{Link, LinkError};
-use super::message::{Hello, Identity, MARKS_MAX, Mark, Message, PROTOCOL};
+use super::message::{Hello, Identity, MARKS_MAX, Mark, Message, PROTOCOL, UNSET};
+use super::notify::Watchdog;
 use super::program::{Launch, ProgramError, check_named, check_own};
 use super::standby::{Handed, STANDBY_VARIABLE};
 use super::{VERSION, monotonic_nanos, unix_millis};
 use crate::locks::MutexExt;
+use crate::observe::chain;
 
 /// Longest silence of a successor: a successor says once a second that it lives, from `hello` on.
 const SILENCE_MAX: Duration = Duration::from_mins(1);
@@ -26,6 +31,8 @@ const READY_PATIENCE: Duration = Duration::from_mins(30);
 /// How long the end of a process that has closed the socket is waited for, to tell how the process ended.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 const END_PAUSE: Duration = Duration::from_millis(10);
+/// How long a program that the kernel does not start just now is tried again.
+const EXEC_PATIENCE: Duration = Duration::from_secs(10);
 /// How much of the successor's standard error is kept, bytes.
 const TAIL_BYTES: usize = 2 << 10;
 
@@ -73,6 +80,14 @@ pub enum OfferError {
         theirs: String,
         /// The value of this daemon.
         own: String,
+    },
+    /// The successor would have to wait for an address that it does not get.
+    #[error("[api] listen is {address} for the successor, and nobody can listen there")]
+    Address {
+        address: SocketAddr,
+        /// The error of the kernel.
+        #[source]
+        source: io::Error,
     },
     /// The messages of the successor make no sense.
     #[error("the successor ({path}) was not understood")]
@@ -124,7 +139,7 @@ impl Candidate {
                 began_unix_millis: started.began_unix_millis,
             }),
             Err(error) => {
-                started.end();
+                end(&mut started.child);
                 Err(error)
             }
         }
@@ -145,46 +160,77 @@ impl Candidate {
         self.began_unix_millis
     }
 
+    /// Whether the successor has ended, has given up or has said something that makes no sense: the successor cannot take over then.
+    pub fn has_failed(&mut self) -> Option<String> {
+        loop {
+            match self.link.receive(Duration::ZERO) {
+                Ok(Some(Message::Alive)) => {}
+                Ok(None) => return None,
+                Ok(Some(Message::Failed { reason })) => return Some(reason),
+                Ok(Some(other)) => return Some(format!("the successor said {other:?} out of turn")),
+                Err(error) => {
+                    let status = end_of(&mut self.child, END_PATIENCE);
+                    let ended =
+                        status.map(|status| format!("the successor ended before its turn ({status})"));
+                    return Some(ended.unwrap_or_else(|| chain(&error)));
+                }
+            }
+        }
+    }
+
+    /// Ends a successor that is not to take over.
+    pub fn end(mut self) {
+        end(&mut self.child);
+    }
+
     /// Tells the successor to take over, and becomes the standby: this program ends, and its file starts anew in the same process.
-    /// `config` is the configuration of this daemon, with which the standby serves again should the successor fail.
+    /// `config` is the configuration of this daemon, with which the standby serves again should the successor fail. Also for a
+    /// successor that has failed by now: the standby finds the failure, and serves again.
     ///
-    /// Returns on failure only. The successor is ended then, and this process has to end as well.
-    pub fn hand_over(mut self, config: &str) -> LinkError {
-        let handed = Handed {
+    /// Returns on failure only. This process has to end then: the successor, which has been told to, takes over.
+    pub fn hand_over(self, config: &str) -> io::Error {
+        let mut handed = Handed {
             pid: self.child.id(),
             to: self.version,
             began_unix_millis: self.began_unix_millis,
             config: Handed::config_that_fits(config),
         };
+        // The kernel may need seconds to tear many devices down, and nothing is fed meanwhile.
+        Watchdog::new().feed_now();
         if let Err(error) = self.link.send(&Message::Go { at_nanos: monotonic_nanos() }) {
-            // The standby finds the successor dead, and serves again.
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "the successor has ended before it took over"
+                "the successor has failed before its turn"
             );
         }
-        let failed = become_standby(&self.launch, &self.link, &handed);
-        // The process may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        failed
+        let deadline = Instant::now() + EXEC_PATIENCE;
+        loop {
+            let error = become_standby(&self.launch, &self.link, &handed);
+            if Instant::now() >= deadline {
+                return error;
+            }
+            // The configuration may be what does not fit; its file is read again then.
+            handed.config = None;
+            std::thread::sleep(END_PAUSE);
+        }
     }
 }
 
-fn become_standby(launch: &Launch, link: &Link, handed: &Handed) -> LinkError {
-    let socket = match link.as_fd().try_clone_to_owned() {
-        Ok(socket) => socket,
-        Err(error) => return LinkError::Socket(error),
-    };
+/// Returns on failure only.
+fn become_standby(launch: &Launch, link: &Link, handed: &Handed) -> io::Error {
+    let (socket, handed) =
+        match link.as_fd().try_clone_to_owned().and_then(|socket| Ok((socket, handed.pass_on()?))) {
+            Ok(passed) => passed,
+            Err(error) => return error,
+        };
     // The file of this program, also when another one was put in its place.
-    let error = Command::new("/proc/self/exe")
+    Command::new("/proc/self/exe")
         .arg0(&launch.name)
         .args(&launch.arguments)
         .arg("--standby")
-        .env(STANDBY_VARIABLE, handed.to_text())
+        .env(STANDBY_VARIABLE, handed.as_raw_fd().to_string())
         .stdin(socket)
-        .exec();
-    LinkError::Socket(error)
+        .exec()
 }
 
 /// A successor that may not be ready yet.
@@ -198,7 +244,10 @@ struct Started {
 impl Started {
     fn new(path: &Path, launch: &Launch) -> io::Result<Self> {
         let (link, other) = Link::pair()?;
-        let mut child = Command::new(path)
+        // A child inherits which signals are blocked, and has to take those to stop.
+        let mask = SigSet::thread_get_mask()?;
+        super::standby::stops().thread_unblock()?;
+        let spawned = Command::new(path)
             .args(&launch.arguments)
             .arg(format!("--successor={PROTOCOL}"))
             // The watchdog is fed by whichever process is the main one.
@@ -209,7 +258,9 @@ impl Started {
             // read a word.
             .stdout(io::stderr().as_fd().try_clone_to_owned()?)
             .stderr(Stdio::piped())
-            .spawn()?;
+            .spawn();
+        mask.thread_set_mask()?;
+        let mut child = spawned?;
         let tail = Tail::of(child.stderr.take());
         Ok(Self { child, link, tail, began_unix_millis: unix_millis() })
     }
@@ -234,6 +285,11 @@ impl Started {
             let (theirs, own) = (theirs.socket, identity.socket.clone());
             return Err(OfferError::Differs { what: "[api] socket", theirs, own });
         }
+        if identity.store != UNSET && theirs.store != identity.store {
+            let (theirs, own) = (theirs.store, identity.store.clone());
+            return Err(OfferError::Differs { what: "[store] url", theirs, own });
+        }
+        check_address(&theirs.listen, &identity.listen)?;
         for marks in prepare().chunks(MARKS_MAX) {
             let marks = Message::Marks { marks: marks.to_vec() };
             self.link.send(&marks).map_err(|error| self.lost(path, error))?;
@@ -278,12 +334,27 @@ impl Started {
             _ => OfferError::Link { path: path.into(), source },
         }
     }
+}
 
-    fn end(&mut self) {
-        // The process may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+/// Checks that a successor gets the address `theirs`, where a daemon listens at `own`.
+fn check_address(theirs: &str, own: &str) -> Result<(), OfferError> {
+    let address = |text: &str| text.parse::<SocketAddr>().ok();
+    let Some(wanted) = address(theirs) else { return Ok(()) };
+    // The port of this daemon is free when this daemon has ended.
+    if address(own).is_some_and(|own| own.port() == wanted.port()) {
+        return Ok(());
     }
+    match TcpListener::bind(wanted) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(OfferError::Address { address: wanted, source }),
+    }
+}
+
+/// Ends the process, as far as the kernel ends it within a patience: a process that waits for a disk ends later.
+fn end(child: &mut Child) {
+    // The process may have ended by itself.
+    let _ = child.kill();
+    let _ = end_of(child, END_PATIENCE);
 }
 
 /// How the process ended, if it ends within `patience`.

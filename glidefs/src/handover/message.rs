@@ -71,7 +71,14 @@ pub struct Identity {
     pub directory: (u64, u64),
     /// The socket of the API.
     pub socket: String,
+    /// The TCP address of the API, or `none`. May differ, as far as the successor can have the address.
+    pub listen: String,
+    /// The URL of the store, or `none`. A store may be added.
+    pub store: String,
 }
+
+/// Of [`Identity`]: the value of a setting that is not set.
+pub(super) const UNSET: &str = "none";
 
 /// How far the store has the history of an export: the export's number, the last sequence number in the store, and the last one that may
 /// not be read from the log.
@@ -145,7 +152,13 @@ mod tests {
     use super::*;
 
     fn hello() -> Message {
-        let identity = Identity { cache: "/c".into(), directory: (1, 2), socket: "/s".into() };
+        let identity = Identity {
+            cache: "/c".into(),
+            directory: (1, 2),
+            socket: "/s".into(),
+            listen: "127.0.0.1:9470".into(),
+            store: UNSET.into(),
+        };
         Message::Hello(Hello { protocol: PROTOCOL, version: "1.2.3".into(), identity })
     }
 

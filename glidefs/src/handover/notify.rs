@@ -19,21 +19,29 @@ use sd_notify::NotifyState;
 /// How long the manager may take to deal with the messages sent so far.
 const BARRIER_PATIENCE: Duration = Duration::from_secs(20);
 
+/// How often the watchdog is fed meanwhile.
+const BARRIER_TURN: Duration = Duration::from_secs(1);
+
+/// Whether a service manager wants to be told of the main process.
+pub(super) fn has_manager() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+}
+
 /// Makes the process `pid` the main one of the service. Without a service manager nothing happens.
-pub(super) fn make_main_process(pid: u32) -> io::Result<()> {
+pub(super) fn make_main_process(pid: u32, watchdog: &Watchdog) -> io::Result<()> {
     sd_notify::notify(&[NotifyState::MainPid(pid)])?;
     match std::env::var_os("NOTIFY_SOCKET") {
         Some(path) => {
             let socket = UnixDatagram::unbound()?;
             socket.connect(path)?;
-            barrier(&socket)
+            barrier(&socket, watchdog)
         }
         None => Ok(()),
     }
 }
 
 /// Waits until the manager behind `socket` has dealt with all messages before: the manager closes the descriptor in the message.
-fn barrier(socket: &UnixDatagram) -> io::Result<()> {
+fn barrier(socket: &UnixDatagram, watchdog: &Watchdog) -> io::Result<()> {
     let (watched, sent) = pipe2(OFlag::O_CLOEXEC)?;
     let descriptors = [sent.as_raw_fd()];
     let text = [IoSlice::new(b"BARRIER=1")];
@@ -44,8 +52,10 @@ fn barrier(socket: &UnixDatagram) -> io::Result<()> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let mut watched = [PollFd::new(watched.as_fd(), PollFlags::empty())];
-        match poll(&mut watched, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+        let turn = left.min(BARRIER_TURN);
+        match poll(&mut watched, PollTimeout::try_from(turn).unwrap_or(PollTimeout::MAX)) {
+            Ok(0) if left.is_zero() => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(0) => watchdog.feed(),
             Ok(_) => return Ok(()),
             Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
@@ -63,6 +73,12 @@ pub(super) struct Watchdog {
 impl Watchdog {
     pub fn new() -> Self {
         Self { interval: sd_notify::watchdog_enabled(), fed: Cell::new(None) }
+    }
+
+    /// Says that this process lives, whenever the last time was.
+    pub fn feed_now(&self) {
+        self.fed.set(None);
+        self.feed();
     }
 
     /// Says that this process lives, if the time has come.
@@ -115,7 +131,7 @@ mod tests {
             drop(descriptor);
             (text, closed)
         });
-        barrier(&own).unwrap();
+        barrier(&own, &Watchdog::new()).unwrap();
         let returned = Instant::now();
         let (text, closed) = managing.join().unwrap();
         assert_eq!(text, "BARRIER=1");

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The end of the kernel's name for a program whose file was replaced or removed.
 const DELETED: &[u8] = b" (deleted)";
 /// Arguments that a daemon gets from the program before, and does not hand on.
-const OF_HANDOVER: [&str; 2] = ["--successor", "--standby"];
+const OF_HANDOVER: [&str; 3] = ["--successor", "--standby", "--usher"];
 
 /// Why a program cannot be the successor. The text tells the user how to act.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +110,12 @@ pub(super) fn check_named(path: &Path, own: u32) -> Result<PathBuf, ProgramError
     for directory in whole.ancestors().skip(1) {
         let metadata = fs::symlink_metadata(directory).map_err(missing)?;
         // In a directory with the sticky bit nobody replaces the file of somebody else.
-        let forbidden = if metadata.mode() & 0o1000 == 0 { 0o002 } else { 0 };
+        // The group root has no other members than root.
+        let forbidden = match (metadata.mode() & 0o1000 == 0, metadata.gid()) {
+            (false, _) => 0,
+            (true, 0) => 0o002,
+            (true, _) => 0o022,
+        };
         if !is_trusted(&metadata, own, forbidden) {
             return Err(untrusted(directory));
         }
@@ -184,6 +189,12 @@ mod tests {
         assert!(matches!(inside(0o777), Err(ProgramError::Untrusted { .. })));
         assert!(inside(0o1777).is_ok(), "in a sticky directory only the owner replaces the file");
         assert!(inside(0o700).is_ok());
+        if own() == 0 {
+            assert!(inside(0o775).is_ok(), "only root is in the group root");
+            std::os::unix::fs::chown(folder.path(), None, Some(12_345)).unwrap();
+        }
+        assert!(inside(0o775).is_err() || nix::unistd::getegid().as_raw() == 0 && own() != 0);
+        assert!(inside(0o755).is_ok());
         // Root's files are always trusted, and a stranger's never.
         if own() == 0 {
             std::os::unix::fs::chown(&path, Some(12_345), None).unwrap();
@@ -194,7 +205,7 @@ mod tests {
 
     #[test]
     fn the_arguments_of_a_hand_over_are_not_handed_on() {
-        for argument in ["--successor=1", "--standby", "--standby=x", "--successor"] {
+        for argument in ["--successor=1", "--standby", "--standby=x", "--successor", "--usher=7"] {
             assert!(is_of_handover(OsStr::new(argument)), "{argument}");
         }
         for argument in ["--config", "run", "--standbys", "standby", ""] {

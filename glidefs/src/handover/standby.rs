@@ -3,30 +3,39 @@
 //! Owns the process while nothing else runs in it: no device, no lock and no file is open. Does not own the decisions (`watch`).
 //! Invariant: the service manager's main process lives until the successor is known to the manager as the main process.
 
-use std::io;
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, pipe2};
 use serde::{Deserialize, Serialize};
 
 use super::link::{Link, LinkError};
 use super::message::Message;
-use super::notify::{Watchdog, make_main_process};
+use super::notify::{Watchdog, has_manager, make_main_process};
+use super::usher;
 use super::watch::{News, Step, Watch};
 use super::{Upgrade, VERSION};
 use crate::observe::chain;
 
-/// The environment variable with the standby's [`Handed`].
+/// The environment variable with the number of the descriptor from which the standby reads [`Handed`]. Not the text itself: every process
+/// of the same user can read the environment.
 pub(super) const STANDBY_VARIABLE: &str = "GLIDEFS_STANDBY";
-/// Longest configuration that is handed over; the kernel allows 128 KiB for a variable.
+/// Longest configuration that is handed over: a pipe holds 64 KiB.
 const CONFIG_BYTES_MAX: usize = 48 << 10;
+/// Longest [`Handed`] that is read, bytes.
+const HANDED_BYTES_MAX: u64 = 1 << 20;
 /// How often signals, the watchdog and the successor's process are looked at.
 const TURN: Duration = Duration::from_millis(200);
 /// How long a successor may take to end in good order when the service is stopped.
@@ -52,9 +61,20 @@ impl Handed {
         (config.len() <= CONFIG_BYTES_MAX && !config.contains('\0')).then(|| config.into())
     }
 
-    pub fn to_text(&self) -> String {
-        // Plain structs always serialise.
-        serde_json::to_string(self).unwrap_or_default()
+    /// A pipe with this in it, which the program that follows in this process inherits.
+    pub fn pass_on(&self) -> io::Result<OwnedFd> {
+        let (reading, writing) = pipe2(OFlag::O_NONBLOCK)?;
+        // A text that does not fit is an error, as nobody reads yet.
+        File::from(writing).write_all(&serde_json::to_vec(self)?)?;
+        Ok(reading)
+    }
+
+    /// Takes what [`Handed::pass_on`] left in the descriptor `number`.
+    fn take(number: RawFd) -> io::Result<Self> {
+        let mut text = Vec::new();
+        File::open(format!("/proc/self/fd/{number}"))?.take(HANDED_BYTES_MAX).read_to_end(&mut text)?;
+        nix::unistd::close(number)?;
+        Ok(serde_json::from_slice(&text)?)
     }
 }
 
@@ -65,6 +85,8 @@ pub enum Ended {
     Served,
     /// The service was stopped, and the successor has ended.
     Stopped,
+    /// The successor served until its end, with this exit status.
+    Over(u8),
     /// The successor has failed: this process is to serve again.
     Again(Upgrade),
 }
@@ -75,13 +97,16 @@ pub struct Standby {
     handed: Handed,
     signals: SignalFd,
     watchdog: Watchdog,
+    is_managed: bool,
+    /// How the successor has ended, once its end was seen: the number of the process may be another one's from then on.
+    status: Cell<Option<ExitStatus>>,
 }
 
 impl Standby {
     /// Takes over from the program that this process was. To be called before any thread is started.
     pub fn take() -> io::Result<Self> {
-        let text = std::env::var(STANDBY_VARIABLE).map_err(io::Error::other)?;
-        let handed: Handed = serde_json::from_str(&text)?;
+        let number = std::env::var(STANDBY_VARIABLE).map_err(io::Error::other)?;
+        let handed = Handed::take(number.parse().map_err(io::Error::other)?)?;
         let socket = super::successor::take_socket()?;
         Self::new(handed, socket)
     }
@@ -89,10 +114,14 @@ impl Standby {
     fn new(handed: Handed, socket: UnixStream) -> io::Result<Self> {
         // The kernel has named the process after the path of the program's file in /proc.
         let _ = nix::sys::prctl::set_name(c"glidefs");
-        let stops = stops();
-        stops.thread_block()?;
-        let signals = SignalFd::with_flags(&stops, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        Ok(Self { link: Link::new(socket)?, handed, signals, watchdog: Watchdog::new() })
+        Ok(Self {
+            link: Link::new(socket)?,
+            handed,
+            signals: catch_stops()?,
+            watchdog: Watchdog::new(),
+            is_managed: has_manager(),
+            status: Cell::new(None),
+        })
     }
 
     /// The configuration with which the daemon served; `None` when the file has to be read again.
@@ -100,7 +129,8 @@ impl Standby {
         self.handed.config.as_deref()
     }
 
-    /// Waits until the successor serves or fails.
+    /// Waits until the successor serves or fails. Without a service manager that can be told of another main process, the wait goes on
+    /// until the successor ends: whoever has started this process takes its end for the end of the service.
     pub fn wait(mut self) -> Ended {
         let mut watch = Watch::new(Instant::now());
         let ended = loop {
@@ -108,10 +138,11 @@ impl Standby {
             self.watchdog.feed();
             match watch.step(Instant::now(), news) {
                 Step::Wait => {}
-                Step::GiveWay => {
+                Step::GiveWay if self.is_managed => {
                     self.give_way();
                     break Ended::Served;
                 }
+                Step::GiveWay => break Ended::Over(self.accompany()),
                 Step::ServeAgain { reason } => break Ended::Again(self.end_successor(reason)),
                 Step::Stop => {
                     self.stop_successor();
@@ -141,15 +172,60 @@ impl Standby {
         }
     }
 
+    /// Leaves the service to the successor. A service manager judges whether a main process is its own child when it is told of the
+    /// process, and stops a stranger's child with SIGKILL: so an usher is the main process until the successor has lost its parent.
     fn give_way(&self) {
+        let usher = usher::start(&self.link, self.handed.pid);
+        if let Err(error) = &usher {
+            tracing::error!(error = %error, "the service manager will take the successor for a process that is not its own");
+        }
         // A service manager that was not told takes the end of this process for the end of the service, and starts another daemon.
-        if let Err(error) = make_main_process(self.handed.pid) {
+        let main = usher.as_ref().copied().unwrap_or(self.handed.pid);
+        if let Err(error) = make_main_process(main, &self.watchdog) {
             tracing::error!(error = %error, "the service manager could not be told of the successor");
         }
+        // The service manager sends later signals to the usher.
+        self.pass_signals_on();
+        if usher.is_err() {
+            self.say_yours();
+        }
+        tracing::info!(pid = self.handed.pid, version = self.handed.to, "the successor serves");
+    }
+
+    /// Stays as the parent of the successor: passes signals on, and returns the exit status.
+    fn accompany(self) -> u8 {
+        self.say_yours();
+        tracing::info!(
+            pid = self.handed.pid,
+            version = self.handed.to,
+            "the successor serves, and this process waits for its end, as no service manager can be told of another main process"
+        );
+        loop {
+            self.pass_signals_on();
+            if let Some(status) = self.status() {
+                // As shells do for signals.
+                let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+                return code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+            }
+            let mut signals = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+            let turn = PollTimeout::try_from(TURN).unwrap_or(PollTimeout::ZERO);
+            if poll(&mut signals, turn).is_err() {
+                std::thread::sleep(TURN);
+            }
+        }
+    }
+
+    fn say_yours(&self) {
         if let Err(error) = self.link.send(&Message::Yours) {
             tracing::warn!(error = &error as &dyn std::error::Error, "the successor ended after it served");
         }
-        tracing::info!(pid = self.handed.pid, version = self.handed.to, "the successor serves");
+    }
+
+    fn pass_signals_on(&self) {
+        while let Ok(Some(info)) = self.signals.read_signal() {
+            let signal = i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok());
+            self.signal(signal.unwrap_or(Signal::SIGTERM));
+        }
     }
 
     fn end_successor(&self, reason: String) -> Upgrade {
@@ -196,28 +272,42 @@ impl Standby {
     }
 
     fn signal(&self, signal: Signal) {
-        // The process may have ended by itself. Its number is not used again before `waitpid`.
-        let _ = kill(self.pid(), signal);
+        // A process that has ended keeps its number until `waitpid`, and not longer.
+        if self.status.get().is_none() {
+            let _ = kill(self.pid(), signal);
+        }
     }
 
     /// How the successor has ended; `None` while it lives.
     fn status(&self) -> Option<ExitStatus> {
-        match waitpid(self.pid(), Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(_, code)) => Some(ExitStatus::from_raw((code & 0xff) << 8)),
-            Ok(WaitStatus::Signaled(_, signal, _)) => Some(ExitStatus::from_raw(signal as i32)),
-            Ok(_) | Err(Errno::EINTR) => None,
-            // No such child: nobody is left to wait for.
-            Err(_) => Some(ExitStatus::from_raw(0)),
+        if self.status.get().is_none() {
+            self.status.set(match waitpid(self.pid(), Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(_, code)) => Some(ExitStatus::from_raw((code & 0xff) << 8)),
+                Ok(WaitStatus::Signaled(_, signal, _)) => Some(ExitStatus::from_raw(signal as i32)),
+                Ok(_) | Err(Errno::EINTR) => None,
+                // No such child: nobody is left to wait for.
+                Err(_) => Some(ExitStatus::from_raw(0)),
+            });
         }
+        self.status.get()
     }
 }
 
-fn stops() -> SigSet {
+/// The signals that stop the service.
+pub(super) fn stops() -> SigSet {
     [Signal::SIGTERM, Signal::SIGINT].into_iter().collect()
+}
+
+/// Has the signals that stop the service wait until they are read. For a process of one thread.
+pub(super) fn catch_stops() -> io::Result<SignalFd> {
+    let stops = stops();
+    stops.thread_block()?;
+    Ok(SignalFd::with_flags(&stops, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::IntoRawFd;
     use std::process::Command;
 
     use super::*;
@@ -237,17 +327,39 @@ mod tests {
         kill(pid, None).is_ok()
     }
 
-    #[test]
-    fn a_standby_gives_way_to_a_successor_that_serves() {
-        let (standby, mut successor) = standby();
+    /// The exit status of a standby whose successor serves, and is then ended by `end`.
+    fn over(end: impl FnOnce(Pid)) -> Ended {
+        let (mut standby, mut successor) = standby();
+        standby.is_managed = false;
         let pid = standby.pid();
         successor.send(&Message::Alive).unwrap();
         successor.send(&Message::Serving).unwrap();
-        assert_eq!(standby.wait(), Ended::Served);
+        let waiting = std::thread::spawn(move || standby.wait());
         assert_eq!(successor.receive(SOON).unwrap(), Some(Message::Yours));
-        assert!(lives(pid));
-        kill(pid, Signal::SIGKILL).unwrap();
-        waitpid(pid, None).unwrap();
+        assert!(lives(pid) && !waiting.is_finished());
+        end(pid);
+        waiting.join().unwrap()
+    }
+
+    #[test]
+    fn a_standby_without_a_service_manager_stays_and_ends_as_the_successor_ends() {
+        assert_eq!(over(|pid| kill(pid, Signal::SIGKILL).unwrap()), Ended::Over(137));
+        assert_eq!(over(|pid| kill(pid, Signal::SIGUSR1).unwrap()), Ended::Over(138));
+    }
+
+    #[test]
+    fn a_process_whose_end_was_seen_is_not_signalled() {
+        let (standby, _successor) = standby();
+        standby.signal(Signal::SIGKILL);
+        assert!(standby.wait_for_end(SOON).is_some());
+        // The number is free. Another process that has the number by now is a child of somebody else, or the next one here.
+        let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
+        let standby = Standby { handed: Handed { pid: stranger.id(), ..standby.handed.clone() }, ..standby };
+        standby.signal(Signal::SIGKILL);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(stranger.try_wait().unwrap().is_none(), "a stranger was killed");
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
     }
 
     #[test]
@@ -283,10 +395,14 @@ mod tests {
     fn a_configuration_of_unusual_length_is_read_from_the_file_again() {
         assert_eq!(Handed::config_that_fits("[cache]\n").as_deref(), Some("[cache]\n"));
         assert_eq!(Handed::config_that_fits(&"#".repeat(CONFIG_BYTES_MAX + 1)), None);
-        // Every byte may take six in JSON; a variable has room for 128 KiB.
-        let config = Handed::config_that_fits(&"\"\n".repeat(CONFIG_BYTES_MAX / 2));
+        // A byte takes two of these in JSON.
+        let config = Handed::config_that_fits(&"\"\n".repeat(CONFIG_BYTES_MAX / 4));
         let handed = Handed { pid: u32::MAX, to: "1".into(), began_unix_millis: u64::MAX, config };
-        assert!(handed.to_text().len() < 128 << 10);
-        assert_eq!(serde_json::from_str::<Handed>(&handed.to_text()).unwrap(), handed);
+        let passed = handed.pass_on().unwrap();
+        assert_eq!(Handed::take(passed.into_raw_fd()).unwrap(), handed);
+        // More than a pipe holds is refused, and does not wait for ever.
+        let config = Handed::config_that_fits(&"\u{1}".repeat(CONFIG_BYTES_MAX));
+        assert!(Handed { config, ..handed.clone() }.pass_on().is_err());
+        assert!(Handed { config: None, ..handed }.pass_on().is_ok());
     }
 }

@@ -204,7 +204,8 @@ mod tests {
     const SOON: Duration = Duration::from_secs(10);
 
     fn identity() -> Identity {
-        Identity { cache: "/c".into(), directory: (1, 2), socket: "/s".into() }
+        let none = || "none".into();
+        Identity { cache: "/c".into(), directory: (1, 2), socket: "/s".into(), listen: none(), store: none() }
     }
 
     fn pair() -> (Successor, Link) {

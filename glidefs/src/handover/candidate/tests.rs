@@ -7,12 +7,22 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 
 fn identity() -> Identity {
-    Identity { cache: "/c".into(), directory: (1, 2), socket: "/s".into() }
+    Identity {
+        cache: "/c".into(),
+        directory: (1, 2),
+        socket: "/s".into(),
+        listen: "127.0.0.1:9".into(),
+        store: "s3://b".into(),
+    }
 }
 
 fn hello(protocol: u32, directory: u64, socket: &str) -> String {
+    hello_with(protocol, directory, socket, "none", "s3://b")
+}
+
+fn hello_with(protocol: u32, directory: u64, socket: &str, listen: &str, store: &str) -> String {
     format!(
-        r#"echo '{{"say":"hello","protocol":{protocol},"version":"9.9.9","identity":{{"cache":"/d","directory":[1,{directory}],"socket":"{socket}"}}}}' >&0"#
+        r#"echo '{{"say":"hello","protocol":{protocol},"version":"9.9.9","identity":{{"cache":"/d","directory":[1,{directory}],"socket":"{socket}","listen":"{listen}","store":"{store}"}}}}' >&0"#
     )
 }
 
@@ -38,7 +48,7 @@ fn prepared(lines: &[&str]) -> (Result<Candidate, OfferError>, bool) {
 fn refused(lines: &[&str]) -> String {
     let (candidate, is_prepared) = prepared(lines);
     assert!(!is_prepared, "the cache was prepared for nothing");
-    crate::observe::chain(&candidate.unwrap_err())
+    chain(&candidate.unwrap_err())
 }
 
 #[test]
@@ -86,6 +96,63 @@ fn a_successor_of_another_cache_socket_or_protocol_is_refused() {
 }
 
 #[test]
+fn a_setting_that_would_keep_the_successor_from_serving_is_refused_before_any_pause() {
+    for store in ["none", "s3://c"] {
+        let said = refused(&[&hello_with(PROTOCOL, 2, "/s", "none", store), "exec sleep 600"]);
+        assert!(said.contains(&format!("[store] url is {store} for the successor, and s3://b")), "{said}");
+    }
+    let occupied = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = occupied.local_addr().unwrap().to_string();
+    let said = refused(&[&hello_with(PROTOCOL, 2, "/s", &listen, "s3://b"), "exec sleep 600"]);
+    assert!(said.contains(&format!("[api] listen is {listen}")) && said.contains("in use"), "{said}");
+    assert!(check_address("127.0.0.1:0", "127.0.0.1:9").is_ok());
+    assert!(check_address("none", &listen).is_ok());
+    // The daemon itself has the port.
+    let port = occupied.local_addr().unwrap().port();
+    assert!(check_address(&listen, &format!("0.0.0.0:{port}")).is_ok());
+}
+
+#[test]
+fn the_failure_of_a_successor_that_was_ready_is_seen() {
+    let ready = |then: &str| {
+        let then = format!(r#"echo '{{"say":"alive"}}' >&0; echo '{{"say":"ready"}}' >&0; {then}"#);
+        prepared(&[&hello(PROTOCOL, 2, "/s"), "read -r line", &then]).0.unwrap()
+    };
+    let failure = |candidate: &mut Candidate| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            if let Some(reason) = candidate.has_failed() {
+                return reason;
+            }
+        }
+        panic!("no failure")
+    };
+    let mut ended = ready("exit 7");
+    assert!(failure(&mut ended).contains("exit status: 7"));
+    let mut failed = ready(r#"echo '{"say":"failed","reason":"no room"}' >&0; exec sleep 600"#);
+    assert_eq!(failure(&mut failed), "no room");
+    failed.end();
+    let mut lives = ready(r#"echo '{"say":"alive"}' >&0; exec sleep 600"#);
+    assert_eq!((lives.has_failed(), lives.has_failed()), (None, None));
+    let pid = lives.pid();
+    lives.end();
+    assert!(!Path::new(&format!("/proc/{pid}")).exists(), "the process is left");
+}
+
+#[test]
+fn a_successor_takes_the_signals_to_stop_also_when_the_thread_that_starts_it_does_not() {
+    let starting = std::thread::spawn(|| {
+        super::super::standby::stops().thread_block().unwrap();
+        let candidate = prepared(&["trap 'exit 0' TERM; kill -TERM $$; echo blocked >&2; exit 9"]);
+        let mask = SigSet::thread_get_mask().unwrap();
+        (chain(&candidate.0.unwrap_err()), mask.contains(nix::sys::signal::Signal::SIGTERM))
+    });
+    let (said, is_blocked) = starting.join().unwrap();
+    assert!(said.contains("exit status: 0"), "{said}");
+    assert!(is_blocked, "the thread takes signals now");
+}
+
+#[test]
 fn nonsense_and_messages_out_of_turn_are_refused() {
     let said = refused(&["echo nonsense >&0; exec sleep 600"]);
     assert!(said.contains("is no message of a hand-over"), "{said}");
@@ -97,7 +164,7 @@ fn nonsense_and_messages_out_of_turn_are_refused() {
 fn a_successor_that_dies_before_it_is_ready_is_told_of() {
     let (candidate, is_prepared) =
         prepared(&[&hello(PROTOCOL, 2, "/s"), "read -r line", "echo broken >&2", "kill -9 $$"]);
-    let said = crate::observe::chain(&candidate.unwrap_err());
+    let said = chain(&candidate.unwrap_err());
     assert!(is_prepared);
     assert!(said.contains("signal: 9") && said.ends_with(": broken"), "{said}");
 }
@@ -111,7 +178,7 @@ fn a_file_that_is_no_program_for_this_machine_is_refused() {
     let launch = Launch { program: path.clone(), name: "glidefs".into(), arguments: Vec::new() };
     for named in [None, Some(path.as_path())] {
         let refused = Candidate::prepare(&launch, named, &identity(), Vec::new).unwrap_err();
-        let said = crate::observe::chain(&refused);
+        let said = chain(&refused);
         assert!(matches!(refused, OfferError::Start { .. } | OfferError::Ended { .. }), "{said}");
     }
 }
