@@ -40,6 +40,7 @@ struct UnderWay(Arc<Shared>);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
+        self.0.cache.expect_no_successor();
         self.0.is_under_way.store(false, Ordering::Release);
     }
 }
@@ -187,11 +188,7 @@ impl Shared {
         let shared = Arc::clone(self);
         let preparing = move || {
             let prepare = || prepare_cache(&shared.cache);
-            let prepared = Candidate::prepare(&shared.launch, program.as_deref(), &shared.identity, prepare);
-            if prepared.is_err() {
-                shared.cache.expect_no_successor();
-            }
-            prepared
+            Candidate::prepare(&shared.launch, program.as_deref(), &shared.identity, prepare)
         };
         let prepared = match tokio::task::spawn_blocking(preparing).await {
             Ok(prepared) => prepared.map_err(|error| chain(&error)),
