@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use glidefs::testing::buffer::{Pool, Slot};
 use glidefs::testing::cache::{
-    Admission, Budgets, Cache, Directory, IoError, Known, MonotonicClock, OnFull, Options, Recovered,
+    Admission, Ahead, Budgets, Cache, Directory, IoError, Known, MonotonicClock, OnFull, Options, Recovered,
     Reservation, SeqMarks, ShardStats, Token,
 };
 use glidefs::testing::export::{Export, Operation, Request};
@@ -91,7 +91,7 @@ pub fn open(directory: &Path, segments: u64, segment_bytes: u64) -> (Cache, Reco
 
 /// As [`open`], with `hands` threads that read the log.
 pub fn open_with(directory: &Path, segments: u64, segment_bytes: u64, hands: usize) -> (Cache, Recovered) {
-    open_known(directory, options(segments, segment_bytes, hands), Known::local(&[EXPORT]))
+    open_known(directory, options(segments, segment_bytes, hands), None)
 }
 
 /// Reads the log ahead, as the successor of a process that has the cache open, and then as [`open_with`]. Returns the time of the reading
@@ -108,13 +108,14 @@ pub fn open_ahead(
     let ahead = Cache::look_ahead(&Directory::new(directory), &MonotonicClock::default(), &options, &exports);
     let ahead = ahead.expect("the disk works");
     let took = begun.elapsed();
-    let (cache, found) = open_known(directory, options, Known { ahead, ..Known::local(&[EXPORT]) });
+    let (cache, found) = open_known(directory, options, ahead);
     (cache, found, took)
 }
 
-fn open_known(directory: &Path, options: Options, known: Known) -> (Cache, Recovered) {
+fn open_known(directory: &Path, options: Options, ahead: Option<Ahead>) -> (Cache, Recovered) {
     let disk = Arc::new(Directory::new(directory));
-    Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).expect("the cache opens")
+    Cache::open_ahead(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[EXPORT]), ahead)
+        .expect("the cache opens")
 }
 
 fn options(segments: u64, segment_bytes: u64, hands: usize) -> Options {

@@ -53,6 +53,7 @@ mod recovery;
 mod shard;
 mod shared;
 mod stats;
+mod successor;
 mod sums;
 mod sync_hold;
 #[cfg(test)]

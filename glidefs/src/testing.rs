@@ -17,10 +17,10 @@ pub mod buffer {
 /// The log, volumes, and the state machines on both.
 pub mod cache {
     pub use crate::cache::{
-        Admission, Budgets, Cache, CacheCatalog, CacheError, CheckpointFile, CheckpointPace, CheckpointStamp,
-        Clock, Directory, Disk, Durability, HANDS_MAX, IoError, Keeper, Known, Lock, MonotonicClock, OnFull,
-        OnUnreachable, Options, Recovered, Reservation, SegmentFile, SeqMarks, Shard, ShardStats, Start,
-        Token, Triggers, Volume, Want, longest_holds,
+        Admission, Ahead, Budgets, Cache, CacheCatalog, CacheError, CheckpointFile, CheckpointPace,
+        CheckpointStamp, Clock, Directory, Disk, Durability, HANDS_MAX, IoError, Keeper, Known, Lock,
+        MonotonicClock, OnFull, OnUnreachable, Options, Recovered, Reservation, SegmentFile, SeqMarks, Shard,
+        ShardStats, Start, Token, Triggers, Volume, Want, longest_holds,
     };
 
     /// Structures of the log on disk.

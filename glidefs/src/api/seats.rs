@@ -16,7 +16,7 @@ use crate::locks::MutexExt;
 /// The counters of a door.
 #[derive(Debug, Default)]
 pub struct DoorStats {
-    /// Open connections, a gauge.
+    /// Open connections at this moment, a gauge.
     pub connections: AtomicU64,
     /// Connections closed at once because all others had requests.
     pub refused: AtomicU64,

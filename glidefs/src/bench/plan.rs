@@ -126,9 +126,9 @@ impl Serialize for BenchEngine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Sequential reads.
+    /// READs, one behind the other.
     Read,
-    /// Sequential writes.
+    /// WRITEs, one behind the other.
     Write,
     Randread,
     Randwrite,

@@ -126,7 +126,7 @@ const ORDER_MASK: u8 = 0b11;
 struct Group {
     prev: u32,
     next: u32,
-    /// Number of free chunks.
+    /// Number of free chunks of the class.
     free: u8,
     /// The numbers of the free ones, two bits each, the one given back last in the lowest bits.
     order: u8,

@@ -48,12 +48,25 @@ impl Cache {
         options: Options,
         exports: Known,
     ) -> Result<(Self, Recovered), CacheError> {
-        let (shared, recovered) = recovery::open(disk, clock, &options, exports)?;
+        Self::open_ahead(disk, clock, options, exports, None)
+    }
+
+    /// As [`Self::open`], with what was read [`ahead`](Self::look_ahead).
+    ///
+    /// # Errors
+    /// See [`CacheError`]; nothing stable is changed when this fails.
+    pub fn open_ahead(
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        options: Options,
+        exports: Known,
+        ahead: Option<Ahead>,
+    ) -> Result<(Self, Recovered), CacheError> {
+        let (shared, recovered) = recovery::open(disk, clock, &options, exports, ahead)?;
         Ok((Self { shared: Arc::new(shared) }, recovered))
     }
 
-    /// Loads the checkpoint of the cache on `disk`, which another process has open, for [`Known::ahead`]: opening the cache is quicker
-    /// then. `exports` are those of the catalog, with their marks. Nothing is written; `None` where there is nothing to load.
+    /// Loads the checkpoint of the cache on `disk`, which another process has open: opening the cache is quicker then. `exports` are those of the catalog, with their marks. Nothing is written; `None` where there is nothing to load.
     ///
     /// # Errors
     /// See [`CacheError`]; opening the cache would fail as well.

@@ -54,7 +54,18 @@ impl Faulty {
 
     /// Opens the cache there, of `segments` segments.
     pub fn open_with(&self, segments: u64, known: Known) -> Result<(Cache, Recovered), CacheError> {
-        Cache::open(Arc::new(self.clone()), Arc::new(self.clock()), self.options(segments), known)
+        self.open_ahead(segments, known, None)
+    }
+
+    /// As [`Self::open_with`], with what was read ahead.
+    pub fn open_ahead(
+        &self,
+        segments: u64,
+        known: Known,
+        ahead: Option<Ahead>,
+    ) -> Result<(Cache, Recovered), CacheError> {
+        let (disk, clock) = (Arc::new(self.clone()), Arc::new(self.clock()));
+        Cache::open_ahead(disk, clock, self.options(segments), known, ahead)
     }
 
     /// Reads the log there ahead, of `segments` segments, as the successor of a process that has the cache open.

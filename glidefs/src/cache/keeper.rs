@@ -10,7 +10,7 @@ mod checkpoint;
 mod cleaner;
 #[cfg(test)]
 mod faults;
-pub(super) mod following;
+mod following;
 mod mapped;
 mod prepare;
 mod relief;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::cache::catalog::{CacheCatalog, NoCatalog};
 #[cfg(doc)]
 use crate::cache::hands::HANDS_MAX;
-use crate::cache::recovery::Ahead;
 use crate::cache::volume::budget::Budgets;
 use crate::cache::volume::layers::SeqMarks;
 use crate::units::ExportId;
@@ -52,15 +51,13 @@ pub struct Known {
     pub next_export: Option<ExportId>,
     /// Where the marks are kept.
     pub catalog: Arc<dyn CacheCatalog>,
-    /// What was read of the log while another process still wrote to the log.
-    pub ahead: Option<Ahead>,
 }
 
 impl Known {
     /// Exports with no data in a store.
     pub fn local(ids: &[ExportId]) -> Self {
         let exports = ids.iter().map(|id| (*id, SeqMarks::default())).collect();
-        Self { exports, next_export: None, catalog: Arc::new(NoCatalog), ahead: None }
+        Self { exports, next_export: None, catalog: Arc::new(NoCatalog) }
     }
 }
 

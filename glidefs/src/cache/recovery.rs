@@ -13,10 +13,12 @@ mod ahead;
 mod checkpoint;
 mod closing;
 mod identify;
+mod layout;
 mod listed;
 mod losses;
 mod missing;
 mod note;
+mod outcome;
 mod patience;
 mod reading;
 mod segments;
@@ -30,7 +32,9 @@ use std::sync::Arc;
 use self::ages::{check_exports, check_start, count_start};
 pub use self::ahead::Ahead;
 pub(super) use self::ahead::look_ahead;
+use self::layout::{at, segment_frames, segment_limit, segments_in};
 use self::listed::Missing;
+use self::outcome::Outcome;
 use self::patience::Patience;
 use self::segments::{Found, Recovery};
 use super::volume::Volume;
@@ -39,35 +43,30 @@ use crate::cache::hands::in_order;
 use crate::cache::log::disk::{Clock, Disk};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::SegmentHeader;
-use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::superblock::{Superblock, VERSION_SOUND};
 use crate::cache::log::table::SegmentTable;
 use crate::cache::options::{Known, Options, Recovered};
 use crate::cache::shared::{Begun, LockGuard, Parts, Shared};
 use crate::cache::volume::layers::SeqMarks;
 use crate::cache::volume::ranks::Ranks;
-use crate::units::{ExportId, FRAME_BYTES};
+use crate::units::ExportId;
 
-/// Smallest segment: room for a few of the largest WRITEs.
-const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
 /// Most times one start reads the cache: a failed sync may cost frames already read, and then the start reads again.
 const TRIES_MAX: u32 = 4;
-/// Largest segment: the sectors of a segment are counted in 32 bits.
-const SEGMENT_BYTES_MAX: u64 = 1 << 40;
-
-/// Opens the cache on `disk`. See [`super::Cache::open`].
+/// Opens the cache on `disk`. See [`super::Cache::open_ahead`].
 pub(super) fn open(
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     options: &Options,
     known: Known,
+    mut ahead: Option<Ahead>,
 ) -> Result<(Shared, Recovered), CacheError> {
     let started = clock.now();
     let lock = take_lock(&*disk)?;
     let mut superblock = read_superblock(&*disk, options, &*known.catalog)?;
     let frames = segment_frames(superblock.segment_bytes)?;
     let limit = segment_limit(options, superblock.segment_bytes)?;
-    let (mut exports, mut ahead) = (known.exports, known.ahead);
+    let mut exports = known.exports;
     let (mut patience, mut doubted) = (Patience::new(&*clock), 0);
     let (mut tries_left, mut tries_checkpoint, mut refused) = (TRIES_MAX, true, 0);
     let mut missing = Missing::default();
@@ -82,10 +81,9 @@ pub(super) fn open(
             hands: options.hands,
             next_export: known.next_export,
             missing: std::mem::take(&mut missing),
-            ahead: ahead.take(),
             ..Recovery::new(&*disk, &patience, &table, &exports)
         };
-        let outcome = recovery.run(&present, &mut superblock, &*known.catalog)?;
+        let outcome = recovery.run(&present, &mut superblock, &*known.catalog, ahead.take())?;
         refused += recovery.found.checkpoints_refused;
         missing = std::mem::take(&mut recovery.missing);
         if outcome == Outcome::ReadWithoutCheckpoint {
@@ -146,17 +144,6 @@ pub(super) fn open(
     Err(CacheError::Disk { operation: "reading", file: disk.location(), source })
 }
 
-/// The end of a try to read the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    Done,
-    /// A sync failed and the page cache dropped frames already read, of a segment not known to be stable; or a file can be read
-    /// again. The indexes are worth nothing.
-    ReadAgain,
-    /// The checkpoint was used, and is damaged, or the log tells of losses: the indexes are worth nothing, and nothing was written.
-    ReadWithoutCheckpoint,
-}
-
 impl<'a> Recovery<'a> {
     /// A reading of the log on `disk`, of which nothing is read yet.
     fn new(
@@ -186,7 +173,6 @@ impl<'a> Recovery<'a> {
             last_export: None,
             next_export: None,
             missing: Missing::default(),
-            ahead: None,
             found: Recovered::default(),
         }
     }
@@ -197,6 +183,7 @@ impl<'a> Recovery<'a> {
         present: &[u32],
         superblock: &mut Superblock,
         catalog: &dyn CacheCatalog,
+        ahead: Option<Ahead>,
     ) -> Result<Outcome, CacheError> {
         let checkpoint = match self.begin_checkpoint(superblock) {
             Ok(checkpoint) => checkpoint,
@@ -208,12 +195,12 @@ impl<'a> Recovery<'a> {
         let mut segments = self.identify_all(present)?;
         self.name_the_nameless(&mut segments)?;
         self.rank(&mut segments);
-        let used = checkpoint.map(|checkpoint| self.load_checkpoint(checkpoint, &mut segments)).transpose();
+        let used =
+            checkpoint.map(|checkpoint| self.load_checkpoint(checkpoint, ahead, &mut segments)).transpose();
         let used = match used {
             Ok(used) => used,
             Err(outcome) => return Ok(outcome),
         };
-        self.ahead = None;
         self.read_all(&mut segments)?;
         if used.is_some_and(|used| !self.bears_out(used, &segments)) {
             return Ok(Outcome::ReadWithoutCheckpoint);
@@ -305,23 +292,6 @@ impl<'a> Recovery<'a> {
     }
 }
 
-/// The numbers of the segment files on `disk`, ascending, and the number of segments in a table for them, `limit` at least.
-fn segments_in(disk: &dyn Disk, limit: u32) -> Result<(Vec<u32>, u32), CacheError> {
-    let mut present = at(disk.segments(), "listing", || disk.location())?;
-    present.sort_unstable();
-    // A segment number has at most eight digits, so adding one cannot overflow.
-    let count = present.last().map_or(0, |last| last + 1).max(limit);
-    Ok((present, count))
-}
-
-fn at<R>(
-    result: io::Result<R>,
-    operation: &'static str,
-    file: impl FnOnce() -> String,
-) -> Result<R, CacheError> {
-    result.map_err(|source| CacheError::Disk { operation, file: file(), source })
-}
-
 pub(super) fn take_lock(disk: &dyn Disk) -> Result<LockGuard, CacheError> {
     let directory = disk.location();
     match disk.lock() {
@@ -369,37 +339,6 @@ fn read_superblock(
     };
     at(disk.replace_superblock(&superblock.encode()), "writing cache.meta", || directory)?;
     Ok(superblock)
-}
-
-fn segment_frames(segment_bytes: u64) -> Result<u32, CacheError> {
-    let fits = (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes);
-    match u32::try_from(segment_bytes / FRAME_BYTES as u64) {
-        Ok(frames) if fits && segment_bytes.is_multiple_of(FRAME_BYTES as u64) => Ok(frames),
-        _ => Err(CacheError::BadOptions(format!(
-            "segments of {segment_bytes} bytes: must be a multiple of {FRAME_BYTES}, from {SEGMENT_BYTES_MIN} to \
-             {SEGMENT_BYTES_MAX}"
-        ))),
-    }
-}
-
-/// How many segments the options allow; fails when the shards need more.
-fn segment_limit(options: &Options, segment_bytes: u64) -> Result<u32, CacheError> {
-    // The name of a segment file has eight digits.
-    const LIMIT_MAX: u64 = 100_000_000;
-    let shards = options.shards as u64;
-    let limit_min = shards.saturating_mul(2).saturating_add(u64::from(RESERVE) + 1);
-    let limit = (options.size_bytes / segment_bytes).min(LIMIT_MAX);
-    if shards == 0 {
-        return Err(CacheError::BadOptions("a cache needs at least one shard".into()));
-    }
-    match u32::try_from(limit) {
-        Ok(limit) if u64::from(limit) >= limit_min => Ok(limit),
-        _ => Err(CacheError::BadOptions(format!(
-            "cache.size of {} bytes is too small for {shards} workers: set it to at least {} bytes, or lower workers.count",
-            options.size_bytes,
-            limit_min.saturating_mul(segment_bytes),
-        ))),
-    }
 }
 
 fn warn_if_disk_is_small(disk: &dyn Disk, limit: u32, present: &[u32], segment_bytes: u64) {

@@ -15,7 +15,6 @@ use tokio::sync::futures::Notified;
 
 use crate::cache::catalog::CacheCatalog;
 use crate::cache::handoff::{OWNED_MAX, OWNED_MIN, OWNED_THROUGH, Port, Signal, Way};
-use crate::cache::keeper::following::Successor;
 use crate::cache::log::disk::{Clock, Disk, Lock};
 use crate::cache::log::heat::Heat;
 use crate::cache::log::life::Event;
@@ -25,6 +24,7 @@ use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
 use crate::cache::log::table::SegmentTable;
 use crate::cache::options::{OnFull, Options};
+use crate::cache::successor::Successor;
 use crate::cache::sums::Sums;
 use crate::cache::volume::Volume;
 use crate::cache::volume::budget::Budget;

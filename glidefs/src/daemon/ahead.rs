@@ -4,15 +4,13 @@
 //! still serves. Invariant: [`load_ahead`] takes no lock and changes nothing; a cache that cannot be loaded ahead, though it can be opened, is
 //! opened as at any other start.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::cache_setup::cache_options;
 use super::error::DaemonError;
-use crate::cache::{Ahead, Cache, Directory, MonotonicClock, SeqMarks};
-use crate::config::Config;
+use crate::cache::{Ahead, Cache, Directory, MonotonicClock, Options, SeqMarks};
 use crate::handover::Mark;
 use crate::units::{ExportId, Seq};
-use crate::worker::engine::Engine;
 
 /// How long the checkpoint of the index may take.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_mins(2);
@@ -30,8 +28,8 @@ pub(super) fn prepare_cache(cache: &Cache) -> Vec<Mark> {
 /// Loads as much of the cache as can be loaded beside the daemon that serves. Called by the successor, before any lock is taken;
 /// `open_cache` gets the result.
 pub(super) fn load_ahead(
-    config: &Config,
-    engine: Engine,
+    directory: &Path,
+    options: &Options,
     marks: &[Mark],
 ) -> Result<Option<Ahead>, DaemonError> {
     let begun = Instant::now();
@@ -39,9 +37,8 @@ pub(super) fn load_ahead(
         .iter()
         .map(|mark| (ExportId(mark.0), SeqMarks { stored: Seq(mark.1), evicted: Seq(mark.2) }))
         .collect();
-    let disk = Directory::new(&config.cache.dir);
-    let options = cache_options(config, engine);
-    let ahead = Cache::look_ahead(&disk, &MonotonicClock::default(), &options, &exports)?;
+    let disk = Directory::new(directory);
+    let ahead = Cache::look_ahead(&disk, &MonotonicClock::default(), options, &exports)?;
     tracing::info!(
         extents = ahead.as_ref().map(Ahead::extents),
         seconds = begun.elapsed().as_secs_f64(),

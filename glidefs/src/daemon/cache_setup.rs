@@ -86,7 +86,7 @@ pub(super) fn open_cache(
     let disk = Arc::new(Directory::new(&config.cache.dir).direct(engine.direct));
     let in_use = |error: &CacheError| matches!(error, CacheError::InUse { .. });
     turn.once_free(in_use, || Cache::check_free(&*disk))?;
-    let (cache, recovered) = Cache::open(
+    let (cache, recovered) = Cache::open_ahead(
         disk,
         Arc::new(MonotonicClock::default()),
         options,
@@ -94,8 +94,8 @@ pub(super) fn open_cache(
             exports: catalog.known(),
             next_export: Some(ExportId(catalog.next_export_id())),
             catalog: Arc::new(catalog.handle()),
-            ahead: turn.ahead.take(),
         },
+        turn.ahead.take(),
     )?;
     tracing::info!(
         segments = recovered.segments,

@@ -50,7 +50,7 @@ pub(super) struct Stops {
 }
 
 impl Stops {
-    /// Listens from now on.
+    /// Listens for signals to stop from now on.
     pub fn listen() -> io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use super::ahead::load_ahead;
+use super::cache_setup::cache_options;
 use super::error::DaemonError;
 use crate::cache::{Ahead, Cache, Directory};
 use crate::config::Config;
@@ -49,7 +50,11 @@ impl Turn {
                 // Before `go` the daemon before is the parent of this process.
                 let predecessor = std::os::unix::process::parent_id();
                 let marks = successor.follow(identity(config)?)?;
-                let ahead = load_ahead(config, engine.unwrap_or_default(), &marks)?;
+                let ahead = load_ahead(
+                    &config.cache.dir,
+                    &cache_options(config, engine.unwrap_or_default()),
+                    &marks,
+                )?;
                 let waiting_since = successor.wait_for_go()?;
                 tracing::info!("the daemon before hands over");
                 Ok(Self {

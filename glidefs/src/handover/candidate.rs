@@ -187,7 +187,7 @@ impl Candidate {
     /// `config` is the configuration of this daemon, with which the standby serves again should the successor fail. Also for a
     /// successor that has failed by now: the standby finds the failure, and serves again.
     ///
-    /// Returns on failure only. This process has to end then: the successor, which has been told to, takes over.
+    /// Returns only when the kernel refuses. This process has to end then: the successor, which has been told to, takes over.
     pub fn hand_over(self, config: &str) -> io::Error {
         let mut handed = Handed {
             pid: self.child.id(),
@@ -216,7 +216,7 @@ impl Candidate {
     }
 }
 
-/// Returns on failure only.
+/// Returns only when the kernel refuses.
 fn become_standby(launch: &Launch, link: &Link, handed: &Handed) -> io::Error {
     let (socket, handed) =
         match link.as_fd().try_clone_to_owned().and_then(|socket| Ok((socket, handed.pass_on()?))) {

@@ -23,7 +23,7 @@ pub(super) enum Message {
     Hello(Hello),
     /// Marks of exports, as many as fit. Several come, or none, before `Follow`.
     Marks {
-        /// At most [`MARKS_MAX`].
+        /// At most [`MARKS_MAX`] of all exports.
         marks: Vec<Mark>,
     },
     /// The old program has prepared the cache: the successor may load ahead.

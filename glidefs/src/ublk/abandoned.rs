@@ -66,7 +66,7 @@ pub fn mark_abandoned(
     Untouchable(late.into_iter().collect())
 }
 
-/// The devices to mark.
+/// The devices that QUIESCE_DEV is sent for.
 fn abandoned(
     tag: u32,
     encoding: Encoding,

@@ -200,9 +200,12 @@ mod tests {
     #[test]
     fn commands_that_hang_cost_no_answer_of_another_device() {
         let hour = Timespec::from(Duration::from_hours(1));
-        let command = |number: usize| match number.is_multiple_of(9) {
-            true => opcode::Timeout::new(&raw const hour).build().into(),
-            false => quick(),
+        let command = |number: usize| {
+            if number.is_multiple_of(9) {
+                opcode::Timeout::new(&raw const hour).build().into()
+            } else {
+                quick()
+            }
         };
         let codes = carry_out(1000, Duration::from_secs(2), command).unwrap();
         for (number, code) in codes.into_iter().enumerate() {

@@ -8,69 +8,13 @@
 //! requests are served, and segments sealed, cleaned and used again, as ever; a step that takes long, or fails, costs the successor
 //! time and nothing else.
 
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Keeper;
-use crate::locks::MutexExt;
+use crate::cache::successor::Wish;
 
 /// Longest time until shards have gone to new segments: a shard without one waits for the keeper.
 const ROLL_TIME: Duration = Duration::from_secs(2);
-
-/// What is asked of the keeper for a successor, and how far the keeper is.
-#[derive(Debug, Default)]
-pub(in crate::cache) struct Successor {
-    state: Mutex<Wish>,
-    held: Condvar,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Wish {
-    #[default]
-    None,
-    Asked,
-    Held,
-}
-
-impl Successor {
-    /// Asks the keeper to prepare for a successor.
-    pub fn ask(&self) {
-        *self.state.lock_whole() = Wish::Asked;
-    }
-
-    /// Tells the keeper that no successor comes.
-    pub fn withdraw(&self) {
-        *self.state.lock_whole() = Wish::None;
-        self.held.notify_all();
-    }
-
-    /// Waits until the keeper is ready, at most `patience`. Returns whether the keeper is.
-    pub fn wait(&self, patience: Duration) -> bool {
-        let end = Instant::now().checked_add(patience);
-        let mut state = self.state.lock_whole();
-        while *state == Wish::Asked {
-            let left = end.map_or(patience, |end| end.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                break;
-            }
-            state = self.held.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        *state == Wish::Held
-    }
-
-    fn wish(&self) -> Wish {
-        *self.state.lock_whole()
-    }
-
-    fn hold(&self) {
-        let mut state = self.state.lock_whole();
-        if *state == Wish::Asked {
-            *state = Wish::Held;
-        }
-        drop(state);
-        self.held.notify_all();
-    }
-}
 
 /// How far the keeper is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! entry in a segment that was read, or with an extent in the checkpoint, is given out again. Not noticed is an export deleted since the
 //! catalog's copy whose records are all in covered segments.
 
-use super::at;
+use super::layout::at;
 use crate::cache::catalog::{CacheCatalog, Start};
 use crate::cache::log::disk::Disk;
 use crate::cache::log::error::CacheError;

@@ -21,9 +21,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::checkpoint::{Ends, Rest};
+use super::layout::{at, segment_frames, segment_limit, segments_in};
 use super::patience::Patience;
-use super::segments::Recovery;
-use super::{at, segment_frames, segment_limit, segments_in};
+use super::segments::{Found, Recovery};
 use crate::cache::log::disk::{CheckpointStamp, Clock, Disk};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::superblock::Superblock;
@@ -56,7 +56,7 @@ impl fmt::Debug for Ahead {
 }
 
 impl Ahead {
-    /// Extents read ahead.
+    /// Number of extents that were put into volumes.
     pub fn extents(&self) -> u64 {
         self.rest.extents()
     }
@@ -122,8 +122,7 @@ pub(in crate::cache) fn look_ahead(
 impl Recovery<'_> {
     /// Makes what was read ahead the content of the volumes, which are empty, as far as loading the checkpoint would; `ends` is what the
     /// log has now of the segments listed. `None`, and nothing is changed, where the checkpoint has to be loaded.
-    pub fn adopt(&mut self, ends: &Ends) -> Option<Rest> {
-        let ahead = self.ahead.take()?;
+    pub fn adopt(&mut self, ahead: Ahead, ends: &Ends) -> Option<Rest> {
         let Some(gone) = self.gone_since(&ahead, ends) else {
             tracing::info!("the checkpoint of the index was read ahead in vain, and is read again");
             return None;
@@ -159,7 +158,7 @@ impl Recovery<'_> {
     ///
     /// Of two copies of one write the index refers to the copy of the highest rank. Copies made by cleaning come last, the newest at the
     /// end, so the segment emptied by cleaning is free.
-    pub fn rank(&mut self, segments: &mut [super::Found]) {
+    pub fn rank(&mut self, segments: &mut [Found]) {
         segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
         self.ranks = Ranks::ascending(segments.iter().map(|found| found.number));
     }

@@ -35,10 +35,11 @@ mod pages;
 mod tests;
 
 pub(super) use self::extents::Ends;
-use self::extents::{Loaded, Loader};
+use self::extents::{Loaded, Loader, ORDER};
 use self::pages::Pages;
-use super::Outcome;
+use super::ahead::Ahead;
 use super::listed::{Ids, Listed, LostContent, Missing, MissingSegment};
+use super::outcome::Outcome;
 use super::segments::{Found, Recovery};
 use crate::cache::log::format::{
     CoveredSegment, FormatError, Head, OtherSegment, PageChain, PageKind, decode_end,
@@ -47,8 +48,6 @@ use crate::cache::log::life::Event;
 use crate::cache::log::scan::Unusable;
 use crate::cache::log::superblock::Superblock;
 use crate::units::{ExportId, FRAME_SECTORS};
-
-const ORDER: FormatError = FormatError::Malformed("a page, a segment or an export out of order");
 
 /// A checkpoint that is read up to the first page of extents.
 pub(super) struct Checkpoint<'s> {
@@ -145,23 +144,29 @@ impl<'a> Recovery<'a> {
         Ok(Some(Checkpoint { pages, covered, proves_losses: head.proves_losses }))
     }
 
-    /// Loads the extents of `checkpoint` into the volumes, which are empty, and takes the covered ones of `segments` into use. An
-    /// error leaves volumes and table worth nothing.
+    /// Loads the extents of `checkpoint`, or what was read `ahead` of them, into the volumes, which are empty, and takes the covered
+    /// ones of `segments` into use. An error leaves volumes and table worth nothing.
     pub fn load_checkpoint(
         &mut self,
         checkpoint: Checkpoint<'_>,
+        ahead: Option<Ahead>,
         segments: &mut [Found],
     ) -> Result<Used, Outcome> {
-        let loaded = self.load(checkpoint, segments);
+        let loaded = self.load(checkpoint, ahead, segments);
         loaded.map_err(|error| {
             self.refuse(&error);
             Outcome::ReadWithoutCheckpoint
         })
     }
 
-    fn load(&mut self, mut checkpoint: Checkpoint<'_>, segments: &mut [Found]) -> Result<Used, Unusable> {
+    fn load(
+        &mut self,
+        mut checkpoint: Checkpoint<'_>,
+        ahead: Option<Ahead>,
+        segments: &mut [Found],
+    ) -> Result<Used, Unusable> {
         let ends = self.cover(&checkpoint.covered, segments);
-        let rest = match self.adopt(&ends) {
+        let rest = match ahead.and_then(|ahead| self.adopt(ahead, &ends)) {
             Some(rest) => rest,
             None => self.load_rest(&mut checkpoint, &ends)?,
         };

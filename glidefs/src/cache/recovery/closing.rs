@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::at;
+use super::layout::at;
 use super::segments::{Found, Recovery};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::FooterBuilder;

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::at;
+use super::layout::at;
 use super::segments::{Found, Recovery};
 use crate::cache::catalog::CacheCatalog;
 use crate::cache::log::error::CacheError;

@@ -41,7 +41,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::at;
+use super::layout::at;
 use super::listed::{Ids, Listed, MissingSegment};
 use super::losses::evidence_of;
 use super::segments::{Found, Recovery};

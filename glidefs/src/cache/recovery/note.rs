@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use super::at;
 use super::identify::NOTE_SHARD;
+use super::layout::at;
 use super::segments::Recovery;
 use crate::cache::log::batch::Batch;
 use crate::cache::log::error::CacheError;

@@ -21,8 +21,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-use super::ahead::Ahead;
-use super::at;
+use super::layout::at;
 use super::listed::Missing;
 use super::patience::Patience;
 use super::reading::{Contents, Reader};
@@ -126,8 +125,6 @@ pub(super) struct Recovery<'a> {
     pub is_last_try: bool,
     /// The ranks of the segments in the order of a replay.
     pub ranks: Ranks,
-    /// What was read ahead of the log.
-    pub ahead: Option<Ahead>,
     /// The checkpoint of the index is used, if the checkpoint can be used.
     pub tries_checkpoint: bool,
     /// Threads that read and check segment files.

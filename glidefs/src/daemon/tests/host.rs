@@ -247,7 +247,6 @@ impl Host {
                 exports: catalog.known(),
                 next_export: Some(ExportId(catalog.next_export_id())),
                 catalog: Arc::new(catalog.handle()),
-                ahead: None,
             };
             let disk = Arc::new(FakeDisk::new(&self.computer));
             let opened = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known);

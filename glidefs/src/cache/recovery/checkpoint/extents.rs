@@ -8,7 +8,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use super::ORDER;
 use super::pages::{Batch, Batches, Pages, Room};
 use crate::cache::hands::in_order;
 use crate::cache::log::format::{ExtentReader, FormatError, Kept, KeptExtent};
@@ -21,6 +20,7 @@ use crate::cache::volume::ranks::Ranks;
 use crate::locks::MutexExt;
 use crate::units::{ExportId, Seq};
 
+pub(super) const ORDER: FormatError = FormatError::Malformed("a page, a segment or an export out of order");
 pub(super) const UNLISTED: FormatError =
     FormatError::Malformed("an extent outside the records of a covered segment");
 

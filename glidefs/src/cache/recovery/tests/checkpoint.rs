@@ -112,7 +112,7 @@ impl History {
 
     /// Opens the cache with what was read `ahead`.
     fn open_ahead(&self, path: &Path, ahead: Option<Ahead>) -> (Cache, Recovered) {
-        Faulty::new(path).open_with(self.segments, Known { ahead, ..self.known() }).unwrap()
+        Faulty::new(path).open_ahead(self.segments, self.known(), ahead).unwrap()
     }
 
     fn look_ahead(&self) -> Option<Ahead> {

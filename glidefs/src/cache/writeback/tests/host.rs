@@ -247,7 +247,7 @@ impl Host {
             hands: 1,
         };
         let catalog = Arc::clone(&self.catalog) as Arc<dyn CacheCatalog>;
-        let known = Known { exports, next_export, catalog, ahead: None };
+        let known = Known { exports, next_export, catalog };
         Cache::open(Arc::new(self.disk()), Arc::clone(&self.clock) as Arc<dyn Clock>, options, known)
     }
 

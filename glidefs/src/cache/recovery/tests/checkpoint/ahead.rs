@@ -44,7 +44,7 @@ fn a_newer_checkpoint_makes_the_reading_vain() {
     (1..=80).for_each(|number| write(&mut driver, number));
     driver.expect_successor();
     driver.kill();
-    let (cache, found) = disk.open_with(16, Known { ahead, ..Known::local(&[A, B]) }).unwrap();
+    let (cache, found) = disk.open_ahead(16, Known::local(&[A, B]), ahead).unwrap();
     assert!(!found.was_ahead && found.covered > 0, "{found:?}");
     let mut driver = Driver::new(cache);
     assert!((1..=80).all(|number| is_there(&mut driver, number)));
@@ -83,7 +83,7 @@ fn an_export_that_the_reading_was_not_told_of_keeps_its_data() {
     let ahead = disk.look_ahead(16, &EXPORTS[..1]).unwrap();
     assert!(ahead.is_some());
     driver.kill();
-    let (cache, found) = disk.open_with(16, Known { ahead, ..Known::local(&[A, B]) }).unwrap();
+    let (cache, found) = disk.open_ahead(16, Known::local(&[A, B]), ahead).unwrap();
     assert!(!found.was_ahead, "{found:?}");
     let mut driver = Driver::new(cache);
     let other = driver.cache.volume(B);
@@ -208,8 +208,7 @@ fn records_of_the_segment_being_filled_are_in_the_checkpoint_that_a_successor_re
     let (disk, driver) = held(directory.path());
     let ahead = disk.look_ahead(16, &EXPORTS).unwrap();
     driver.kill();
-    let known = Known { ahead, ..Known::local(&[A, B]) };
-    let (cache, found) = disk.open_with(16, known).unwrap();
+    let (cache, found) = disk.open_ahead(16, Known::local(&[A, B]), ahead).unwrap();
     assert!(found.was_ahead, "{found:?}");
     assert_eq!((found.records, found.footers, found.scans), (0, 0, 0), "{found:?}");
     let mut driver = Driver::new(cache);
