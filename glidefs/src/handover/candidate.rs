@@ -106,6 +106,8 @@ pub struct Candidate {
     launch: Launch,
     version: String,
     began_unix_millis: u64,
+    /// Why the successor cannot take over any more, once that was seen: the process may be gone then.
+    failure: Option<String>,
 }
 
 impl Candidate {
@@ -137,6 +139,7 @@ impl Candidate {
                 launch: launch.clone(),
                 version,
                 began_unix_millis: started.began_unix_millis,
+                failure: None,
             }),
             Err(error) => {
                 end(&mut started.child);
@@ -162,6 +165,13 @@ impl Candidate {
 
     /// Whether the successor has ended, has given up or has said something that makes no sense: the successor cannot take over then.
     pub fn has_failed(&mut self) -> Option<String> {
+        if self.failure.is_none() {
+            self.failure = self.look();
+        }
+        self.failure.clone()
+    }
+
+    fn look(&mut self) -> Option<String> {
         loop {
             match self.link.receive(Duration::ZERO) {
                 Ok(Some(Message::Alive)) => {}
@@ -193,6 +203,7 @@ impl Candidate {
             pid: self.child.id(),
             to: self.version,
             began_unix_millis: self.began_unix_millis,
+            failure: self.failure,
             config: Handed::config_that_fits(config),
         };
         // The kernel may need seconds to tear many devices down, and nothing is fed meanwhile.

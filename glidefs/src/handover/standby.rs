@@ -52,6 +52,8 @@ pub(super) struct Handed {
     pub to: String,
     /// When the upgrade began, milliseconds since 1970-01-01 UTC.
     pub began_unix_millis: u64,
+    /// Why the successor cannot take over, where that was known before.
+    pub failure: Option<String>,
     /// The configuration of the daemon: the file may be one for the successor by now. `None` for a file of unusual length.
     pub config: Option<String>,
 }
@@ -134,6 +136,9 @@ impl Standby {
     pub fn wait(mut self) -> Ended {
         let mut watch = Watch::new(Instant::now());
         let ended = loop {
+            if let Some(reason) = self.handed.failure.take() {
+                break Ended::Again(self.end_successor(reason));
+            }
             let news = self.news();
             self.watchdog.feed();
             match watch.step(Instant::now(), news) {
@@ -319,7 +324,8 @@ mod tests {
     fn standby() -> (Standby, Link) {
         let (link, other) = Link::pair().unwrap();
         let child = Command::new("sleep").arg("600").spawn().unwrap();
-        let handed = Handed { pid: child.id(), to: "9.9.9".into(), began_unix_millis: 3, config: None };
+        let handed =
+            Handed { pid: child.id(), to: "9.9.9".into(), began_unix_millis: 3, failure: None, config: None };
         (Standby::new(handed, other.into()).unwrap(), link)
     }
 
@@ -383,6 +389,16 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_that_was_seen_before_is_told_and_not_the_status_of_a_process_that_is_gone() {
+        let (mut standby, _successor) = standby();
+        let pid = standby.pid();
+        standby.handed.failure = Some("exit status: 3".into());
+        let Ended::Again(upgrade) = standby.wait() else { panic!("the successor served") };
+        assert_eq!(upgrade.failure.as_deref(), Some("exit status: 3"));
+        assert!(!lives(pid));
+    }
+
+    #[test]
     fn a_successor_that_closes_the_socket_is_ended() {
         let (standby, successor) = standby();
         let pid = standby.pid();
@@ -397,7 +413,8 @@ mod tests {
         assert_eq!(Handed::config_that_fits(&"#".repeat(CONFIG_BYTES_MAX + 1)), None);
         // A byte takes two of these in JSON.
         let config = Handed::config_that_fits(&"\"\n".repeat(CONFIG_BYTES_MAX / 4));
-        let handed = Handed { pid: u32::MAX, to: "1".into(), began_unix_millis: u64::MAX, config };
+        let handed =
+            Handed { pid: u32::MAX, to: "1".into(), began_unix_millis: u64::MAX, failure: None, config };
         let passed = handed.pass_on().unwrap();
         assert_eq!(Handed::take(passed.into_raw_fd()).unwrap(), handed);
         // More than a pipe holds is refused, and does not wait for ever.
