@@ -107,7 +107,7 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
     };
     let mut turn = Turn::wait(start, config, probe.as_ref().map(|probe| probe.chosen))?;
     let catalog = open_catalog(config, &turn)?;
-    // Without the catalog no process can serve the devices of this cache: whoever has served them has ended.
+    // With the catalog open no other process begins to serve this cache; and only devices of a process that has ended are marked.
     let (untouchable, probe) = std::thread::scope(|scope| {
         let (marked, when_marked) = std::sync::mpsc::channel();
         let predecessor = turn.predecessor;
