@@ -191,8 +191,8 @@ impl Shared {
             Candidate::prepare(&shared.launch, program.as_deref(), &shared.identity, prepare)
         };
         let prepared = match tokio::task::spawn_blocking(preparing).await {
-            Ok(prepared) => prepared.map_err(|error| chain(&error)),
-            Err(error) => Err(format!("the preparation broke off: {error}")),
+            Ok(prepared) => prepared.map_err(|failed| (failed.version, chain(&failed.error))),
+            Err(error) => Err((None, format!("the preparation broke off: {error}"))),
         };
         let sent = match prepared {
             Ok(candidate) => {
@@ -207,12 +207,17 @@ impl Shared {
                     "the successor is ready: this daemon hands over"
                 );
                 let offer = Offer { candidate, under_way };
-                self.successors.send(offer).await.map(|()| begun).map_err(|_| "the daemon stops".into())
+                let to = begun.version.clone();
+                self.successors
+                    .send(offer)
+                    .await
+                    .map(|()| begun)
+                    .map_err(|_| (Some(to), "the daemon stops".to_owned()))
             }
-            Err(reason) => Err(reason),
+            Err(failed) => Err(failed),
         };
-        sent.map_err(|reason: String| {
-            self.goes_on(began_unix_millis, None, reason.clone());
+        sent.map_err(|(to, reason)| {
+            self.goes_on(began_unix_millis, to, reason.clone());
             UpgradeError::Failed { reason }
         })
     }

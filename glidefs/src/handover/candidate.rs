@@ -98,6 +98,21 @@ pub enum OfferError {
     },
 }
 
+/// A successor that did not get ready.
+#[derive(Debug)]
+pub struct NotReady {
+    /// The version of the successor, if it came as far as to say so.
+    pub version: Option<String>,
+    /// Why there is no successor.
+    pub error: OfferError,
+}
+
+impl From<OfferError> for NotReady {
+    fn from(error: OfferError) -> Self {
+        Self { version: None, error }
+    }
+}
+
 /// A successor that is ready.
 #[derive(Debug)]
 pub struct Candidate {
@@ -119,14 +134,14 @@ impl Candidate {
         named: Option<&Path>,
         identity: &Identity,
         prepare: impl FnOnce() -> Vec<Mark>,
-    ) -> Result<Self, OfferError> {
+    ) -> Result<Self, NotReady> {
         if std::process::id() == 1 {
-            return Err(OfferError::FirstProcess);
+            return Err(OfferError::FirstProcess.into());
         }
         let path = match named {
-            Some(path) => check_named(path, nix::unistd::geteuid().as_raw())?,
+            Some(path) => check_named(path, nix::unistd::geteuid().as_raw()).map_err(OfferError::from)?,
             None => {
-                check_own(&launch.program)?;
+                check_own(&launch.program).map_err(OfferError::from)?;
                 launch.program.clone()
             }
         };
@@ -143,7 +158,7 @@ impl Candidate {
             }),
             Err(error) => {
                 end(&mut started.child);
-                Err(error)
+                Err(NotReady { version: started.version, error })
             }
         }
     }
@@ -250,6 +265,8 @@ struct Started {
     link: Link,
     tail: Tail,
     began_unix_millis: u64,
+    /// From the successor's introduction.
+    version: Option<String>,
 }
 
 impl Started {
@@ -273,7 +290,7 @@ impl Started {
         mask.thread_set_mask()?;
         let mut child = spawned?;
         let tail = Tail::of(child.stderr.take());
-        Ok(Self { child, link, tail, began_unix_millis: unix_millis() })
+        Ok(Self { child, link, tail, began_unix_millis: unix_millis(), version: None })
     }
 
     /// Waits until the successor is ready. Returns the successor's version.
@@ -288,6 +305,7 @@ impl Started {
             other => return Err(Self::refused(path, other)),
         };
         let Hello { version, identity: theirs, .. } = hello;
+        self.version = Some(version.clone());
         if theirs.directory != identity.directory {
             let (theirs, own) = (theirs.cache, identity.cache.clone());
             return Err(OfferError::Differs { what: "[cache] dir", theirs, own });
@@ -336,8 +354,13 @@ impl Started {
         OfferError::Refused { path: path.into(), reason }
     }
 
-    /// The error for a socket that does not work any more.
+    /// The error for a socket that does not work any more. What the successor said before its end counts.
     fn lost(&mut self, path: &Path, source: LinkError) -> OfferError {
+        while let Ok(Some(message)) = self.link.receive(Duration::ZERO) {
+            if matches!(message, Message::Failed { .. }) {
+                return Self::refused(path, message);
+            }
+        }
         match end_of(&mut self.child, END_PATIENCE) {
             Some(status) if matches!(source, LinkError::Closed) => {
                 OfferError::Ended { path: path.into(), status: status.to_string(), said: self.tail.said() }

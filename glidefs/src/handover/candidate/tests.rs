@@ -26,8 +26,11 @@ fn hello_with(protocol: u32, directory: u64, socket: &str, listen: &str, store: 
     )
 }
 
+/// Reads until the successor is told to follow. A script that ends before may close the socket while the marks are still sent.
+const TOLD: &str = "while read -r line; do case $line in *follow*) break ;; esac; done";
+
 /// Has a script with these lines get ready. Also whether the cache was prepared.
-fn prepared(lines: &[&str]) -> (Result<Candidate, OfferError>, bool) {
+fn prepared(lines: &[&str]) -> (Result<Candidate, NotReady>, bool) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("successor");
     fs::write(&path, format!("#!/bin/sh\n{}\n", lines.join("\n"))).unwrap();
@@ -48,7 +51,19 @@ fn prepared(lines: &[&str]) -> (Result<Candidate, OfferError>, bool) {
 fn refused(lines: &[&str]) -> String {
     let (candidate, is_prepared) = prepared(lines);
     assert!(!is_prepared, "the cache was prepared for nothing");
-    chain(&candidate.unwrap_err())
+    chain(&candidate.unwrap_err().error)
+}
+
+#[test]
+fn the_version_of_a_successor_that_does_not_get_ready_is_told_once_it_was_said() {
+    // Without a word about itself; before the log was prepared; and while that is told, so that the message finds nobody.
+    let before = prepared(&["exit 1"]).0.unwrap_err();
+    assert_eq!(before.version, None);
+    let other = prepared(&[&hello(PROTOCOL, 3, "/s"), "exec sleep 600"]).0.unwrap_err();
+    assert_eq!(other.version.as_deref(), Some("9.9.9"));
+    let gone = prepared(&[&hello(PROTOCOL, 2, "/s"), "read -r marks", "exit 5"]).0.unwrap_err();
+    assert!(chain(&gone.error).contains("exit status: 5"), "{gone:?}");
+    assert_eq!(gone.version.as_deref(), Some("9.9.9"));
 }
 
 #[test]
@@ -58,7 +73,7 @@ fn a_successor_gets_the_arguments_and_its_version_is_known_when_it_is_ready() {
         "[ -z \"$WATCHDOG_PID\" ] || exit 8",
         &hello(PROTOCOL, 2, "/s"),
         "read -r line; case $line in *marks*) ;; *) exit 9 ;; esac",
-        "while read -r line; do case $line in *follow*) break ;; esac; done",
+        TOLD,
         r#"echo '{"say":"alive"}' >&0; echo '{"say":"ready"}' >&0; exec sleep 600"#,
     ]);
     let mut candidate = candidate.unwrap();
@@ -83,6 +98,11 @@ fn a_program_that_knows_nothing_of_a_hand_over_is_told_of_with_its_last_words() 
 fn a_successor_that_refuses_is_quoted() {
     let said = refused(&[r#"echo '{"say":"failed","reason":"no such group"}' >&0; exec sleep 600"#]);
     assert!(said.ends_with("cannot take over: no such group"), "{said}");
+    // Also when the old program finds the socket closed first, while it sends.
+    let failing = r#"echo '{"say":"failed","reason":"no room"}' >&0; exit 1"#;
+    let (gone, _) = prepared(&[&hello(PROTOCOL, 2, "/s"), "read -r marks", failing]);
+    let said = chain(&gone.unwrap_err().error);
+    assert!(said.ends_with("cannot take over: no room"), "{said}");
 }
 
 #[test]
@@ -116,7 +136,7 @@ fn a_setting_that_would_keep_the_successor_from_serving_is_refused_before_any_pa
 fn the_failure_of_a_successor_that_was_ready_is_seen() {
     let ready = |then: &str| {
         let then = format!(r#"echo '{{"say":"alive"}}' >&0; echo '{{"say":"ready"}}' >&0; {then}"#);
-        prepared(&[&hello(PROTOCOL, 2, "/s"), "read -r line", &then]).0.unwrap()
+        prepared(&[&hello(PROTOCOL, 2, "/s"), TOLD, &then]).0.unwrap()
     };
     let failure = |candidate: &mut Candidate| {
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -145,7 +165,7 @@ fn a_successor_takes_the_signals_to_stop_also_when_the_thread_that_starts_it_doe
         super::super::standby::stops().thread_block().unwrap();
         let candidate = prepared(&["trap 'exit 0' TERM; kill -TERM $$; echo blocked >&2; exit 9"]);
         let mask = SigSet::thread_get_mask().unwrap();
-        (chain(&candidate.0.unwrap_err()), mask.contains(nix::sys::signal::Signal::SIGTERM))
+        (chain(&candidate.0.unwrap_err().error), mask.contains(nix::sys::signal::Signal::SIGTERM))
     });
     let (said, is_blocked) = starting.join().unwrap();
     assert!(said.contains("exit status: 0"), "{said}");
@@ -164,7 +184,7 @@ fn nonsense_and_messages_out_of_turn_are_refused() {
 fn a_successor_that_dies_before_it_is_ready_is_told_of() {
     let (candidate, is_prepared) =
         prepared(&[&hello(PROTOCOL, 2, "/s"), "read -r line", "echo broken >&2", "kill -9 $$"]);
-    let said = chain(&candidate.unwrap_err());
+    let said = chain(&candidate.unwrap_err().error);
     assert!(is_prepared);
     assert!(said.contains("signal: 9") && said.ends_with(": broken"), "{said}");
 }
@@ -178,7 +198,7 @@ fn a_file_that_is_no_program_for_this_machine_is_refused() {
     let launch = Launch { program: path.clone(), name: "glidefs".into(), arguments: Vec::new() };
     for named in [None, Some(path.as_path())] {
         let refused = Candidate::prepare(&launch, named, &identity(), Vec::new).unwrap_err();
-        let said = chain(&refused);
-        assert!(matches!(refused, OfferError::Start { .. } | OfferError::Ended { .. }), "{said}");
+        let said = chain(&refused.error);
+        assert!(matches!(refused.error, OfferError::Start { .. } | OfferError::Ended { .. }), "{said}");
     }
 }
