@@ -310,6 +310,7 @@ fn options_for(exports_max: usize) -> RouterOptions {
         confirm_patience: Duration::from_secs(10),
         serve_unconfirmed: false,
         waiting_since: None,
+        tenures: std::collections::HashMap::new(),
         boot_id: "a boot".into(),
     }
 }

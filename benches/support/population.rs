@@ -78,6 +78,7 @@ pub fn options(exports_max: usize) -> RouterOptions {
         confirm_patience: Duration::from_secs(10),
         serve_unconfirmed: false,
         waiting_since: None,
+        tenures: std::collections::HashMap::new(),
         boot_id: "a boot".into(),
     }
 }

@@ -103,7 +103,7 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
     // A successor measures while the daemon before still serves.
     let probe = match &start {
         Start::Successor(_) => Some(choose_engine(config)?),
-        Start::Alone | Start::Again(_) => None,
+        Start::Alone | Start::Again(..) => None,
     };
     let mut turn = Turn::wait(start, config, probe.as_ref().map(|probe| probe.chosen))?;
     let catalog = open_catalog(config, &turn)?;
@@ -157,17 +157,18 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
         confirm_patience: STORE_PATIENCE,
         serve_unconfirmed: config.store.unconfirmed == Unconfirmed::Serve,
         waiting_since: turn.waiting_since,
+        tenures: std::mem::take(&mut turn.tenures),
         boot_id: crate::router::kernel_boot_id().map_err(system("reading the kernel's boot id"))?,
     };
     let (stop_store, stopped) = watch::channel(false);
-    let store = connect_store(config, &catalog, &cache, &runtime, &stopped)?;
-    let objects = store.as_ref().map(StoreSide::store);
-    let block_cache = store.as_ref().and_then(StoreSide::block_cache);
-    let volumes = store.as_ref().map(StoreSide::volumes);
+    let store = connect_store(config, &catalog, &cache, &runtime, &stopped, turn.follows())?;
+    let objects = store.as_deref().map(StoreSide::store);
+    let block_cache = store.as_deref().and_then(StoreSide::block_cache);
+    let volumes = store.as_deref().map(StoreSide::volumes);
     let router = Router::new(
         catalog,
         Arc::clone(&devices) as Arc<dyn Devices>,
-        Arc::new(DaemonStorage::new(cache.clone(), store.map(Arc::new))),
+        Arc::new(DaemonStorage::new(cache.clone(), store)),
         options,
     );
     let result = runtime.block_on(serve(

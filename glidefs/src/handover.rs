@@ -5,7 +5,7 @@
 //!      │ ◀────────────────────── hello ──────┤
 //!      ├─────── follow ────────────────────▶ │                loads ahead
 //!      │ ◀────────────────────── ready ──────┤
-//!      ├─────── go ────────────────────────▶ │                waits for the locks
+//!      ├─────── tenures, go ───────────────▶ │                waits for the locks
 //!    execve                                  │
 //!      ▼                                     │
 //!   standby ◀────── alive, alive, serving ───┤                has taken over every device
@@ -49,7 +49,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::time::{ClockId, clock_gettime};
 
 pub use self::candidate::Candidate;
-pub use self::message::{Identity, Mark};
+pub use self::message::{Identity, Mark, Tenure};
 pub use self::program::Launch;
 pub use self::standby::{Ended, Standby};
 pub use self::successor::{Successor, SuccessorError};
@@ -65,8 +65,8 @@ pub enum Start {
     Alone,
     /// By a running daemon, which is to be succeeded.
     Successor(Successor),
-    /// By the standby of the same program, whose successor has failed.
-    Again(Upgrade),
+    /// By the standby of the same program, whose successor has failed. With the exports that this program served before.
+    Again(Upgrade, Vec<Tenure>),
 }
 
 /// An upgrade by hand-over that has ended.

@@ -30,6 +30,7 @@
 //! | `moving` | when a device goes to other workers |
 //! | `bring` | bringing exports to a store that was configured later |
 //! | `confirm` | asking the store whose exports are, before and while exports are served |
+//! | `tenure` | the exports that stay this host's from one daemon to its successor |
 //! | `recovery` | the start of the daemon, and the removal of devices at its end |
 //! | `starting` | the order in which a start deals with the exports |
 //! | `background` | work that goes on when its caller has gone away |
@@ -64,6 +65,7 @@ mod state;
 mod storage;
 mod stranded;
 mod strays;
+mod tenure;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -95,6 +97,7 @@ pub(crate) use self::size::SizeError;
 pub(crate) use self::state::State;
 pub use self::storage::{Begun, InitialContent, Storage};
 use self::stranded::Tries;
+pub use self::tenure::Tenures;
 use crate::export::Export;
 use crate::locks::{LocksByKey, RwLockExt};
 use crate::observe::repeat::Repeat;
@@ -231,14 +234,6 @@ impl Router {
         if let Some(since) = self.options.waiting_since {
             held.set_pause(since.elapsed());
         }
-    }
-
-    /// Whether the store, if there is one, can be asked whose the exports are, or nobody insists on an answer. If not, devices
-    /// would wait for the store after a start.
-    pub async fn may_start_anew(&self) -> bool {
-        self.options.serve_unconfirmed
-            || !self.entries().iter().any(|entry| entry.is_stored())
-            || self.can_ask().await
     }
 
     /// Whether the catalog can be written.

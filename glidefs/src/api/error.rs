@@ -115,7 +115,7 @@ impl From<UpgradeError> for ApiError {
         let (status, code) = match &error {
             UpgradeError::UnderWay => (StatusCode::CONFLICT, "upgrade_under_way"),
             UpgradeError::NotReady => (StatusCode::SERVICE_UNAVAILABLE, "not_ready"),
-            UpgradeError::StoreAway => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
+            UpgradeError::StoreAway { .. } => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
             UpgradeError::Failed { .. } => (StatusCode::CONFLICT, "upgrade_failed"),
         };
         Self::new(status, code, chain(&error))

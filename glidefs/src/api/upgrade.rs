@@ -27,12 +27,12 @@ pub enum UpgradeError {
     /// The start of the daemon has not ended.
     #[error("exports are being recovered: ask again when the daemon is ready")]
     NotReady,
-    /// After a start exports would wait for the store, which is away.
+    /// After the hand-over an export would wait for the store, which is away.
     #[error(
-        "the store is away, and has to confirm exports before a successor may serve them: upgrade when the store answers, as devices \
-         would wait until then"
+        "the store is away, and has to confirm {export} before a successor may serve this export: upgrade when the store answers, as the \
+         device would wait until then"
     )]
-    StoreAway,
+    StoreAway { export: String },
     /// The program cannot be the successor, or has failed.
     #[error("{reason} (the daemon goes on as before)")]
     Failed {

@@ -61,8 +61,8 @@ fn standby(args: &RunArgs, run: impl FnOnce(&Config, Start) -> Result<(), CliErr
         Ended::Served | Ended::Stopped => Ok(()),
         Ended::Over(status) => exit(status.into()),
         // Not as a refused configuration, after which no daemon would be started: another start may read a better one.
-        Ended::Again(upgrade) => match config {
-            Ok(config) => run(&loaded(args, config), Start::Again(upgrade)),
+        Ended::Again(upgrade, tenures) => match config {
+            Ok(config) => run(&loaded(args, config), Start::Again(upgrade, tenures)),
             Err(error) => Err(CliError::Daemon(Box::new(error))),
         },
     }

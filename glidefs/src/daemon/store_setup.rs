@@ -26,14 +26,16 @@ const UPLOAD_BYTES_MAX: u64 = 256 << 20;
 pub(super) const STORE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Connects to the store, if one is configured, and starts the writeback. A store that does not answer is asked again on
-/// demand; a place that is no store keeps the daemon from starting.
+/// demand; a place that is no store keeps the daemon from starting. A daemon that `follows` another one keeps no device waiting for the
+/// first answer of a store that the other one has used: until the place is known to be that store, nothing is sent there.
 pub(super) fn connect_store(
     config: &Config,
     catalog: &Catalog,
     cache: &Cache,
     runtime: &tokio::runtime::Runtime,
     stopped: &watch::Receiver<bool>,
-) -> Result<Option<StoreSide>, DaemonError> {
+    follows: bool,
+) -> Result<Option<Arc<StoreSide>>, DaemonError> {
     let Some(url) = &config.store.url else { return Ok(None) };
     let backend = connect(url, catalog.store_id().is_some())?;
     let options =
@@ -60,19 +62,31 @@ pub(super) fn connect_store(
         quiet: config.store.flush_interval.0,
     };
     runtime.spawn(cache.writeback(Arc::clone(&link), triggers).run(stopped.clone()));
-    let side = StoreSide::new(volumes, link, catalog);
-    match runtime.block_on(async { tokio::time::timeout(STORE_PATIENCE, side.check()).await }) {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) if side.is_foreign(&error) => return Err(error.into()),
-        Ok(Err(error)) => {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "the store cannot be reached; it is asked again");
-        }
-        Err(_) => {
-            tracing::warn!(url = %url, "the store does not answer; it is asked again");
-        }
+    let side = Arc::new(StoreSide::new(volumes, link, catalog));
+    if follows && catalog.store_id().is_some() {
+        let (side, url) = (Arc::clone(&side), url.to_string());
+        // An error is in the log, and asked about again like any other outage.
+        runtime.spawn(async move { look(&side, &url).await.err() });
+    } else {
+        runtime.block_on(look(&side, &url.to_string()))?;
     }
     Ok(Some(side))
+}
+
+/// Checks the place of the store, as far as the store answers in time.
+async fn look(side: &StoreSide, url: &str) -> Result<(), StoreError> {
+    match tokio::time::timeout(STORE_PATIENCE, side.check()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            let reason = &error as &dyn std::error::Error;
+            tracing::warn!(error = reason, "the store cannot be reached; it is asked again");
+            if side.is_foreign(&error) {
+                return Err(error);
+            }
+        }
+        Err(_) => tracing::warn!(url, "the store does not answer; it is asked again"),
+    }
+    Ok(())
 }
 
 /// The place of the store. With `is_known` the place has held a store, and a place that cannot be set up counts as away: the

@@ -11,7 +11,9 @@ use super::cache_setup::cache_options;
 use super::error::DaemonError;
 use crate::cache::{Ahead, Cache, Directory};
 use crate::config::Config;
-use crate::handover::{Identity, Start, Successor, Upgrade};
+use crate::handover::{Identity, Start, Successor, Tenure, Upgrade};
+use crate::router::{Router, Tenures};
+use crate::units::ExportId;
 use crate::worker::engine::Engine;
 
 /// How long the kernel may take to end the daemon before, whose devices are torn down one by one, and whose writes keep the locks: a
@@ -28,6 +30,8 @@ pub(super) struct Turn {
     pub predecessor: Option<u32>,
     /// When the requests of devices began to wait; known after a hand-over only.
     pub waiting_since: Option<Instant>,
+    /// The exports that the daemon before served until this start.
+    pub tenures: Tenures,
     /// The parts of the cache which a successor has loaded already.
     pub ahead: Option<Ahead>,
     /// The upgrade which failed, and made this program serve again.
@@ -42,9 +46,12 @@ impl Turn {
         let locks_deadline = || Some(Instant::now() + LOCKS_PATIENCE);
         match start {
             Start::Alone => Ok(Self::default()),
-            Start::Again(upgrade) => {
-                Ok(Self { failed: Some(upgrade), locks_deadline: locks_deadline(), ..Self::default() })
-            }
+            Start::Again(upgrade, tenures) => Ok(Self {
+                tenures: by_export(&tenures),
+                failed: Some(upgrade),
+                locks_deadline: locks_deadline(),
+                ..Self::default()
+            }),
             Start::Successor(successor) => {
                 Cache::check_format(&Directory::new(&config.cache.dir))?;
                 // Before `go` the daemon before is the parent of this process.
@@ -55,18 +62,24 @@ impl Turn {
                     &cache_options(config, engine.unwrap_or_default()),
                     &marks,
                 )?;
-                let waiting_since = successor.wait_for_go()?;
-                tracing::info!("the daemon before hands over");
+                let (waiting_since, tenures) = successor.wait_for_go()?;
+                tracing::info!(served = tenures.len(), "the daemon before hands over");
                 Ok(Self {
                     successor: Some(successor),
                     predecessor: Some(predecessor),
                     waiting_since: Some(waiting_since),
+                    tenures: by_export(&tenures),
                     ahead,
                     failed: None,
                     locks_deadline: locks_deadline(),
                 })
             }
         }
+    }
+
+    /// Whether this process goes on for a daemon that has just ended in good order.
+    pub fn follows(&self) -> bool {
+        self.locks_deadline.is_some()
     }
 
     /// The result of `open`, tried again while a process that has just ended may still have what is opened `in_use`.
@@ -83,6 +96,15 @@ impl Turn {
             }
         }
     }
+}
+
+fn by_export(tenures: &[Tenure]) -> Tenures {
+    tenures.iter().map(|tenure| (ExportId(tenure.0), tenure.1)).collect()
+}
+
+/// The exports that a daemon has, for its successor, or for itself if it serves again.
+pub(super) fn tenures(router: &Router) -> Vec<Tenure> {
+    router.tenures().into_iter().map(|(export, epoch)| Tenure(export.0, epoch)).collect()
 }
 
 /// The things of this daemon that a successor has to have in common with this daemon.

@@ -4,6 +4,7 @@
 mod at_rest;
 mod damaged;
 mod elsewhere;
+mod handed_over;
 mod holders;
 mod host;
 mod loss;

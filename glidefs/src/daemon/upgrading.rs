@@ -13,12 +13,13 @@ use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
 use super::ahead::prepare_cache;
+use super::takeover::tenures;
 use crate::api::{Readiness, UpgradeError, Upgrades, wire};
 use crate::cache::Cache;
 use crate::handover::{Candidate, Identity, Launch, Upgrade, VERSION, unix_millis};
 use crate::locks::MutexExt;
 use crate::observe::chain;
-use crate::router::Router;
+use crate::router::{ExportName, Router};
 
 /// The upgrades of this daemon. Cheap to clone.
 #[derive(Clone)]
@@ -67,7 +68,7 @@ impl Offer {
 
     /// Ends this program; see [`Candidate::hand_over`].
     pub fn hand_over(self, config: &str) -> io::Error {
-        self.candidate.hand_over(config)
+        self.candidate.hand_over(config, tenures(&self.under_way.0.router))
     }
 }
 
@@ -100,9 +101,12 @@ impl Upgrading {
         loop {
             let Some(mut offer) = successors.recv().await else { std::future::pending().await };
             // Minutes may have passed since the first look.
+            let takes_tenures = offer.candidate.takes_tenures();
             let reason = match offer.failure() {
-                None if self.0.router.may_start_anew().await => return offer,
-                None => UpgradeError::StoreAway.to_string(),
+                None => match self.0.may_hand_over(takes_tenures).await {
+                    Ok(()) => return offer,
+                    Err(error) => error.to_string(),
+                },
                 Some(reason) => reason,
             };
             let (began, version) =
@@ -169,6 +173,12 @@ impl Shared {
         self.prepare(program, under_way).await
     }
 
+    /// Refuses a hand-over after which a device would wait for a store that is away.
+    async fn may_hand_over(&self, takes_tenures: bool) -> Result<(), UpgradeError> {
+        let refused = |export: ExportName| UpgradeError::StoreAway { export: export.to_string() };
+        self.router.may_hand_over(takes_tenures).await.map_err(refused)
+    }
+
     /// Notes the failure of an upgrade: this daemon goes on.
     fn goes_on(&self, began_unix_millis: u64, to: Option<String>, reason: String) {
         tracing::error!(reason, "no successor: this daemon goes on");
@@ -181,9 +191,7 @@ impl Shared {
         program: Option<PathBuf>,
         under_way: UnderWay,
     ) -> Result<wire::UpgradeBegun, UpgradeError> {
-        if !self.router.may_start_anew().await {
-            return Err(UpgradeError::StoreAway);
-        }
+        self.may_hand_over(true).await?;
         let began_unix_millis = unix_millis();
         let shared = Arc::clone(self);
         let preparing = move || {

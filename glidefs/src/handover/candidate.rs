@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::SigSet;
 
 use super::link::{Link, LinkError};
-use super::message::{Hello, Identity, MARKS_MAX, Mark, Message, PROTOCOL, UNSET};
+use super::message::{Hello, Identity, MARKS_MAX, Mark, Message, PROTOCOL, TENURES_MAX, Tenure, UNSET};
 use super::notify::Watchdog;
 use super::program::{Launch, ProgramError, check_named, check_own};
 use super::standby::{Handed, STANDBY_VARIABLE};
@@ -120,6 +120,7 @@ pub struct Candidate {
     link: Link,
     launch: Launch,
     version: String,
+    takes_tenures: bool,
     began_unix_millis: u64,
     /// Why the successor cannot take over any more, once that was seen: the process may be gone then.
     failure: Option<String>,
@@ -148,11 +149,12 @@ impl Candidate {
         let starting = |source| OfferError::Start { path: path.clone(), source };
         let mut started = Started::new(&path, launch).map_err(starting)?;
         match started.get_ready(&path, identity, prepare) {
-            Ok(version) => Ok(Self {
+            Ok((version, takes_tenures)) => Ok(Self {
                 child: started.child,
                 link: started.link,
                 launch: launch.clone(),
                 version,
+                takes_tenures,
                 began_unix_millis: started.began_unix_millis,
                 failure: None,
             }),
@@ -171,6 +173,11 @@ impl Candidate {
     /// The version of the successor.
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// Whether the successor serves exports on the word of this program, without the store's.
+    pub fn takes_tenures(&self) -> bool {
+        self.takes_tenures
     }
 
     /// When the upgrade began, milliseconds since 1970-01-01 UTC.
@@ -209,21 +216,24 @@ impl Candidate {
     }
 
     /// Tells the successor to take over, and becomes the standby: this program ends, and its file starts anew in the same process.
-    /// `config` is the configuration of this daemon, with which the standby serves again should the successor fail. Also for a
-    /// successor that has failed by now: the standby finds the failure, and serves again.
+    /// `tenures` are the exports that this daemon serves: the successor goes on with them, and so does the standby, which serves again
+    /// with `config`, the configuration of this daemon, should the successor fail. Also for a successor that has failed by now: the
+    /// standby finds the failure, and serves again.
     ///
     /// Returns only when the kernel refuses. This process has to end then: the successor, which has been told to, takes over.
-    pub fn hand_over(self, config: &str) -> io::Error {
+    pub fn hand_over(self, config: &str, tenures: Vec<Tenure>) -> io::Error {
+        // The kernel may need seconds to tear many devices down, and nothing is fed meanwhile.
+        Watchdog::new().feed_now();
+        let told = self.tell_to_go(&tenures);
         let mut handed = Handed {
             pid: self.child.id(),
             to: self.version,
             began_unix_millis: self.began_unix_millis,
             failure: self.failure,
             config: Handed::config_that_fits(config),
+            tenures,
         };
-        // The kernel may need seconds to tear many devices down, and nothing is fed meanwhile.
-        Watchdog::new().feed_now();
-        if let Err(error) = self.link.send(&Message::Go { at_nanos: monotonic_nanos() }) {
+        if let Err(error) = told {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
                 "the successor has failed before its turn"
@@ -239,6 +249,13 @@ impl Candidate {
             handed.config = None;
             std::thread::sleep(END_PAUSE);
         }
+    }
+
+    fn tell_to_go(&self, tenures: &[Tenure]) -> Result<(), LinkError> {
+        for tenures in tenures.chunks(TENURES_MAX).take_while(|_| self.takes_tenures) {
+            self.link.send(&Message::Tenures { tenures: tenures.to_vec() })?;
+        }
+        self.link.send(&Message::Go { at_nanos: monotonic_nanos() })
     }
 }
 
@@ -293,18 +310,18 @@ impl Started {
         Ok(Self { child, link, tail, began_unix_millis: unix_millis(), version: None })
     }
 
-    /// Waits until the successor is ready. Returns the successor's version.
+    /// Waits until the successor is ready. Returns the successor's version, and whether it takes tenures.
     fn get_ready(
         &mut self,
         path: &Path,
         identity: &Identity,
         prepare: impl FnOnce() -> Vec<Mark>,
-    ) -> Result<String, OfferError> {
+    ) -> Result<(String, bool), OfferError> {
         let hello = match self.next(path, Instant::now() + SILENCE_MAX)? {
             Message::Hello(hello) => hello,
             other => return Err(Self::refused(path, other)),
         };
-        let Hello { version, identity: theirs, .. } = hello;
+        let Hello { version, identity: theirs, takes_tenures, .. } = hello;
         self.version = Some(version.clone());
         if theirs.directory != identity.directory {
             let (theirs, own) = (theirs.cache, identity.cache.clone());
@@ -329,7 +346,7 @@ impl Started {
         loop {
             match self.next(path, deadline)? {
                 Message::Alive => {}
-                Message::Ready => return Ok(version),
+                Message::Ready => return Ok((version, takes_tenures)),
                 other => return Err(Self::refused(path, other)),
             }
         }

@@ -12,6 +12,8 @@ pub const PROTOCOL: u32 = 1;
 pub(super) const LINE_BYTES_MAX: usize = 16 << 10;
 /// Most marks of a message.
 pub(super) const MARKS_MAX: usize = 200;
+/// Most tenures of a message.
+pub(super) const TENURES_MAX: usize = 300;
 /// Longest text of a message, bytes.
 const TEXT_BYTES_MAX: usize = 2 << 10;
 
@@ -35,6 +37,11 @@ pub(super) enum Message {
     },
     /// The successor has done everything that can be done without a lock.
     Ready,
+    /// Exports that the old program serves, as many as fit. Several come, or none, before `Go`, for a successor that takes tenures.
+    Tenures {
+        /// At most [`TENURES_MAX`] of all exports.
+        tenures: Vec<Tenure>,
+    },
     /// The old program ends, and the successor is to take over.
     Go {
         /// When requests began to wait, nanoseconds of the monotonic clock.
@@ -60,6 +67,9 @@ pub(super) struct Hello {
     pub version: String,
     /// The cache and the socket of the successor.
     pub identity: Identity,
+    /// Whether the successor understands [`Message::Tenures`].
+    #[serde(default)]
+    pub takes_tenures: bool,
 }
 
 /// The things of a daemon that a successor has to have in common with the daemon before.
@@ -84,6 +94,10 @@ pub(super) const UNSET: &str = "none";
 /// not be read from the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark(pub u32, pub u64, pub u64);
+
+/// An export that the program before served until the hand-over: the export's number, and the epoch in which the host has the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenure(pub u32, pub u64);
 
 /// Why a line is no message.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -159,7 +173,7 @@ mod tests {
             listen: "127.0.0.1:9470".into(),
             store: UNSET.into(),
         };
-        Message::Hello(Hello { protocol: PROTOCOL, version: "1.2.3".into(), identity })
+        Message::Hello(Hello { protocol: PROTOCOL, version: "1.2.3".into(), identity, takes_tenures: true })
     }
 
     #[test]
@@ -168,6 +182,7 @@ mod tests {
             hello(),
             Message::Follow { version: "0.1.0".into(), began_unix_millis: 7 },
             Message::Ready,
+            Message::Tenures { tenures: vec![Tenure(1, 2), Tenure(u32::MAX, u64::MAX)] },
             Message::Go { at_nanos: u64::MAX },
             Message::Alive,
             Message::Serving,
@@ -212,6 +227,22 @@ mod tests {
     #[test]
     fn fields_of_later_versions_are_no_reason_to_refuse() {
         assert_eq!(Message::parse(b"{\"say\":\"ready\",\"more\":1}"), Ok(Message::Ready));
+    }
+
+    #[test]
+    fn a_successor_that_says_nothing_of_tenures_takes_none() {
+        let line = String::from_utf8(hello().to_line()).unwrap().replace(",\"takes_tenures\":true", "");
+        let Ok(Message::Hello(hello)) = Message::parse(line.as_bytes()) else { panic!("{line}") };
+        assert!(!hello.takes_tenures);
+    }
+
+    #[test]
+    fn the_most_marks_and_tenures_fit_a_line() {
+        let marks = Message::Marks { marks: vec![Mark(u32::MAX, u64::MAX, u64::MAX); MARKS_MAX] };
+        let tenures = Message::Tenures { tenures: vec![Tenure(u32::MAX, u64::MAX); TENURES_MAX] };
+        for message in [marks, tenures] {
+            assert!(message.to_line().len() <= LINE_BYTES_MAX);
+        }
     }
 
     #[test]

@@ -13,16 +13,16 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, pipe2};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::link::{Link, LinkError};
-use super::message::Message;
+use super::message::{Message, Tenure};
 use super::notify::{Watchdog, has_manager, make_main_process};
 use super::usher;
 use super::watch::{News, Step, Watch};
@@ -32,10 +32,10 @@ use crate::observe::chain;
 /// The environment variable with the number of the descriptor from which the standby reads [`Handed`]. Not the text itself: every process
 /// of the same user can read the environment.
 pub(super) const STANDBY_VARIABLE: &str = "GLIDEFS_STANDBY";
-/// Longest configuration that is handed over: a pipe holds 64 KiB.
+/// Longest configuration that is handed over; the file of a longer one is read again.
 const CONFIG_BYTES_MAX: usize = 48 << 10;
-/// Longest [`Handed`] that is read, bytes.
-const HANDED_BYTES_MAX: u64 = 1 << 20;
+/// Longest [`Handed`] that is read, bytes: a million tenures, and the longest configuration.
+const HANDED_BYTES_MAX: u64 = 64 << 20;
 /// How often signals, the watchdog and the successor's process are looked at.
 const TURN: Duration = Duration::from_millis(200);
 /// How long a successor may take to end in good order when the service is stopped.
@@ -57,24 +57,27 @@ pub(super) struct Handed {
     /// The configuration of the daemon: the file may be one for the successor by now. `None` for a file of unusual length.
     pub config: Option<String>,
 }
+    /// The exports that this program served.
+    #[serde(default)]
+    pub tenures: Vec<Tenure>,
 
 impl Handed {
     pub fn config_that_fits(config: &str) -> Option<String> {
         (config.len() <= CONFIG_BYTES_MAX && !config.contains('\0')).then(|| config.into())
     }
 
-    /// A pipe with this in it, which the program that follows in this process inherits.
+    /// A file in memory with this in it, which the program that follows in this process inherits.
     pub fn pass_on(&self) -> io::Result<OwnedFd> {
-        let (reading, writing) = pipe2(OFlag::O_NONBLOCK)?;
-        // A text that does not fit is an error, as nobody reads yet.
-        File::from(writing).write_all(&serde_json::to_vec(self)?)?;
-        Ok(reading)
+        let mut file = File::from(memfd_create(c"handed", MFdFlags::empty())?);
+        file.write_all(&serde_json::to_vec(self)?)?;
+        Ok(file.into())
     }
 
     /// Takes what [`Handed::pass_on`] left in the descriptor `number`.
     fn take(number: RawFd) -> io::Result<Self> {
         let mut text = Vec::new();
         File::open(format!("/proc/self/fd/{number}"))?.take(HANDED_BYTES_MAX).read_to_end(&mut text)?;
+        // Opened anew, so read from the beginning.
         nix::unistd::close(number)?;
         Ok(serde_json::from_slice(&text)?)
     }
@@ -89,8 +92,8 @@ pub enum Ended {
     Stopped,
     /// The successor served until its end, with this exit status.
     Over(u8),
-    /// The successor has failed: this process is to serve again.
-    Again(Upgrade),
+    /// The successor has failed: this process is to serve again, and had these exports.
+    Again(Upgrade, Vec<Tenure>),
 }
 
 #[derive(Debug)]
@@ -137,7 +140,7 @@ impl Standby {
         let mut watch = Watch::new(Instant::now());
         let ended = loop {
             if let Some(reason) = self.handed.failure.take() {
-                break Ended::Again(self.end_successor(reason));
+                break self.serve_again(reason);
             }
             let news = self.news();
             self.watchdog.feed();
@@ -148,7 +151,7 @@ impl Standby {
                     break Ended::Served;
                 }
                 Step::GiveWay => break Ended::Over(self.accompany()),
-                Step::ServeAgain { reason } => break Ended::Again(self.end_successor(reason)),
+                Step::ServeAgain { reason } => break self.serve_again(reason),
                 Step::Stop => {
                     self.stop_successor();
                     break Ended::Stopped;
@@ -171,7 +174,7 @@ impl Standby {
             Ok(None) => self.status().map(|status| News::Ended(status.to_string())),
             Err(LinkError::Closed) => {
                 let ended = self.wait_for_end(END_PATIENCE);
-                Some(ended.map_or(News::Closed, |status| News::Ended(status.to_string())))
+                Some(ended.map_or(News::Closed, |end| News::Ended(end.to_string())))
             }
             Err(error) => Some(News::NotUnderstood(chain(&error))),
         }
@@ -189,6 +192,11 @@ impl Standby {
         if let Err(error) = make_main_process(main, &self.watchdog) {
             tracing::error!(error = %error, "the service manager could not be told of the successor");
         }
+    fn serve_again(&mut self, reason: String) -> Ended {
+        let upgrade = self.end_successor(reason);
+        Ended::Again(upgrade, std::mem::take(&mut self.handed.tenures))
+    }
+
         // The service manager sends later signals to the usher.
         self.pass_signals_on();
         if usher.is_err() {
@@ -324,8 +332,14 @@ mod tests {
     fn standby() -> (Standby, Link) {
         let (link, other) = Link::pair().unwrap();
         let child = Command::new("sleep").arg("600").spawn().unwrap();
-        let handed =
-            Handed { pid: child.id(), to: "9.9.9".into(), began_unix_millis: 3, failure: None, config: None };
+        let handed = Handed {
+            pid: child.id(),
+            to: "9.9.9".into(),
+            began_unix_millis: 3,
+            failure: None,
+            config: None,
+            tenures: vec![Tenure(1, 2)],
+        };
         (Standby::new(handed, other.into()).unwrap(), link)
     }
 
@@ -373,7 +387,7 @@ mod tests {
         let (standby, successor) = standby();
         let pid = standby.pid();
         successor.send(&Message::failed("no room")).unwrap();
-        let Ended::Again(upgrade) = standby.wait() else { panic!("given way to") };
+        let Ended::Again(upgrade, _) = standby.wait() else { panic!("given way to") };
         assert_eq!((upgrade.failure.as_deref(), upgrade.to.as_deref()), (Some("no room"), Some("9.9.9")));
         assert!(!lives(pid), "two programs would serve");
     }
@@ -382,7 +396,8 @@ mod tests {
     fn the_end_of_a_successor_is_told_with_its_cause() {
         let (standby, successor) = standby();
         kill(standby.pid(), Signal::SIGKILL).unwrap();
-        let Ended::Again(upgrade) = standby.wait() else { panic!("given way to") };
+        let Ended::Again(upgrade, tenures) = standby.wait() else { panic!("given way to") };
+        assert_eq!(tenures, [Tenure(1, 2)], "the daemon serves what it served before");
         let reason = upgrade.failure.unwrap();
         assert!(reason.contains("signal: 9"), "{reason}");
         drop(successor);
@@ -393,7 +408,7 @@ mod tests {
         let (mut standby, _successor) = standby();
         let pid = standby.pid();
         standby.handed.failure = Some("exit status: 3".into());
-        let Ended::Again(upgrade) = standby.wait() else { panic!("the successor served") };
+        let Ended::Again(upgrade, _) = standby.wait() else { panic!("the successor served") };
         assert_eq!(upgrade.failure.as_deref(), Some("exit status: 3"));
         assert!(!lives(pid));
     }
@@ -403,7 +418,7 @@ mod tests {
         let (standby, successor) = standby();
         let pid = standby.pid();
         drop(successor);
-        assert!(matches!(standby.wait(), Ended::Again(_)));
+        assert!(matches!(standby.wait(), Ended::Again(..)));
         assert!(!lives(pid));
     }
 
@@ -413,13 +428,15 @@ mod tests {
         assert_eq!(Handed::config_that_fits(&"#".repeat(CONFIG_BYTES_MAX + 1)), None);
         // A byte takes two of these in JSON.
         let config = Handed::config_that_fits(&"\"\n".repeat(CONFIG_BYTES_MAX / 4));
-        let handed =
-            Handed { pid: u32::MAX, to: "1".into(), began_unix_millis: u64::MAX, failure: None, config };
+        let handed = Handed {
+            pid: u32::MAX,
+            to: "1".into(),
+            began_unix_millis: u64::MAX,
+            failure: None,
+            config,
+            tenures: vec![Tenure(u32::MAX, u64::MAX); 9_999],
+        };
         let passed = handed.pass_on().unwrap();
         assert_eq!(Handed::take(passed.into_raw_fd()).unwrap(), handed);
-        // More than a pipe holds is refused, and does not wait for ever.
-        let config = Handed::config_that_fits(&"\u{1}".repeat(CONFIG_BYTES_MAX));
-        assert!(Handed { config, ..handed.clone() }.pass_on().is_err());
-        assert!(Handed { config: None, ..handed }.pass_on().is_ok());
     }
 }

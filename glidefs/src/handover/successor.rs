@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::stat::{SFlag, fstat};
 
 use super::link::{Link, LinkError};
-use super::message::{Hello, Identity, Mark, Message, PROTOCOL};
+use super::message::{Hello, Identity, Mark, Message, PROTOCOL, Tenure};
 use super::{Upgrade, VERSION};
 use crate::locks::MutexExt;
 
@@ -97,7 +97,8 @@ impl Successor {
     /// Introduces this program, which has checked all it can, and waits until the program before has prepared the cache. Returns the
     /// marks of the exports.
     pub fn follow(&self, identity: Identity) -> Result<Vec<Mark>, SuccessorError> {
-        self.send(&Message::Hello(Hello { protocol: PROTOCOL, version: VERSION.into(), identity }))?;
+        let hello = Hello { protocol: PROTOCOL, version: VERSION.into(), identity, takes_tenures: true };
+        self.send(&Message::Hello(hello))?;
         let mut all = Vec::new();
         loop {
             match self.next(TURN_PATIENCE)? {
@@ -115,15 +116,20 @@ impl Successor {
         Ok(all)
     }
 
-    /// Says that this program is ready, and waits until this program is to take over. Returns when requests began to wait.
-    pub fn wait_for_go(&self) -> Result<Instant, SuccessorError> {
+    /// Says that this program is ready, and waits until this program is to take over. Returns when requests began to wait, and the
+    /// exports that the program before served until then.
+    pub fn wait_for_go(&self) -> Result<(Instant, Vec<Tenure>), SuccessorError> {
         self.send(&Message::Ready)?;
-        match self.next(TURN_PATIENCE)? {
-            Some(Message::Go { at_nanos }) => {
-                self.0.went.store(true, Ordering::Release);
-                Ok(super::moment(at_nanos))
+        let mut all = Vec::new();
+        loop {
+            match self.next(TURN_PATIENCE)? {
+                Some(Message::Tenures { tenures }) => all.extend(tenures),
+                Some(Message::Go { at_nanos }) => {
+                    self.0.went.store(true, Ordering::Release);
+                    return Ok((super::moment(at_nanos), all));
+                }
+                other => return Err(out_of_turn(other)),
             }
-            other => Err(out_of_turn(other)),
         }
     }
 
@@ -219,7 +225,8 @@ mod tests {
         let following = std::thread::spawn(move || {
             let marks = successor.follow(identity()).unwrap();
             assert_eq!(marks, [Mark(1, u64::MAX, 3), Mark(2, 0, 0)]);
-            let since = successor.wait_for_go().unwrap();
+            let (since, tenures) = successor.wait_for_go().unwrap();
+            assert_eq!(tenures, [Tenure(1, 7), Tenure(2, u64::MAX)]);
             successor.take_charge();
             (since, successor.upgrade())
         });
@@ -230,6 +237,9 @@ mod tests {
         }
         old.send(&Message::Follow { version: "0.0.9".into(), began_unix_millis: 5 }).unwrap();
         assert_eq!(old.receive(SOON).unwrap(), Some(Message::Ready));
+        for tenure in [Tenure(1, 7), Tenure(2, u64::MAX)] {
+            old.send(&Message::Tenures { tenures: vec![tenure] }).unwrap();
+        }
         let before = Instant::now();
         old.send(&Message::Go { at_nanos: super::super::monotonic_nanos() }).unwrap();
         let mut beats = 0;

@@ -34,6 +34,8 @@ pub(super) struct Unasked {
 pub(super) enum Ownership {
     /// The export is this host's, or has no volume in a store.
     Ours,
+    /// The daemon before had the export until this start, and the store was not asked.
+    Inherited,
     /// The export is not this host's any more.
     Lost(RouterError),
     /// The store is away, or has no answer.
@@ -72,6 +74,11 @@ impl Router {
         }
     }
 
+    /// Whether content of an export is lost here that the store may have: then the store's answer mends the export.
+    pub(super) async fn may_be_mended(&self, held: &HeldExport) -> bool {
+        self.open(held.entry()).volume().may_be_mended().await
+    }
+
     /// As [`Self::claim`], for a further try. With `is_claimed` the store is not asked, unless the loss of the export is known. Returns the
     /// loss, if the export is lost.
     ///
@@ -90,7 +97,7 @@ impl Router {
                 Err(RouterError::Unconfirmed { name: held.entry().name().to_string() })
             }
             Ownership::Lost(error) => Ok(Some(error)),
-            Ownership::Ours | Ownership::Unknown => Ok(None),
+            Ownership::Ours | Ownership::Inherited | Ownership::Unknown => Ok(None),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::tenure::Tenures;
 use crate::cache::OnUnreachable;
 
 /// Most queues of a device.
@@ -28,6 +29,8 @@ pub struct RouterOptions {
     pub serve_unconfirmed: bool,
     /// When the requests of devices began to wait for a start by hand-over; `None` for any other start.
     pub waiting_since: Option<Instant>,
+    /// The exports that the daemon before served until it handed over; none for any other start.
+    pub tenures: Tenures,
     /// Identity of this boot of the kernel: devices end with the boot. See [`kernel_boot_id`].
     pub boot_id: String,
 }

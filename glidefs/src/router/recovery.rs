@@ -261,7 +261,7 @@ impl Router {
         plan: Result<Plan, RouterError>,
         ownership: Option<Ownership>,
     ) -> Outcome {
-        let is_claimed = matches!(ownership, Some(Ownership::Ours));
+        let is_claimed = matches!(ownership, Some(Ownership::Ours | Ownership::Inherited));
         let is_stored = held.entry().is_stored();
         if is_stored
             && !matches!(

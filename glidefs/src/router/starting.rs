@@ -181,8 +181,23 @@ fn needs_answer((held, plan): &Planned) -> bool {
     plan.as_ref().is_ok_and(Plan::serves) && held.entry().is_stored()
 }
 
-/// Claims an export, unless `patience` is used up.
+/// Claims an export, unless `patience` is used up. The store is not asked about an export known to be lost, nor about one that the
+/// daemon before had, unless the store may have content of the export that is lost here.
 async fn claim_patiently(router: &Router, held: &HeldExport, patience: &Patience) -> Ownership {
+    if held.entry().is_lost() {
+        return router.claim(held).await;
+    }
+    let is_inherited = router.inherits(held);
+    if is_inherited && !router.may_be_mended(held).await {
+        return Ownership::Inherited;
+    }
+    match ask_patiently(router, held, patience).await {
+        Ownership::Unknown if is_inherited => Ownership::Inherited,
+        answer => answer,
+    }
+}
+
+async fn ask_patiently(router: &Router, held: &HeldExport, patience: &Patience) -> Ownership {
     let begin = async { AtomicUsize::new(if router.can_ask().await { CONFIRMATIONS_MAX } else { 0 }) };
     let patience = patience.get_or_init(|| begin).await;
     if patience.load(Ordering::Acquire) == 0 {

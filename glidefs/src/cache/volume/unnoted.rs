@@ -114,6 +114,12 @@ impl Volume {
         }
     }
 
+    /// Whether some content is lost here, and the store may have a cut with this content: as far as known before the store is asked.
+    pub async fn may_be_mended(&self) -> bool {
+        let is_behind = self.store_link().is_some_and(|link| link.remote().may_be_behind());
+        is_behind && self.has_lost_up_to(Seq(u64::MAX)).await
+    }
+
     /// Waits until writeback has left to the store the content that is lost here, where an earlier life of the daemon brought the
     /// content there, or has found out that nothing can be left. Without such content there is no wait.
     pub(super) async fn mended(&self, link: &StoreLink) {

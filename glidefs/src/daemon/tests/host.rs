@@ -21,6 +21,7 @@ use crate::observe::metrics::ExportHistograms;
 use crate::router::tests::fake::{Kernel, deletions_ended, drop_last};
 use crate::router::{
     Catalog, CreateExport, Devices, ExportName, InitialContent, Router, RouterOptions, SettingsChange,
+    Tenures,
 };
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
@@ -61,6 +62,8 @@ pub struct Host {
     kernel: Arc<Kernel>,
     /// Number of boots of the computer.
     boots: u64,
+    /// The exports that the last daemon served when it was killed.
+    tenures: Tenures,
     daemon: Option<Daemon>,
 }
 
@@ -224,12 +227,20 @@ impl Host {
         let directory = tempfile::tempdir().unwrap();
         let machine = Machine::new(Rng::new(world.seed()));
         let computer = Arc::new(Mutex::new(machine));
-        let mut host = Self { apart, computer, directory, kernel: Arc::new(kernel), boots: 1, daemon: None };
-        host.start(world, has_store);
+        let mut host = Self {
+            apart,
+            computer,
+            directory,
+            kernel: Arc::new(kernel),
+            boots: 1,
+            tenures: Tenures::default(),
+            daemon: None,
+        };
+        host.start(world, has_store, Tenures::default());
         host
     }
 
-    fn start(&mut self, world: &World, has_store: bool) -> Vec<Crash> {
+    fn start(&mut self, world: &World, has_store: bool, mut tenures: Tenures) -> Vec<Crash> {
         let catalog = Catalog::open(&self.directory.path().join("catalog.redb")).unwrap();
         let options = Options {
             size_bytes: SEGMENTS * SEGMENT_BYTES,
@@ -258,7 +269,10 @@ impl Host {
                 }
                 Err(error) if !machine.dead() => panic!("the cache does not open: {error}, {error:?}"),
                 // The lock of the dead process is void after the reboot.
-                _ => crashes.extend(machine.reboot()),
+                _ => {
+                    crashes.extend(machine.reboot());
+                    tenures.clear();
+                }
             }
         };
         let block_cache = BlockCacheOptions {
@@ -311,6 +325,7 @@ impl Host {
             // Long enough for a thread that stands still, as tests with a store that answers rely on the answer.
             confirm_patience: Duration::from_secs(1),
             waiting_since: None,
+            tenures,
             boot_id: format!("boot {}", self.boots),
         };
         let devices = Arc::clone(&self.kernel) as Arc<dyn Devices>;
@@ -329,6 +344,24 @@ impl Host {
         crashes
     }
 
+    /// Replaces the daemon by a successor: the end of a process, and another one that knows what the one before served.
+    pub fn hand_over(&mut self, world: &World) {
+        self.go_down(Crash::Kill);
+        self.succeed(world);
+    }
+
+    /// As [`Self::come_up`], for a daemon that succeeds the one that was killed.
+    pub fn succeed(&mut self, world: &World) -> Vec<Crash> {
+        let tenures = std::mem::take(&mut self.tenures);
+        self.start(world, true, tenures)
+    }
+
+    /// As [`Self::hand_over`], with these `tenures`.
+    pub fn hand_over_as(&mut self, world: &World, tenures: Tenures) {
+        self.go_down(Crash::Kill);
+        self.start(world, true, tenures);
+    }
+
     /// Kills the daemon, and starts another one.
     pub fn restart(&mut self, world: &World) {
         self.crash(world, Crash::Kill);
@@ -342,6 +375,7 @@ impl Host {
 
     /// Crashes the host, unless it has just crashed. Returns the kind of the crash.
     pub fn go_down(&mut self, crash: Crash) -> Crash {
+        self.tenures = self.daemon.as_ref().map(|daemon| daemon.router.tenures()).unwrap_or_default();
         // Later effects of the daemon's threads are dropped.
         machine(&self.computer).crash_now(crash);
         self.lose();
@@ -349,6 +383,7 @@ impl Host {
         if crash == Crash::PowerCut {
             self.boots += 1;
             self.kernel.devices().clear();
+            self.tenures.clear();
         }
         crash
     }
@@ -363,6 +398,7 @@ impl Host {
     pub fn put(&mut self, copy: &Copy) {
         std::fs::write(self.directory.path().join("catalog.redb"), &copy.catalog).unwrap();
         self.machine().put(&copy.disk);
+        self.tenures.clear();
         self.boots += 1;
         self.kernel.devices().clear();
     }
@@ -378,7 +414,7 @@ impl Host {
 
     /// Starts another daemon, after every crash that happens while the cache is opened.
     pub fn come_up(&mut self, world: &World) -> Vec<Crash> {
-        self.start(world, true)
+        self.start(world, true, Tenures::default())
     }
 
     /// The way to the store of a host of [`Self::apart`].

@@ -10,22 +10,22 @@ use crate::router::tests::fake::Fault;
 use crate::router::{CreateExport, ExportSize, InitialContent, RouterError, State};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
-fn blank() -> CreateExport {
+pub(super) fn blank() -> CreateExport {
     request("vm", InitialContent::Blank(ExportSize::new(256 * SECTOR_BYTES).unwrap()))
 }
 
-fn written(number: u64) -> (SectorRange, Vec<u8>) {
+pub(super) fn written(number: u64) -> (SectorRange, Vec<u8>) {
     let range = SectorRange::new(8 * number, 8).unwrap();
     (range, (range.start()..range.end()).flat_map(|sector| bytes_of(number, sector)).collect())
 }
 
-fn write(host: &mut Host, number: u64) {
+pub(super) fn write(host: &mut Host, number: u64) {
     let (volume, (range, data)) = (host.volume("vm"), written(number));
     host.driver().write(&volume, range, Some(&data)).unwrap();
 }
 
 /// The writes among 1 to 4 that an export holds.
-fn held(host: &mut Host, export: &str) -> Vec<u64> {
+pub(super) fn held(host: &mut Host, export: &str) -> Vec<u64> {
     let volume = host.volume(export);
     let mut held = Vec::new();
     for number in 1..5 {
@@ -38,13 +38,13 @@ fn held(host: &mut Host, export: &str) -> Vec<u64> {
 }
 
 /// Whether the export holds write 1. The cache has all data of write 1.
-fn has_first(host: &mut Host) -> bool {
+pub(super) fn has_first(host: &mut Host) -> bool {
     let (volume, (range, data)) = (host.volume("vm"), written(1));
     host.driver().read(&volume, range).unwrap() == data
 }
 
 /// A host that has lost its export `vm`: write 1 was written back, 2 is the other host's, 3 is only on this host.
-fn lost(world: &World) -> (Host, Host) {
+pub(super) fn lost(world: &World) -> (Host, Host) {
     let mut first = Host::new(world);
     world.runtime.block_on(first.router().create(blank())).unwrap();
     write(&mut first, 1);

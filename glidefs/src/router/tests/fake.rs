@@ -12,7 +12,7 @@ pub use self::storage::FakeStorage;
 use crate::router::state::Event;
 use crate::router::{
     Catalog, CreateExport, Devices, ExportName, ExportSize, InitialContent, Router, RouterOptions,
-    SettingsChange, State, Storage,
+    SettingsChange, State, Storage, Tenures,
 };
 
 /// A host: a catalog on disk, a kernel, and routers that come and go.
@@ -38,6 +38,7 @@ impl Host {
                 serve_unconfirmed: false,
                 confirm_patience: Duration::from_secs(10),
                 waiting_since: None,
+                tenures: Tenures::default(),
                 boot_id: "boot-1".into(),
             },
         }

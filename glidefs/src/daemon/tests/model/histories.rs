@@ -18,7 +18,7 @@ const STEPS: u64 = 200;
 const THREADS: usize = 12;
 
 /// The events that have to happen in a run.
-const EVENTS: [&str; 39] = [
+const EVENTS: [&str; 40] = [
     "writes",
     "writes behind several cuts",
     "writes that failed",
@@ -37,6 +37,7 @@ const EVENTS: [&str; 39] = [
     "packs removed",
     "bytes evicted",
     "kills",
+    "hand-overs",
     "power cuts",
     "sectors lost with power",
     "crashes while opening",

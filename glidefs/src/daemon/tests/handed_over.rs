@@ -1,0 +1,150 @@
+//! Hand-overs while the store is away: the successor goes on with the exports as the daemon before would have.
+
+use super::host::{Host, World, name, request};
+use super::loss::{blank, has_first, held, lost, write, written};
+use super::sim::faults::Crash;
+use crate::cache::IoError;
+use crate::router::{ExportName, InitialContent, RouterError, State};
+use crate::units::ExportId;
+
+/// A host that serves the export `vm` with write 1, which is in the store.
+fn written_back(world: &World) -> Host {
+    let mut host = Host::new(world);
+    world.runtime.block_on(host.router().create(blank())).unwrap();
+    write(&mut host, 1);
+    world.runtime.block_on(host.router().write_back("vm")).unwrap();
+    host
+}
+
+/// The same while the store is away, with write 2 on this host alone.
+fn serving(world: &World) -> Host {
+    let mut host = written_back(world);
+    world.store_goes_away();
+    write(&mut host, 2);
+    host
+}
+
+fn state(host: &Host) -> State {
+    host.router().show("vm").unwrap().state
+}
+
+#[test]
+fn a_successor_serves_what_the_daemon_before_served_while_the_store_is_away() {
+    for seed in [90, 91] {
+        let world = World::new(seed, 0);
+        let mut host = serving(&world);
+        assert_eq!(world.runtime.block_on(host.router().may_hand_over(true)), Ok(()));
+        // A second one follows before the store has answered.
+        for write_number in [3, 4] {
+            host.hand_over(&world);
+            assert_eq!((state(&host), host.router().unconfirmed()), (State::Serving, 0));
+            assert!(host.kernel().devices().values().all(|device| !device.quiesced));
+            write(&mut host, write_number);
+        }
+        assert_eq!(held(&mut host, "vm"), [1, 2, 3, 4]);
+
+        world.store_comes_back();
+        world.runtime.block_on(host.router().confirm());
+        world.runtime.block_on(host.router().write_back("vm")).unwrap();
+        let data = world.image("vm", None).unwrap();
+        for number in 1..5 {
+            let (range, written) = written(number);
+            let at = usize::try_from(range.start() * 512).unwrap();
+            assert_eq!(data[at..at + written.len()], written[..], "{number}");
+        }
+    }
+}
+
+#[test]
+fn a_successor_asks_about_what_it_serves_as_soon_as_the_store_answers() {
+    let world = World::new(92, 0);
+    let mut host = written_back(&world);
+    let mut other = Host::new(&world);
+    world.runtime.block_on(other.router().create(request("vm", InitialContent::TakeOver))).unwrap();
+    write(&mut other, 3);
+    world.runtime.block_on(other.router().write_back("vm")).unwrap();
+    world.store_goes_away();
+    write(&mut host, 2);
+    // As the daemon before, which has not noticed the takeover either.
+    host.hand_over(&world);
+    assert_eq!(state(&host), State::Serving);
+    assert!(has_first(&mut host));
+
+    world.store_comes_back();
+    world.runtime.block_on(host.router().confirm());
+    let volume = host.volume("vm");
+    assert_eq!(host.driver().read(&volume, written(1).0), Err(IoError::Fenced));
+    let refused = world.runtime.block_on(host.router().write_back("vm"));
+    assert!(matches!(refused, Err(RouterError::Writeback { source: IoError::Fenced, .. })), "{refused:?}");
+    assert_eq!(held(&mut other, "vm"), [1, 3], "nothing of this host came between");
+}
+
+#[test]
+fn an_export_that_was_lost_before_stays_lost_and_its_requests_fail_at_once() {
+    let world = World::new(93, 0);
+    let (mut first, _other) = lost(&world);
+    assert!(first.router().tenures().is_empty());
+    world.store_goes_away();
+    assert_eq!(world.runtime.block_on(first.router().may_hand_over(true)), Ok(()), "no request waits");
+    // Not even a wrong word of the daemon before counts.
+    let epoch = first.volume("vm").remote().unwrap().writer().epoch;
+    let id = first.router().show("vm").unwrap().id;
+    first.hand_over_as(&world, [(id, epoch)].into());
+    let volume = first.volume("vm");
+    assert_eq!(first.driver().read(&volume, written(1).0), Err(IoError::Fenced));
+    assert!(first.kernel().devices().values().all(|device| !device.quiesced), "requests get an error");
+}
+
+#[test]
+fn a_tenure_of_another_epoch_or_export_counts_for_nothing() {
+    let world = World::new(94, 0);
+    let mut host = serving(&world);
+    let (&id, &epoch) = host.router().tenures().iter().next().unwrap();
+    for wrong in [(id, epoch + 1), (ExportId(id.0 + 1), epoch)] {
+        host.hand_over_as(&world, [wrong].into());
+        assert_eq!(state(&host), State::Waiting);
+        assert!(host.router().tenures().is_empty(), "nobody has served the export meanwhile");
+        assert!(host.kernel().devices().values().all(|device| device.quiesced));
+    }
+    host.restart(&world);
+    assert_eq!(state(&host), State::Waiting, "a restart is no hand-over");
+    world.store_comes_back();
+    world.runtime.block_on(host.router().confirm());
+    assert_eq!(held(&mut host, "vm"), [1, 2]);
+}
+
+#[test]
+fn an_export_that_may_be_released_waits_for_the_store_and_keeps_the_daemon() {
+    let world = World::new(95, 0);
+    let mut host = serving(&world);
+    world.store_comes_back();
+    world.runtime.block_on(host.router().detach("vm")).unwrap();
+    world.store_goes_away();
+    world.runtime.block_on(host.router().attach_unconfirmed("vm")).unwrap();
+    assert!(host.router().tenures().is_empty(), "another host may open the volume");
+    let may = |takes_tenures| world.runtime.block_on(host.router().may_hand_over(takes_tenures));
+    assert_eq!((may(true), may(false)), (Err(name("vm")), Err(name("vm"))));
+    host.hand_over(&world);
+    assert_eq!(state(&host), State::Waiting);
+}
+
+#[test]
+fn a_successor_that_takes_no_tenures_waits_for_the_store_and_is_refused_while_it_is_away() {
+    let world = World::new(96, 0);
+    let host = serving(&world);
+    let may = || world.runtime.block_on(host.router().may_hand_over(false));
+    assert_eq!(may(), Err::<(), ExportName>(name("vm")));
+    world.store_comes_back();
+    assert_eq!(may(), Ok(()));
+}
+
+#[test]
+fn an_export_that_waits_is_no_export_of_the_successor() {
+    let world = World::new(97, 0);
+    let mut host = serving(&world);
+    host.crash(&world, Crash::Kill);
+    assert_eq!(state(&host), State::Waiting);
+    assert_eq!(world.runtime.block_on(host.router().may_hand_over(true)), Ok(()), "the export waits already");
+    host.hand_over(&world);
+    assert_eq!(state(&host), State::Waiting);
+}
