@@ -4,6 +4,7 @@
 //! Invariant: the service manager's main process lives until the successor is known to the manager as the main process.
 
 use std::cell::Cell;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -14,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -56,10 +57,10 @@ pub(super) struct Handed {
     pub failure: Option<String>,
     /// The configuration of the daemon: the file may be one for the successor by now. `None` for a file of unusual length.
     pub config: Option<String>,
-}
     /// The exports that this program served.
     #[serde(default)]
     pub tenures: Vec<Tenure>,
+}
 
 impl Handed {
     pub fn config_that_fits(config: &str) -> Option<String> {
@@ -76,8 +77,8 @@ impl Handed {
     /// Takes what [`Handed::pass_on`] left in the descriptor `number`.
     fn take(number: RawFd) -> io::Result<Self> {
         let mut text = Vec::new();
-        File::open(format!("/proc/self/fd/{number}"))?.take(HANDED_BYTES_MAX).read_to_end(&mut text)?;
         // Opened anew, so read from the beginning.
+        File::open(format!("/proc/self/fd/{number}"))?.take(HANDED_BYTES_MAX).read_to_end(&mut text)?;
         nix::unistd::close(number)?;
         Ok(serde_json::from_slice(&text)?)
     }
@@ -104,7 +105,33 @@ pub struct Standby {
     watchdog: Watchdog,
     is_managed: bool,
     /// How the successor has ended, once its end was seen: the number of the process may be another one's from then on.
-    status: Cell<Option<ExitStatus>>,
+    end: Cell<Option<End>>,
+}
+
+/// The end of the successor's process.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Status(ExitStatus),
+    /// The process is gone, or was never a child of this one, and nobody knows the status.
+    Unknown,
+}
+
+impl End {
+    /// The exit status for whoever waits for this process, as shells give for signals. An unknown end is no good one.
+    fn code(self) -> u8 {
+        let Self::Status(status) = self else { return 1 };
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+        code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => status.fmt(f),
+            Self::Unknown => f.write_str("its exit status is not known"),
+        }
+    }
 }
 
 impl Standby {
@@ -125,7 +152,7 @@ impl Standby {
             signals: catch_stops()?,
             watchdog: Watchdog::new(),
             is_managed: has_manager(),
-            status: Cell::new(None),
+            end: Cell::new(None),
         })
     }
 
@@ -165,13 +192,18 @@ impl Standby {
         ended
     }
 
+    fn serve_again(&mut self, reason: String) -> Ended {
+        let upgrade = self.end_successor(reason);
+        Ended::Again(upgrade, std::mem::take(&mut self.handed.tenures))
+    }
+
     fn news(&mut self) -> Option<News> {
         if let Ok(Some(_)) = self.signals.read_signal() {
             return Some(News::Stop);
         }
         match self.link.receive(TURN) {
             Ok(Some(message)) => Some(News::Said(message)),
-            Ok(None) => self.status().map(|status| News::Ended(status.to_string())),
+            Ok(None) => self.end().map(|end| News::Ended(end.to_string())),
             Err(LinkError::Closed) => {
                 let ended = self.wait_for_end(END_PATIENCE);
                 Some(ended.map_or(News::Closed, |end| News::Ended(end.to_string())))
@@ -192,11 +224,6 @@ impl Standby {
         if let Err(error) = make_main_process(main, &self.watchdog) {
             tracing::error!(error = %error, "the service manager could not be told of the successor");
         }
-    fn serve_again(&mut self, reason: String) -> Ended {
-        let upgrade = self.end_successor(reason);
-        Ended::Again(upgrade, std::mem::take(&mut self.handed.tenures))
-    }
-
         // The service manager sends later signals to the usher.
         self.pass_signals_on();
         if usher.is_err() {
@@ -215,10 +242,8 @@ impl Standby {
         );
         loop {
             self.pass_signals_on();
-            if let Some(status) = self.status() {
-                // As shells do for signals.
-                let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-                return code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+            if let Some(end) = self.end() {
+                return end.code();
             }
             let mut signals = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
             let turn = PollTimeout::try_from(TURN).unwrap_or(PollTimeout::ZERO);
@@ -243,7 +268,7 @@ impl Standby {
 
     fn end_successor(&self, reason: String) -> Upgrade {
         self.signal(Signal::SIGKILL);
-        while self.status().is_none() {
+        while self.end().is_none() {
             std::thread::sleep(Duration::from_millis(10));
             self.watchdog.feed();
         }
@@ -267,12 +292,12 @@ impl Standby {
         }
     }
 
-    fn wait_for_end(&self, patience: Duration) -> Option<ExitStatus> {
+    fn wait_for_end(&self, patience: Duration) -> Option<End> {
         let deadline = Instant::now() + patience;
         loop {
-            let status = self.status();
-            if status.is_some() || Instant::now() >= deadline {
-                return status;
+            let end = self.end();
+            if end.is_some() || Instant::now() >= deadline {
+                return end;
             }
             std::thread::sleep(Duration::from_millis(10));
             self.watchdog.feed();
@@ -286,23 +311,27 @@ impl Standby {
 
     fn signal(&self, signal: Signal) {
         // A process that has ended keeps its number until `waitpid`, and not longer.
-        if self.status.get().is_none() {
+        if self.end.get().is_none() {
             let _ = kill(self.pid(), signal);
         }
     }
 
     /// How the successor has ended; `None` while it lives.
-    fn status(&self) -> Option<ExitStatus> {
-        if self.status.get().is_none() {
-            self.status.set(match waitpid(self.pid(), Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(_, code)) => Some(ExitStatus::from_raw((code & 0xff) << 8)),
-                Ok(WaitStatus::Signaled(_, signal, _)) => Some(ExitStatus::from_raw(signal as i32)),
+    fn end(&self) -> Option<End> {
+        if self.end.get().is_none() {
+            self.end.set(match waitpid(self.pid(), Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(_, code)) => {
+                    Some(End::Status(ExitStatus::from_raw((code & 0xff) << 8)))
+                }
+                Ok(WaitStatus::Signaled(_, signal, _)) => {
+                    Some(End::Status(ExitStatus::from_raw(signal as i32)))
+                }
                 Ok(_) | Err(Errno::EINTR) => None,
                 // No such child: nobody is left to wait for.
-                Err(_) => Some(ExitStatus::from_raw(0)),
+                Err(_) => Some(End::Unknown),
             });
         }
-        self.status.get()
+        self.end.get()
     }
 }
 
@@ -387,7 +416,8 @@ mod tests {
         let (standby, successor) = standby();
         let pid = standby.pid();
         successor.send(&Message::failed("no room")).unwrap();
-        let Ended::Again(upgrade, _) = standby.wait() else { panic!("given way to") };
+        let Ended::Again(upgrade, tenures) = standby.wait() else { panic!("given way to") };
+        assert_eq!(tenures, [Tenure(1, 2)], "the daemon serves what it served before");
         assert_eq!((upgrade.failure.as_deref(), upgrade.to.as_deref()), (Some("no room"), Some("9.9.9")));
         assert!(!lives(pid), "two programs would serve");
     }
@@ -396,8 +426,7 @@ mod tests {
     fn the_end_of_a_successor_is_told_with_its_cause() {
         let (standby, successor) = standby();
         kill(standby.pid(), Signal::SIGKILL).unwrap();
-        let Ended::Again(upgrade, tenures) = standby.wait() else { panic!("given way to") };
-        assert_eq!(tenures, [Tenure(1, 2)], "the daemon serves what it served before");
+        let Ended::Again(upgrade, _) = standby.wait() else { panic!("given way to") };
         let reason = upgrade.failure.unwrap();
         assert!(reason.contains("signal: 9"), "{reason}");
         drop(successor);
@@ -411,6 +440,27 @@ mod tests {
         let Ended::Again(upgrade, _) = standby.wait() else { panic!("the successor served") };
         assert_eq!(upgrade.failure.as_deref(), Some("exit status: 3"));
         assert!(!lives(pid));
+    }
+
+    /// A standby whose successor was waited for by somebody else, and the successor's end of the socket.
+    fn standby_of_nobody() -> (Standby, Link) {
+        let (mut standby, successor) = standby();
+        kill(standby.pid(), Signal::SIGKILL).unwrap();
+        waitpid(standby.pid(), None).unwrap();
+        standby.is_managed = false;
+        (standby, successor)
+    }
+
+    #[test]
+    fn a_successor_whose_exit_status_nobody_has_did_not_end_well() {
+        let (standby, successor) = standby_of_nobody();
+        successor.send(&Message::Serving).unwrap();
+        assert_eq!(standby.wait(), Ended::Over(1));
+        let (standby, successor) = standby_of_nobody();
+        drop(successor);
+        let Ended::Again(upgrade, _) = standby.wait() else { panic!("given way to") };
+        let reason = upgrade.failure.unwrap();
+        assert!(reason.contains("exit status is not known"), "{reason}");
     }
 
     #[test]
