@@ -136,7 +136,7 @@ impl Candidate {
         identity: &Identity,
         prepare: impl FnOnce() -> Vec<Mark>,
     ) -> Result<Self, NotReady> {
-        if std::process::id() == 1 {
+        if launch.is_first {
             return Err(OfferError::FirstProcess.into());
         }
         let path = match named {

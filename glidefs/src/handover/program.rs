@@ -54,6 +54,8 @@ pub struct Launch {
     pub name: OsString,
     /// The arguments of this program, without those of a hand-over.
     pub arguments: Vec<OsString>,
+    /// Whether this is the first process of a container, at whose end the kernel ends every other process there.
+    pub is_first: bool,
 }
 
 impl Launch {
@@ -66,6 +68,7 @@ impl Launch {
             program,
             name,
             arguments: arguments.filter(|argument| !is_of_handover(argument)).collect(),
+            is_first: std::process::id() == 1,
         })
     }
 }

@@ -39,6 +39,7 @@ fn prepared(lines: &[&str]) -> (Result<Candidate, NotReady>, bool) {
         program: "/no/such/program".into(),
         name: "glidefs".into(),
         arguments: vec!["run".into(), "--config".into(), "a b".into()],
+        is_first: false,
     };
     let is_prepared = Cell::new(false);
     let candidate = Candidate::prepare(&launch, Some(&path), &identity(), || {
@@ -160,6 +161,29 @@ fn the_failure_of_a_successor_that_was_ready_is_seen() {
 }
 
 #[test]
+fn tenures_come_before_go_and_only_to_a_successor_that_takes_them() {
+    let takes = hello(PROTOCOL, 2, "/s").replace("\"identity\"", "\"takes_tenures\":true,\"identity\"");
+    let counts =
+        r"n=0; while read -r line; do case $line in *tenures*) n=$((n + 1)) ;; *go*) exit $n ;; esac; done";
+    for (hello, messages) in [(takes, 3), (hello(PROTOCOL, 2, "/s"), 0)] {
+        let ready = r#"while read -r line; do case $line in *follow*) break ;; esac; done; echo '{"say":"ready"}' >&0"#;
+        let mut candidate = prepared(&[&hello, ready, counts]).0.unwrap();
+        assert_eq!(candidate.takes_tenures(), messages > 0);
+        candidate.tell_to_go(&[Tenure(u32::MAX, u64::MAX); 2 * TENURES_MAX + 1]).unwrap();
+        assert_eq!(candidate.child.wait().unwrap().code(), Some(messages));
+    }
+}
+
+#[test]
+fn the_first_process_of_a_container_starts_no_successor() {
+    let launch =
+        Launch { program: "/bin/true".into(), name: "glidefs".into(), arguments: Vec::new(), is_first: true };
+    let refused = Candidate::prepare(&launch, None, &identity(), Vec::new).unwrap_err();
+    assert!(chain(&refused).contains("restart the container"), "{refused}");
+    assert!(matches!(refused, OfferError::FirstProcess));
+}
+
+#[test]
 fn a_successor_takes_the_signals_to_stop_also_when_the_thread_that_starts_it_does_not() {
     let starting = std::thread::spawn(|| {
         super::super::standby::stops().thread_block().unwrap();
@@ -195,7 +219,8 @@ fn a_file_that_is_no_program_for_this_machine_is_refused() {
     let path = folder.path().join("garbage");
     fs::write(&path, [0x7f, b'E', b'L', b'F', 0, 1, 2, 3]).unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-    let launch = Launch { program: path.clone(), name: "glidefs".into(), arguments: Vec::new() };
+    let launch =
+        Launch { program: path.clone(), name: "glidefs".into(), arguments: Vec::new(), is_first: false };
     for named in [None, Some(path.as_path())] {
         let refused = Candidate::prepare(&launch, named, &identity(), Vec::new).unwrap_err();
         let said = chain(&refused.error);
