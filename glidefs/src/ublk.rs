@@ -14,6 +14,7 @@ mod in_use;
 mod limit;
 mod many;
 mod names;
+mod notes;
 mod placement;
 mod queue;
 mod steps;

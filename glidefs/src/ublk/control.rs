@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use io_uring::{IoUring, squeue};
 use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
@@ -14,12 +15,11 @@ use libublk::io::UblkDev;
 use libublk::{UblkError, UblkFlags, sys};
 
 use super::limit::DeviceLimit;
+use super::many::{self, Encoding};
+use super::notes::{self, TARGET};
 use super::queue::Mode;
 use crate::router::devices::{DeviceError, DeviceId};
 use crate::units::REQUEST_BYTES_MAX;
-
-/// Name of our devices' target type.
-pub(super) const TARGET: &str = "glidefs";
 
 /// Path of the driver's control device.
 pub(super) const CONTROL_PATH: &str = "/dev/ublk-control";
@@ -27,6 +27,8 @@ pub(super) const CONTROL_PATH: &str = "/dev/ublk-control";
 pub(super) const LOCKING: &str = "locking";
 /// How long the kernel may wait for requests in the server's hands, milliseconds. The server ends none of them meanwhile.
 const QUIESCE_MILLIS: u64 = 20;
+/// How long a question may take that libublk is not asked: a step has a shorter limit of its own.
+const ASK_PATIENCE: Duration = Duration::from_mins(1);
 /// The folder in which the kernel lists ublk devices.
 pub(super) const CLASS_PATH: &str = "/sys/class/ublk-char";
 
@@ -223,7 +225,7 @@ pub fn add(alone: File, new: NewDevice) -> Result<Opened, DeviceError> {
     // From here on the device stays until deleted by number: dropping `ctrl` must not delete the device.
     ctrl.disown();
     let id = DeviceId(ctrl.dev_info().dev_id);
-    leave_note(&ctrl);
+    notes::leave(id);
     match UblkDev::new(TARGET.into(), with_params(new.sectors), &ctrl) {
         Ok(dev) => Ok(Opened { ctrl, dev }),
         Err(error) => {
@@ -247,6 +249,12 @@ pub fn take_back(opened: Opened) {
 pub fn start_recovery(id: DeviceId, owner_tag: u64) -> Result<Opened, DeviceError> {
     let fail = |command| move |error| kernel(command, Some(id), error);
     let number = i32::try_from(id.0).map_err(|_| DeviceError::NotFound { path: id.path() })?;
+    if !notes::is_whole(id) {
+        if ask(id)?.is_none_or(|info| info.owner_tag != owner_tag) {
+            return Err(DeviceError::NotFound { path: id.path() });
+        }
+        notes::leave(id);
+    }
     let ctrl = UblkCtrlBuilder::default()
         .name(TARGET)
         .id(number)
@@ -298,8 +306,26 @@ pub fn start(opened: &Opened) -> Result<(), DeviceError> {
 
 /// Asks the kernel about device `id`; `None` when there is no such device.
 pub fn info(id: DeviceId) -> Result<Option<Info>, DeviceError> {
-    let Some(ctrl) = open(id)? else { return Ok(None) };
+    if exists(id) && !notes::is_whole(id) {
+        return ask(id);
+    }
+    let Some(ctrl) = open_as_it_is(id)? else { return Ok(None) };
     Ok(Some(Info::of(&ctrl.dev_info())))
+}
+
+/// As [`info`], without libublk.
+fn ask(id: DeviceId) -> Result<Option<Info>, DeviceError> {
+    let fail = |source| DeviceError::Kernel { command: "GET_DEV_INFO", path: id.path(), source };
+    let question = |is_ioctl| {
+        let answers = many::infos(&[id], Encoding { is_ioctl }, ASK_PATIENCE).map_err(fail)?;
+        Ok(answers.into_iter().next().unwrap_or(Ok(None)))
+    };
+    // A driver before Linux 6.4 knows the plain numbers only.
+    let answer = match question(true)? {
+        Err(error) if error.raw_os_error().is_some_and(is_unknown_command) => question(false)?,
+        answer => answer,
+    };
+    answer.map_err(fail)
 }
 
 /// Every ublk device in the kernel.
@@ -338,11 +364,7 @@ pub fn delete(id: DeviceId) -> Result<(), DeviceError> {
 /// number open.
 pub fn is_taken(id: DeviceId) -> bool {
     // The driver does not list deleted devices, but still knows them.
-    exists(id)
-        || i32::try_from(id.0).is_ok_and(|number| {
-            ensure_ring().is_ok()
-                && UblkCtrl::new_simple(number).is_ok_and(|ctrl| ctrl.read_dev_info().is_ok())
-        })
+    exists(id) || matches!(ask(id), Ok(Some(_)))
 }
 
 /// Whether `code` is a kernel's answer to an unknown command: EOPNOTSUPP, ENOTSUPP (a name that only the kernel has), EINVAL.
@@ -359,18 +381,6 @@ fn is_refusal(code: i32) -> bool {
 pub fn resize(id: DeviceId, size_bytes: u64) -> Result<(), DeviceError> {
     let ctrl = open(id)?.ok_or_else(|| DeviceError::NotFound { path: id.path() })?;
     accepted(ctrl.update_size(size_bytes)).map_err(|error| kernel("UPDATE_SIZE", Some(id), error))
-}
-
-/// Leaves the note which libublk and its tools expect of a device's server; without the note they complain. Deleting the device
-/// removes the note.
-fn leave_note(ctrl: &UblkCtrl) {
-    let path = std::path::PathBuf::from(ctrl.run_path());
-    let note = format!("{{\"target\":{{\"type\":\"{TARGET}\"}}}}");
-    let written =
-        path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(&path, note));
-    if let Err(error) = written {
-        tracing::debug!(path = %path.display(), error = &error as &dyn std::error::Error, "the device's note was not written");
-    }
 }
 
 /// Sets the size and the limits of a device of `sectors` sectors, as clients see them.
@@ -408,8 +418,16 @@ fn params(sectors: u64) -> sys::ublk_params {
     }
 }
 
-/// A handle on an existing device.
+/// A handle on an existing device of this host's glidefs.
 fn open(id: DeviceId) -> Result<Option<UblkCtrl>, DeviceError> {
+    if exists(id) {
+        notes::leave_if_missing(id);
+    }
+    open_as_it_is(id)
+}
+
+/// A handle on an existing device, whosever the device is.
+fn open_as_it_is(id: DeviceId) -> Result<Option<UblkCtrl>, DeviceError> {
     ensure_ring()?;
     // The driver answers a question about an unknown number with an ordinary error; sysfs tells the two cases apart.
     if !exists(id) {

@@ -3,16 +3,13 @@
 //! Owns the summary of an answer, and whose a device is. Does not own the commands (`control`). Blocks, and a command that the kernel
 //! lost blocks for ever: to be run on a thread which nobody waits for without end. Changes nothing.
 
-use std::fs;
 use std::path::Path;
 
 #[cfg(test)]
 use super::control::Server;
-use super::control::{self, Info, State, TARGET};
+use super::control::{self, Info, State};
+use super::notes;
 use crate::router::devices::{DeviceError, DeviceId};
-
-/// Where servers of ublk devices leave a note for each device.
-const NOTES: &str = "/run/ublksrvd";
 
 /// The answers of the kernel about devices.
 #[derive(Debug, Default)]
@@ -57,7 +54,7 @@ pub fn survey(tag: Option<u32>) -> Result<Survey, DeviceError> {
     let mut survey = Survey::default();
     for id in ids {
         match control::info(id) {
-            Ok(Some(info)) => survey.devices.push(surveyed(id, info, tag, Path::new(NOTES))),
+            Ok(Some(info)) => survey.devices.push(surveyed(id, info, tag, &notes::folder())),
             Ok(None) => {}
             Err(error) => survey.errors.push(error),
         }
@@ -65,7 +62,7 @@ pub fn survey(tag: Option<u32>) -> Result<Survey, DeviceError> {
     Ok(survey)
 }
 
-fn surveyed(id: DeviceId, info: Info, tag: Option<u32>, notes: &Path) -> Surveyed {
+fn surveyed(id: DeviceId, info: Info, tag: Option<u32>, folder: &Path) -> Surveyed {
     let condition = match info.state {
         State::Live => Condition::Served,
         State::Quiesced => Condition::Waiting,
@@ -74,19 +71,15 @@ fn surveyed(id: DeviceId, info: Info, tag: Option<u32>, notes: &Path) -> Surveye
     };
     let is_ours = match tag {
         Some(tag) => info.owner_tag >> 32 == u64::from(tag),
-        None => has_note(notes, id),
+        None => notes::is_ours(folder, id),
     };
     Surveyed { id, condition, is_ours }
 }
 
-/// Whether the note about device `id` in folder `notes` is one of glidefs.
-fn has_note(notes: &Path, id: DeviceId) -> bool {
-    let text = fs::read_to_string(notes.join(format!("{:04}.json", id.0))).unwrap_or_default();
-    text.contains(&format!("\"{TARGET}\""))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
