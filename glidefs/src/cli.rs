@@ -10,6 +10,7 @@ mod bench;
 mod bundle;
 mod client;
 mod commands;
+mod deadline;
 mod error;
 mod output;
 mod print;

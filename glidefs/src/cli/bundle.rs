@@ -19,6 +19,7 @@ use self::parts::Part;
 use self::secrets::Secrets;
 use super::args::DaemonArgs;
 use super::client::Client;
+use super::deadline::{self, PATIENCE};
 use super::error::CliError;
 use super::output::answer;
 
@@ -43,27 +44,32 @@ pub(super) fn run(
     out: Option<PathBuf>,
     json: bool,
 ) -> Result<(), CliError> {
-    let client = Client::new(daemon)?;
+    let late = || format!("the token file was not read within {} s: name another one", PATIENCE.as_secs());
+    let client = deadline::or_end(late(), || Client::new(daemon))?;
     let now = Utc::now();
     let path = out.unwrap_or_else(|| default_name(now));
-    // Before the work: a file that cannot be made is told at once.
-    let mut file = make(&path)?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
-    let parts = runtime.block_on(parts::gather(&client, config, now));
-    // Threads of questions without an answer are left behind, and end with the process.
-    runtime.shutdown_background();
-    let secrets = Secrets::of_this_host(daemon.token_file.as_deref(), config, parts::daemon());
-    let bundle = write(&mut file, &secrets, parts, now).and_then(|(parts, missing)| {
-        file.sync_all()?;
-        Ok(Bundle { bytes: file.metadata()?.len(), path: path.clone(), parts, missing })
-    });
-    let bundle = bundle.map_err(|source| {
+    // Before the work: a file that cannot be made is told at once. Not kept: whoever is tired of waiting leaves no empty file.
+    drop(make(&path)?);
+    let remove = |source| {
         // What is there of the file is of no use.
         let _ = std::fs::remove_file(&path);
         CliError::Write { path: path.clone(), source }
-    })?;
-    answer(json, &bundle, lines)
+    };
+    std::fs::remove_file(&path).map_err(remove)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    let mut parts = runtime.block_on(parts::gather(&client, config, now));
+    // Threads of questions without an answer are left behind, and end with the process.
+    runtime.shutdown_background();
+    let secrets = Secrets::of_this_host(daemon.token_file.as_deref(), config, parts::daemon(), PATIENCE);
+    parts.extend(secrets.unread().iter().map(|path| parts::unread(path)));
+    // Complete before the file is made.
+    let mut archive = Vec::new();
+    let written = write(&mut archive, &secrets, parts, now);
+    let (parts, missing) = written.map_err(|source| CliError::Write { path: path.clone(), source })?;
+    let mut file = make(&path)?;
+    file.write_all(&archive).and_then(|()| file.sync_all()).map_err(remove)?;
+    answer(json, &Bundle { bytes: archive.len() as u64, path, parts, missing }, lines)
 }
 
 fn default_name(now: DateTime<Utc>) -> PathBuf {
@@ -80,9 +86,9 @@ fn make(path: &Path) -> Result<File, CliError> {
     })
 }
 
-/// Writes `parts` as an archive. Returns the names of those that are there, and of the others with the reasons.
+/// Writes `parts` to `file` as an archive. Returns the names of those that are there, and of the others with the reasons.
 fn write(
-    file: &mut File,
+    file: impl Write,
     secrets: &Secrets,
     parts: Vec<Part>,
     now: DateTime<Utc>,

@@ -3,9 +3,11 @@
 //! Owns the configuration and the log of each kind of start. Does not own the daemon. Invariant: a successor that fails has told the
 //! program before why.
 
+use std::path::Path;
 use std::process::exit;
 
 use super::args::RunArgs;
+use super::deadline::{self, PATIENCE};
 use super::error::CliError;
 use super::output::emit;
 use crate::config::{Config, LogFormat, LogSection, OnStop};
@@ -20,9 +22,12 @@ pub(super) fn command(
     check: impl FnOnce(&Config) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
     if args.check {
-        let config = Config::load(&args.config)?;
-        logging::check(&config.log.filter)?;
-        check(&config)?;
+        let config = deadline::or_end(late(&args.config), || {
+            let config = Config::load(&args.config)?;
+            logging::check(&config.log.filter)?;
+            check(&config)?;
+            Ok::<_, CliError>(config)
+        })?;
         return emit(checked(&config).as_bytes());
     }
     if args.standby {
@@ -66,6 +71,15 @@ fn standby(args: &RunArgs, run: impl FnOnce(&Config, Start) -> Result<(), CliErr
             Err(error) => Err(CliError::Daemon(Box::new(error))),
         },
     }
+}
+
+/// What is said of a check that does not end.
+fn late(config: &Path) -> String {
+    format!(
+        "{} and the files named there were not read within {} s: one of them is a pipe, or on a file system that does not answer",
+        config.display(),
+        PATIENCE.as_secs()
+    )
 }
 
 fn loaded(args: &RunArgs, mut config: Config) -> Config {

@@ -122,6 +122,12 @@ pub(super) async fn gather(client: &Client, config: &Path, now: DateTime<Utc>) -
     parts
 }
 
+/// The part for a file that may have secrets, and was not read in time.
+pub(super) fn unread(path: &Path) -> Part {
+    let reason = "no answer in time: where a secret of this file is in another part, it is removed only if it looks like one";
+    Part::new(&path.display().to_string(), Err(reason.into()))
+}
+
 /// The main process of the service, if one runs.
 pub(super) fn daemon() -> Option<u32> {
     let shown = output("systemctl", &["show", "glidefs", "--property=MainPID", "--value"]).ok()?;

@@ -5,8 +5,10 @@
 //! and where a URL has a user.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use crate::cli::deadline::{self, Pending};
 use crate::config::Config;
 
 /// The environment file of the service.
@@ -26,6 +28,33 @@ const REMOVED: &str = "[removed]";
 /// Values to be removed from every text.
 pub(super) struct Secrets {
     values: Vec<String>,
+    unread: Vec<PathBuf>,
+}
+
+/// Files that are read at the same time.
+struct Reader {
+    deadline: Instant,
+    unread: Vec<PathBuf>,
+}
+
+impl Reader {
+    fn begin(path: PathBuf) -> (PathBuf, Pending<String>) {
+        let read = path.clone();
+        let text = move || String::from_utf8_lossy(&fs::read(read).unwrap_or_default()).into_owned();
+        (path, deadline::begin(text))
+    }
+
+    /// The text of a file; nothing for one that cannot be read, or not in time.
+    fn end(&mut self, (path, text): (PathBuf, Pending<String>)) -> String {
+        self.given(text.until(self.deadline), &path).unwrap_or_default()
+    }
+
+    fn given<T>(&mut self, answer: Option<T>, path: &Path) -> Option<T> {
+        if answer.is_none() {
+            self.unread.push(path.into());
+        }
+        answer
+    }
 }
 
 impl Secrets {
@@ -34,30 +63,48 @@ impl Secrets {
         // A secret may be the beginning of another.
         values.sort_unstable_by_key(|value| std::cmp::Reverse(value.len()));
         values.dedup();
-        Self { values }
+        Self { values, unread: Vec::new() }
     }
 
     /// The secrets that this command can know: of its own environment, of the service's and the daemon's, and the tokens of `token_file`
-    /// and of the configuration file at `config`. Reads files.
-    pub fn of_this_host(token_file: Option<&Path>, config: &Path, daemon: Option<u32>) -> Self {
+    /// and of the configuration file at `config`. Reads files, each for no longer than `patience`: those that gave no answer are in
+    /// [`Self::unread`].
+    pub fn of_this_host(
+        token_file: Option<&Path>,
+        config: &Path,
+        daemon: Option<u32>,
+        patience: Duration,
+    ) -> Self {
+        let mut reader = Reader { deadline: Instant::now() + patience, unread: Vec::new() };
         let own = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        let service = fs::read_to_string(ENVIRONMENT_FILE).unwrap_or_default();
-        let started =
-            daemon.and_then(|pid| fs::read(format!("/proc/{pid}/environ")).ok()).unwrap_or_default();
-        let started = String::from_utf8_lossy(&started).replace('\0', "\n");
+        let path = config.to_owned();
+        let configured = deadline::begin(move || Config::load(&path).ok());
+        let service = Reader::begin(ENVIRONMENT_FILE.into());
+        let started = daemon.map(|pid| Reader::begin(format!("/proc/{pid}/environ").into()));
+        let token = token_file.map(|path| Reader::begin(path.into()));
+        let service = reader.end(service);
+        let started = started.map(|started| reader.end(started)).unwrap_or_default().replace('\0', "\n");
         let mut named: Vec<_> = own.chain(variables(&service)).chain(variables(&started)).collect();
-        let files: Vec<_> =
-            named.iter().filter(|(name, _)| name.ends_with("CREDENTIALS_FILE")).cloned().collect();
-        for (_, path) in files {
-            named.extend(variables(&fs::read_to_string(path).unwrap_or_default()));
+        let mut tokens = vec![token.map(|token| reader.end(token)).unwrap_or_default()];
+        let configured = reader.given(configured.until(reader.deadline), config).flatten();
+        // Files that are named in files have a time of their own.
+        reader.deadline = Instant::now() + patience;
+        let files = named.iter().filter(|(name, _)| name.ends_with("CREDENTIALS_FILE"));
+        let files: Vec<_> = files.map(|(_, path)| Reader::begin(path.into())).collect();
+        let token = configured.and_then(|config| config.api.token_file).map(Reader::begin);
+        for file in files {
+            named.extend(variables(&reader.end(file)));
         }
-        let configured = Config::load(config).ok().and_then(|config| config.api.token_file);
-        let tokens = token_file.map(Path::to_owned).into_iter().chain(configured);
-        let tokens = tokens.filter_map(|path| fs::read_to_string(path).ok());
-        let tokens = tokens.filter_map(|text| Some(text.lines().next()?.trim().to_owned()));
+        tokens.extend(token.map(|token| reader.end(token)));
+        let tokens = tokens.iter().filter_map(|text| Some(text.lines().next()?.trim().to_owned()));
         let named = named.into_iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value);
-        Self::of_values(named.chain(tokens))
+        Self { unread: reader.unread, ..Self::of_values(named.chain(tokens)) }
+    }
+
+    /// The files that were not read in time, and may have secrets.
+    pub fn unread(&self) -> &[PathBuf] {
+        &self.unread
     }
 
     /// `text` without secrets.
@@ -145,6 +192,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::cli::deadline::PATIENCE;
 
     #[test]
     fn what_looks_like_a_secret_is_removed() {
@@ -181,7 +229,24 @@ mod tests {
         let (token, config) = (folder.path().join("token"), folder.path().join("glidefs.toml"));
         fs::write(&token, "0123456789abcdef\n").unwrap();
         fs::write(&config, format!("[api]\ntoken_file = \"{}\"\n", token.display())).unwrap();
-        let secrets = Secrets::of_this_host(None, &config, None);
+        let secrets = Secrets::of_this_host(None, &config, None, PATIENCE);
+        assert_eq!(secrets.remove("x 0123456789abcdef y"), "x [removed] y");
+    }
+
+    #[test]
+    fn a_file_without_an_answer_hides_no_other_secret_and_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (silent, token) = (folder.path().join("silent"), folder.path().join("token"));
+        nix::unistd::mkfifo(&silent, nix::sys::stat::Mode::S_IRUSR).unwrap();
+        fs::write(&token, "0123456789abcdef\n").unwrap();
+        // Both of the configuration's own, and the one that the configuration names.
+        let secrets = Secrets::of_this_host(Some(&token), &silent, None, Duration::from_secs(5));
+        assert_eq!(secrets.unread(), [silent.clone()]);
+        assert_eq!(secrets.remove("x 0123456789abcdef y"), "x [removed] y");
+        let config = folder.path().join("glidefs.toml");
+        fs::write(&config, format!("[api]\ntoken_file = \"{}\"\n", silent.display())).unwrap();
+        let secrets = Secrets::of_this_host(Some(&token), &config, None, Duration::from_secs(5));
+        assert_eq!(secrets.unread(), [silent]);
         assert_eq!(secrets.remove("x 0123456789abcdef y"), "x [removed] y");
     }
 
@@ -200,7 +265,7 @@ mod tests {
         while fs::read(&environ).is_ok_and(|shown| shown.is_empty()) {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        let secrets = Secrets::of_this_host(None, &folder.path().join("none"), Some(daemon.id()));
+        let secrets = Secrets::of_this_host(None, &folder.path().join("none"), Some(daemon.id()), PATIENCE);
         daemon.kill().unwrap();
         daemon.wait().unwrap();
         assert_eq!(secrets.remove("AKIAEXAMPLE wJalrXUtn FwoGZXIvYX"), "[removed] [removed] [removed]");

@@ -1,0 +1,71 @@
+//! Commands of the program that meet files without an answer, and signals.
+
+#![allow(clippy::unwrap_used, reason = "tests may")]
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
+
+/// Longer than anything takes that is not broken.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+fn glidefs(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glidefs"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Whether the process ends by itself. Kills the process otherwise.
+fn ends(child: &mut Child) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() >= deadline {
+            child.kill().unwrap();
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
+fn pipe_at(path: &Path) -> &str {
+    mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_check_of_a_configuration_that_nobody_writes_ends_with_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("glidefs.toml");
+    let mut check = glidefs(&["run", "--check", "--config", pipe_at(&config)]).spawn().unwrap();
+    assert!(ends(&mut check), "the check waits for ever");
+    let output = check.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(config.to_str().unwrap()) && said.contains("does not answer"), "{said}");
+}
+
+#[test]
+fn a_bundle_that_is_interrupted_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = folder.path().join("bundle.tar.zst");
+    let config = folder.path().join("glidefs.toml");
+    // The bundle waits a minute for the configuration.
+    let config = pipe_at(&config);
+    let out = bundle.to_str().unwrap();
+    let mut gathering = glidefs(&["support-bundle", "--config", config, "--out", out]).spawn().unwrap();
+    // Questions have threads: the gathering has begun.
+    let threads = format!("/proc/{}/task", gathering.id());
+    let deadline = Instant::now() + PATIENCE;
+    while std::fs::read_dir(&threads).unwrap().count() < 4 {
+        assert!(Instant::now() < deadline, "nothing is gathered");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    kill(Pid::from_raw(i32::try_from(gathering.id()).unwrap()), Signal::SIGINT).unwrap();
+    assert!(ends(&mut gathering));
+    assert!(!bundle.exists(), "{} bytes", std::fs::metadata(&bundle).unwrap().len());
+}
