@@ -49,7 +49,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::time::{ClockId, clock_gettime};
 
 pub use self::candidate::Candidate;
-pub use self::message::{Identity, Mark, Tenure};
+pub use self::message::{Formats, Identity, Mark, Tenure};
 pub use self::program::Launch;
 pub use self::standby::{Ended, Standby};
 pub use self::successor::{Successor, SuccessorError};

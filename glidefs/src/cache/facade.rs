@@ -12,9 +12,9 @@ use crate::cache::handoff::Hook;
 use crate::cache::keeper::Keeper;
 use crate::cache::log::disk::{Clock, Disk};
 use crate::cache::log::error::CacheError;
-use crate::cache::log::format::frame_crc;
+use crate::cache::log::format::{VERSION_REPEATING, frame_crc};
 use crate::cache::log::life::State;
-use crate::cache::log::superblock::Superblock;
+use crate::cache::log::superblock::{CACHE_VERSION, Superblock};
 use crate::cache::options::{Known, Options, Recovered};
 use crate::cache::recovery::{self, Ahead};
 use crate::cache::shard::{Shard, Token};
@@ -135,6 +135,11 @@ impl Cache {
         let superblock = Superblock::decode(&bytes, &disk.location()).ok()?;
         Some(tag_of(superblock.cache_id))
     }
+
+    /// The newest version of a whole cache, which this program reads and may write.
+    pub const VERSION: u16 = CACHE_VERSION;
+    /// The same of records in the log.
+    pub const RECORD_VERSION: u16 = VERSION_REPEATING;
 
     /// Whether this program can read the cache on `disk`, which another process may have open, as far as the superblock says. A
     /// directory without a superblock is a new cache.

@@ -11,8 +11,8 @@ use super::cache_setup::cache_options;
 use super::error::DaemonError;
 use crate::cache::{Ahead, Cache, Directory};
 use crate::config::Config;
-use crate::handover::{Identity, Start, Successor, Tenure, Upgrade};
-use crate::router::{Router, Tenures};
+use crate::handover::{Formats, Identity, Start, Successor, Tenure, Upgrade};
+use crate::router::{Catalog, Router, Tenures};
 use crate::units::ExportId;
 use crate::worker::engine::Engine;
 
@@ -118,6 +118,8 @@ pub(super) fn identity(config: &Config) -> Result<Identity, DaemonError> {
         socket: config.api.socket.display().to_string(),
         listen: config.api.listen.to_string(),
         store: config.store.url.as_ref().map_or_else(|| "none".into(), ToString::to_string),
+        // A start may write all that this program reads: damage found at a start raises the version of the cache.
+        formats: Formats { cache: Cache::VERSION, records: Cache::RECORD_VERSION, catalog: Catalog::VERSION },
     })
 }
 

@@ -81,6 +81,18 @@ pub enum OfferError {
         /// The value of this daemon.
         own: String,
     },
+    /// The program before could not serve again, should the successor fail.
+    #[error(
+        "the successor may write version {theirs} of {what} before it serves, and the daemon that runs reads up to version {own}, so that \
+         nobody could serve should the successor fail: restart instead"
+    )]
+    TooNew {
+        what: &'static str,
+        /// The version of the successor.
+        theirs: u64,
+        /// The newest version that this daemon reads.
+        own: u64,
+    },
     /// The successor would have to wait for an address that it does not get.
     #[error("[api] listen is {address} for the successor, and nobody can listen there")]
     Address {
@@ -334,6 +346,9 @@ impl Started {
         if identity.store != UNSET && theirs.store != identity.store {
             let (theirs, own) = (theirs.store, identity.store.clone());
             return Err(OfferError::Differs { what: "[store] url", theirs, own });
+        }
+        if let Some((what, theirs, own)) = theirs.formats.beyond(&identity.formats) {
+            return Err(OfferError::TooNew { what, theirs, own });
         }
         check_address(&theirs.listen, &identity.listen)?;
         for marks in prepare().chunks(MARKS_MAX) {

@@ -85,6 +85,39 @@ pub struct Identity {
     pub listen: String,
     /// The URL of the store, or `none`. A store may be added.
     pub store: String,
+    /// Of a successor the formats that it may write before it serves, of the program before those that it reads.
+    #[serde(default)]
+    pub formats: Formats,
+}
+
+/// The newest versions of the formats in the cache's directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Formats {
+    /// Of the cache as a whole.
+    pub cache: u16,
+    /// Of records in the log.
+    pub records: u16,
+    /// Of the catalog.
+    pub catalog: u64,
+}
+
+impl Default for Formats {
+    /// The formats of the programs with a hand-over that say nothing of formats.
+    fn default() -> Self {
+        Self { cache: 2, records: 2, catalog: 1 }
+    }
+}
+
+impl Formats {
+    /// A format of which `self` has a newer version than `read`: the name, the newer version, and the other one.
+    pub(super) fn beyond(&self, read: &Self) -> Option<(&'static str, u64, u64)> {
+        let pairs = [
+            ("the cache", self.cache.into(), read.cache.into()),
+            ("the log's records", self.records.into(), read.records.into()),
+            ("the catalog", self.catalog, read.catalog),
+        ];
+        pairs.into_iter().find(|(_, own, other)| own > other)
+    }
 }
 
 /// Of [`Identity`]: the value of a setting that is not set.
@@ -172,6 +205,7 @@ mod tests {
             socket: "/s".into(),
             listen: "127.0.0.1:9470".into(),
             store: UNSET.into(),
+            formats: Formats { cache: 3, ..Formats::default() },
         };
         Message::Hello(Hello { protocol: PROTOCOL, version: "1.2.3".into(), identity, takes_tenures: true })
     }

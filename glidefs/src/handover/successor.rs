@@ -206,12 +206,20 @@ pub(super) fn take_socket() -> io::Result<UnixStream> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handover::message::Formats;
 
     const SOON: Duration = Duration::from_secs(10);
 
     fn identity() -> Identity {
         let none = || "none".into();
-        Identity { cache: "/c".into(), directory: (1, 2), socket: "/s".into(), listen: none(), store: none() }
+        Identity {
+            cache: "/c".into(),
+            directory: (1, 2),
+            socket: "/s".into(),
+            listen: none(),
+            store: none(),
+            formats: Formats::default(),
+        }
     }
 
     fn pair() -> (Successor, Link) {

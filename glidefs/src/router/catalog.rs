@@ -81,6 +81,9 @@ pub struct Catalog {
 }
 
 impl Catalog {
+    /// The version of the schema, which this program reads and writes.
+    pub const VERSION: u64 = SCHEMA_VERSION;
+
     /// Opens the catalog at `path`, creating an empty one if the file is missing, and reads every entry. Blocks.
     pub fn open(path: &Path) -> Result<Self, CatalogError> {
         let database = Database::builder().set_cache_size(PAGE_CACHE_BYTES).create(path).map_err(

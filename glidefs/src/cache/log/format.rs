@@ -36,6 +36,7 @@ pub use checkpoint::{
 };
 pub use entry::{Entry, EntryKind};
 pub use footer::{FooterBuilder, FooterMark, FooterRecord, decode_footer, is_footer};
+pub(in crate::cache) use record::VERSION_REPEATING;
 pub use record::{
     PushError, RECORD_ENTRIES_MAX, Record, RecordBuilder, decode_record, is_damaged_record, newer_version,
 };

@@ -263,7 +263,7 @@ mod tests {
         // The kernel shows the environment a moment after the program has begun.
         let environ = format!("/proc/{}/environ", daemon.id());
         while fs::read(&environ).is_ok_and(|shown| shown.is_empty()) {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
         let secrets = Secrets::of_this_host(None, &folder.path().join("none"), Some(daemon.id()), PATIENCE);
         daemon.kill().unwrap();

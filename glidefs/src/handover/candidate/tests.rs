@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
+use crate::handover::message::Formats;
 
 fn identity() -> Identity {
     Identity {
@@ -13,6 +14,7 @@ fn identity() -> Identity {
         socket: "/s".into(),
         listen: "127.0.0.1:9".into(),
         store: "s3://b".into(),
+        formats: Formats { cache: 2, records: 3, catalog: 4 },
     }
 }
 
@@ -117,6 +119,22 @@ fn a_successor_of_another_cache_socket_or_protocol_is_refused() {
 }
 
 #[test]
+fn a_successor_that_may_write_what_this_program_cannot_read_is_refused_before_anything_is_written() {
+    let hello = |formats: &str| {
+        let formats = format!("\"formats\":{{{formats}}},\"cache\"");
+        hello(PROTOCOL, 2, "/s").replacen("\"cache\"", &formats, 1)
+    };
+    let newer = hello(r#""cache":3,"records":3,"catalog":4"#);
+    let said = refused(&[&newer, "exec sleep 600"]);
+    assert!(said.contains("version 3 of the cache") && said.contains("up to version 2"), "{said}");
+    let said = refused(&[&hello(r#""cache":2,"records":3,"catalog":5"#), "exec sleep 600"]);
+    assert!(said.contains("version 5 of the catalog"), "{said}");
+    let ready = r#"echo '{"say":"ready"}' >&0; exec sleep 600"#;
+    let (older, _) = prepared(&[&hello(r#""cache":1,"records":2,"catalog":4"#), TOLD, ready]);
+    older.unwrap().end();
+}
+
+#[test]
 fn a_setting_that_would_keep_the_successor_from_serving_is_refused_before_any_pause() {
     for store in ["none", "s3://c"] {
         let said = refused(&[&hello_with(PROTOCOL, 2, "/s", "none", store), "exec sleep 600"]);
@@ -166,8 +184,8 @@ fn tenures_come_before_go_and_only_to_a_successor_that_takes_them() {
     let counts =
         r"n=0; while read -r line; do case $line in *tenures*) n=$((n + 1)) ;; *go*) exit $n ;; esac; done";
     for (hello, messages) in [(takes, 3), (hello(PROTOCOL, 2, "/s"), 0)] {
-        let ready = r#"while read -r line; do case $line in *follow*) break ;; esac; done; echo '{"say":"ready"}' >&0"#;
-        let mut candidate = prepared(&[&hello, ready, counts]).0.unwrap();
+        let ready = r#"echo '{"say":"ready"}' >&0"#;
+        let mut candidate = prepared(&[&hello, TOLD, ready, counts]).0.unwrap();
         assert_eq!(candidate.takes_tenures(), messages > 0);
         candidate.tell_to_go(&[Tenure(u32::MAX, u64::MAX); 2 * TENURES_MAX + 1]).unwrap();
         assert_eq!(candidate.child.wait().unwrap().code(), Some(messages));
@@ -178,7 +196,7 @@ fn tenures_come_before_go_and_only_to_a_successor_that_takes_them() {
 fn the_first_process_of_a_container_starts_no_successor() {
     let launch =
         Launch { program: "/bin/true".into(), name: "glidefs".into(), arguments: Vec::new(), is_first: true };
-    let refused = Candidate::prepare(&launch, None, &identity(), Vec::new).unwrap_err();
+    let refused = Candidate::prepare(&launch, None, &identity(), Vec::new).unwrap_err().error;
     assert!(chain(&refused).contains("restart the container"), "{refused}");
     assert!(matches!(refused, OfferError::FirstProcess));
 }

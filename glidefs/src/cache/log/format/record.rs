@@ -26,7 +26,7 @@ pub(super) const MAGIC: [u8; 8] = *b"GLIDEREC";
 //
 // Entry i is at 48 + 28 i. The CRC of data frame i is at 4088 - 4 i. Behind the entries are `repe.` bytes: a footer's description of
 // the record before this one. The rest is zero. Version 1 repeats nothing, and counts the data frames in 32 bits.
-pub(super) const VERSION_REPEATING: u16 = 2;
+pub(in crate::cache) const VERSION_REPEATING: u16 = 2;
 const ENTRY_COUNT_AT: usize = 10;
 const DATA_FRAMES_AT: usize = 12;
 const REPEATED_AT: usize = 14;
