@@ -1,129 +1,37 @@
 //! The old program until `go`: starting a successor, and waiting until the successor is ready.
 //!
-//! Owns the process of the successor, the last lines of the successor's standard error, and the step into the standby. Invariant: a
+//! Owns the order of messages to the successor, and the step into the standby. Does not own the successor's process (`process`). Invariant: a
 //! successor that does not get ready is ended, and the old program has lost nothing but time.
 
-use std::io::{self, Read, Write};
+mod error;
+mod process;
+
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::SigSet;
 
+pub use self::error::{NotReady, OfferError};
+use self::process::{END_PATIENCE, END_PAUSE, Tail, end, end_of};
 use super::link::{Link, LinkError};
 use super::message::{Hello, Identity, MARKS_MAX, Mark, Message, PROTOCOL, TENURES_MAX, Tenure, UNSET};
 use super::notify::Watchdog;
-use super::program::{Launch, ProgramError, check_named, check_own};
+use super::program::{Launch, check_named, check_own};
 use super::standby::{Handed, STANDBY_VARIABLE};
 use super::{VERSION, monotonic_nanos, unix_millis};
-use crate::locks::MutexExt;
 use crate::observe::chain;
 
 /// Longest silence of a successor: a successor says once a second that it lives, from `hello` on.
 const SILENCE_MAX: Duration = Duration::from_mins(1);
 /// Longest time until a successor is ready.
 const READY_PATIENCE: Duration = Duration::from_mins(30);
-/// How long the end of a process that has closed the socket is waited for, to tell how the process ended.
-const END_PATIENCE: Duration = Duration::from_secs(2);
-const END_PAUSE: Duration = Duration::from_millis(10);
 /// How long a program that the kernel does not start just now is tried again.
 const EXEC_PATIENCE: Duration = Duration::from_secs(10);
-/// How much of the successor's standard error is kept, bytes.
-const TAIL_BYTES: usize = 2 << 10;
-
-/// Why there is no successor. The text tells the user how to act.
-#[derive(Debug, thiserror::Error)]
-pub enum OfferError {
-    /// The file is no program that may be started.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
-    /// The end of this process would be the end of everything beside it.
-    #[error(
-        "the daemon is the first process of a container, which ends with this process: restart the container, or run the daemon below an \
-         init"
-    )]
-    FirstProcess,
-    /// The kernel does not start the program.
-    #[error("{path} could not be started")]
-    Start {
-        path: PathBuf,
-        /// The error of the kernel.
-        #[source]
-        source: io::Error,
-    },
-    /// The successor says why it cannot take over.
-    #[error("the successor ({path}) cannot take over: {reason}")]
-    Refused { path: PathBuf, reason: String },
-    /// The successor ended without a word, as programs do that know nothing of a hand-over.
-    #[error("{path} ended before it was ready to take over ({status}){said}")]
-    Ended {
-        path: PathBuf,
-        status: String,
-        /// The last lines of the standard error, with a separator in front.
-        said: String,
-    },
-    /// The successor does not say a word any more.
-    #[error("the successor ({path}) was silent for {seconds} s, or not ready in time, and was ended")]
-    Silent { path: PathBuf, seconds: u64 },
-    /// The successor would serve something else.
-    #[error(
-        "{what} is {theirs} for the successor, and {own} for the daemon that runs: change the configuration back, or restart instead"
-    )]
-    Differs {
-        what: &'static str,
-        /// The value of the successor.
-        theirs: String,
-        /// The value of this daemon.
-        own: String,
-    },
-    /// The program before could not serve again, should the successor fail.
-    #[error(
-        "the successor may write version {theirs} of {what} before it serves, and the daemon that runs reads up to version {own}, so that \
-         nobody could serve should the successor fail: restart instead"
-    )]
-    TooNew {
-        what: &'static str,
-        /// The version of the successor.
-        theirs: u64,
-        /// The newest version that this daemon reads.
-        own: u64,
-    },
-    /// The successor would have to wait for an address that it does not get.
-    #[error("[api] listen is {address} for the successor, and nobody can listen there")]
-    Address {
-        address: SocketAddr,
-        /// The error of the kernel.
-        #[source]
-        source: io::Error,
-    },
-    /// The messages of the successor make no sense.
-    #[error("the successor ({path}) was not understood")]
-    Link {
-        path: PathBuf,
-        #[source]
-        source: LinkError,
-    },
-}
-
-/// A successor that did not get ready.
-#[derive(Debug)]
-pub struct NotReady {
-    /// The version of the successor, if it came as far as to say so.
-    pub version: Option<String>,
-    /// Why there is no successor.
-    pub error: OfferError,
-}
-
-impl From<OfferError> for NotReady {
-    fn from(error: OfferError) -> Self {
-        Self { version: None, error }
-    }
-}
 
 /// A successor that is ready.
 #[derive(Debug)]
@@ -413,68 +321,6 @@ fn check_address(theirs: &str, own: &str) -> Result<(), OfferError> {
     match TcpListener::bind(wanted) {
         Ok(_) => Ok(()),
         Err(source) => Err(OfferError::Address { address: wanted, source }),
-    }
-}
-
-/// Ends the process, as far as the kernel ends it within a patience: a process that waits for a disk ends later.
-fn end(child: &mut Child) {
-    // The process may have ended by itself.
-    let _ = child.kill();
-    let _ = end_of(child, END_PATIENCE);
-}
-
-/// How the process ended, if it ends within `patience`.
-fn end_of(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
-    let deadline = Instant::now() + patience;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(END_PAUSE),
-            Ok(None) | Err(_) => return None,
-        }
-    }
-}
-
-/// The end of a successor's standard error, which is passed on to this program's.
-struct Tail {
-    kept: Arc<Mutex<Vec<u8>>>,
-    reading: Option<JoinHandle<()>>,
-}
-
-impl Tail {
-    fn of(source: Option<impl Read + Send + 'static>) -> Self {
-        let kept = Arc::<Mutex<Vec<u8>>>::default();
-        let reading = source.and_then(|source| {
-            let kept = Arc::clone(&kept);
-            // Without the thread the text is lost, and the pipe is closed.
-            std::thread::Builder::new().name("successor".into()).spawn(move || keep(source, &kept)).ok()
-        });
-        Self { kept, reading }
-    }
-
-    /// The last lines, with a separator in front; nothing for a silent process. The process has ended.
-    fn said(&self) -> String {
-        let deadline = Instant::now() + END_PATIENCE;
-        while self.reading.as_ref().is_some_and(|reading| !reading.is_finished()) && Instant::now() < deadline
-        {
-            std::thread::sleep(END_PAUSE);
-        }
-        let kept = self.kept.lock_whole();
-        let text = String::from_utf8_lossy(&kept);
-        let text = text.trim();
-        if text.is_empty() { String::new() } else { format!(": {text}") }
-    }
-}
-
-fn keep(mut source: impl Read, kept: &Mutex<Vec<u8>>) {
-    let mut bytes = [0; 1024];
-    while let Ok(read @ 1..) = source.read(&mut bytes) {
-        // Nothing can be done when standard error is closed.
-        let _ = io::stderr().write_all(&bytes[..read]);
-        let mut kept = kept.lock_whole();
-        kept.extend_from_slice(&bytes[..read]);
-        let excess = kept.len().saturating_sub(TAIL_BYTES);
-        kept.drain(..excess);
     }
 }
 

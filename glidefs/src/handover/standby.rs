@@ -3,25 +3,20 @@
 //! Owns the process while nothing else runs in it: no device, no lock and no file is open. Does not own the decisions (`watch`).
 //! Invariant: the service manager's main process lives until the successor is known to the manager as the main process.
 
-use std::cell::Cell;
-use std::fmt;
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+mod child;
+mod handed;
+
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
 
+use self::child::{Child, End};
+pub(super) use self::handed::{Handed, STANDBY_VARIABLE};
 use super::link::{Link, LinkError};
 use super::message::{Message, Tenure};
 use super::notify::{Watchdog, has_manager, make_main_process};
@@ -30,59 +25,12 @@ use super::watch::{News, Step, Watch};
 use super::{Upgrade, VERSION};
 use crate::observe::chain;
 
-/// The environment variable with the number of the descriptor from which the standby reads [`Handed`]. Not the text itself: every process
-/// of the same user can read the environment.
-pub(super) const STANDBY_VARIABLE: &str = "GLIDEFS_STANDBY";
-/// Longest configuration that is handed over; the file of a longer one is read again.
-const CONFIG_BYTES_MAX: usize = 48 << 10;
-/// Longest [`Handed`] that is read, bytes: a million tenures, and the longest configuration.
-const HANDED_BYTES_MAX: u64 = 64 << 20;
 /// How often signals, the watchdog and the successor's process are looked at.
 const TURN: Duration = Duration::from_millis(200);
 /// How long a successor may take to end in good order when the service is stopped.
 const STOP_PATIENCE: Duration = Duration::from_mins(5);
 /// How long the process of a successor that has closed the socket may take to end, to tell how the process ended.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-
-/// The things that a program hands to itself across `execve`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Handed {
-    /// The process of the successor, a child of this process.
-    pub pid: u32,
-    /// The version of the successor.
-    pub to: String,
-    /// When the upgrade began, milliseconds since 1970-01-01 UTC.
-    pub began_unix_millis: u64,
-    /// Why the successor cannot take over, where that was known before.
-    pub failure: Option<String>,
-    /// The configuration of the daemon: the file may be one for the successor by now. `None` for a file of unusual length.
-    pub config: Option<String>,
-    /// The exports that this program served.
-    #[serde(default)]
-    pub tenures: Vec<Tenure>,
-}
-
-impl Handed {
-    pub fn config_that_fits(config: &str) -> Option<String> {
-        (config.len() <= CONFIG_BYTES_MAX && !config.contains('\0')).then(|| config.into())
-    }
-
-    /// A file in memory with this in it, which the program that follows in this process inherits.
-    pub fn pass_on(&self) -> io::Result<OwnedFd> {
-        let mut file = File::from(memfd_create(c"handed", MFdFlags::empty())?);
-        file.write_all(&serde_json::to_vec(self)?)?;
-        Ok(file.into())
-    }
-
-    /// Takes what [`Handed::pass_on`] left in the descriptor `number`.
-    fn take(number: RawFd) -> io::Result<Self> {
-        let mut text = Vec::new();
-        // Opened anew, so read from the beginning.
-        File::open(format!("/proc/self/fd/{number}"))?.take(HANDED_BYTES_MAX).read_to_end(&mut text)?;
-        nix::unistd::close(number)?;
-        Ok(serde_json::from_slice(&text)?)
-    }
-}
 
 /// The end of a standby.
 #[derive(Debug, PartialEq, Eq)]
@@ -104,34 +52,7 @@ pub struct Standby {
     signals: SignalFd,
     watchdog: Watchdog,
     is_managed: bool,
-    /// How the successor has ended, once its end was seen: the number of the process may be another one's from then on.
-    end: Cell<Option<End>>,
-}
-
-/// The end of the successor's process.
-#[derive(Clone, Copy, Debug)]
-enum End {
-    Status(ExitStatus),
-    /// The process is gone, or was never a child of this one, and nobody knows the status.
-    Unknown,
-}
-
-impl End {
-    /// The exit status for whoever waits for this process, as shells give for signals. An unknown end is no good one.
-    fn code(self) -> u8 {
-        let Self::Status(status) = self else { return 1 };
-        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-        code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
-    }
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Status(status) => status.fmt(f),
-            Self::Unknown => f.write_str("its exit status is not known"),
-        }
-    }
+    successor: Child,
 }
 
 impl Standby {
@@ -148,11 +69,11 @@ impl Standby {
         let _ = nix::sys::prctl::set_name(c"glidefs");
         Ok(Self {
             link: Link::new(socket)?,
+            successor: Child::new(handed.pid),
             handed,
             signals: catch_stops()?,
             watchdog: Watchdog::new(),
             is_managed: has_manager(),
-            end: Cell::new(None),
         })
     }
 
@@ -203,7 +124,7 @@ impl Standby {
         }
         match self.link.receive(TURN) {
             Ok(Some(message)) => Some(News::Said(message)),
-            Ok(None) => self.end().map(|end| News::Ended(end.to_string())),
+            Ok(None) => self.successor.end().map(|end| News::Ended(end.to_string())),
             Err(LinkError::Closed) => {
                 let ended = self.wait_for_end(END_PATIENCE);
                 Some(ended.map_or(News::Closed, |end| News::Ended(end.to_string())))
@@ -242,7 +163,7 @@ impl Standby {
         );
         loop {
             self.pass_signals_on();
-            if let Some(end) = self.end() {
+            if let Some(end) = self.successor.end() {
                 return end.code();
             }
             let mut signals = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
@@ -262,13 +183,13 @@ impl Standby {
     fn pass_signals_on(&self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let signal = i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok());
-            self.signal(signal.unwrap_or(Signal::SIGTERM));
+            self.successor.signal(signal.unwrap_or(Signal::SIGTERM));
         }
     }
 
     fn end_successor(&self, reason: String) -> Upgrade {
-        self.signal(Signal::SIGKILL);
-        while self.end().is_none() {
+        self.successor.signal(Signal::SIGKILL);
+        while self.successor.end().is_none() {
             std::thread::sleep(Duration::from_millis(10));
             self.watchdog.feed();
         }
@@ -286,52 +207,22 @@ impl Standby {
     }
 
     fn stop_successor(&self) {
-        self.signal(Signal::SIGTERM);
+        self.successor.signal(Signal::SIGTERM);
         if self.wait_for_end(STOP_PATIENCE).is_none() {
-            self.signal(Signal::SIGKILL);
+            self.successor.signal(Signal::SIGKILL);
         }
     }
 
     fn wait_for_end(&self, patience: Duration) -> Option<End> {
         let deadline = Instant::now() + patience;
         loop {
-            let end = self.end();
+            let end = self.successor.end();
             if end.is_some() || Instant::now() >= deadline {
                 return end;
             }
             std::thread::sleep(Duration::from_millis(10));
             self.watchdog.feed();
         }
-    }
-
-    fn pid(&self) -> Pid {
-        // Process numbers fit: the kernel's largest is 2^22.
-        Pid::from_raw(i32::try_from(self.handed.pid).unwrap_or(i32::MAX))
-    }
-
-    fn signal(&self, signal: Signal) {
-        // A process that has ended keeps its number until `waitpid`, and not longer.
-        if self.end.get().is_none() {
-            let _ = kill(self.pid(), signal);
-        }
-    }
-
-    /// How the successor has ended; `None` while it lives.
-    fn end(&self) -> Option<End> {
-        if self.end.get().is_none() {
-            self.end.set(match waitpid(self.pid(), Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(_, code)) => {
-                    Some(End::Status(ExitStatus::from_raw((code & 0xff) << 8)))
-                }
-                Ok(WaitStatus::Signaled(_, signal, _)) => {
-                    Some(End::Status(ExitStatus::from_raw(signal as i32)))
-                }
-                Ok(_) | Err(Errno::EINTR) => None,
-                // No such child: nobody is left to wait for.
-                Err(_) => Some(End::Unknown),
-            });
-        }
-        self.end.get()
     }
 }
 
@@ -349,8 +240,11 @@ pub(super) fn catch_stops() -> io::Result<SignalFd> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::IntoRawFd;
     use std::process::Command;
+
+    use nix::sys::signal::kill;
+    use nix::sys::wait::waitpid;
+    use nix::unistd::Pid;
 
     use super::*;
 
@@ -380,7 +274,7 @@ mod tests {
     fn over(end: impl FnOnce(Pid)) -> Ended {
         let (mut standby, mut successor) = standby();
         standby.is_managed = false;
-        let pid = standby.pid();
+        let pid = standby.successor.pid();
         successor.send(&Message::Alive).unwrap();
         successor.send(&Message::Serving).unwrap();
         let waiting = std::thread::spawn(move || standby.wait());
@@ -397,24 +291,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_whose_end_was_seen_is_not_signalled() {
-        let (standby, _successor) = standby();
-        standby.signal(Signal::SIGKILL);
-        assert!(standby.wait_for_end(SOON).is_some());
-        // The number is free. Another process that has the number by now is a child of somebody else, or the next one here.
-        let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
-        let standby = Standby { handed: Handed { pid: stranger.id(), ..standby.handed.clone() }, ..standby };
-        standby.signal(Signal::SIGKILL);
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(stranger.try_wait().unwrap().is_none(), "a stranger was killed");
-        stranger.kill().unwrap();
-        stranger.wait().unwrap();
-    }
-
-    #[test]
     fn a_successor_that_fails_is_ended_and_the_program_serves_again_with_the_reason() {
         let (standby, successor) = standby();
-        let pid = standby.pid();
+        let pid = standby.successor.pid();
         successor.send(&Message::failed("no room")).unwrap();
         let Ended::Again(upgrade, tenures) = standby.wait() else { panic!("given way to") };
         assert_eq!(tenures, [Tenure(1, 2)], "the daemon serves what it served before");
@@ -425,7 +304,7 @@ mod tests {
     #[test]
     fn the_end_of_a_successor_is_told_with_its_cause() {
         let (standby, successor) = standby();
-        kill(standby.pid(), Signal::SIGKILL).unwrap();
+        kill(standby.successor.pid(), Signal::SIGKILL).unwrap();
         let Ended::Again(upgrade, _) = standby.wait() else { panic!("given way to") };
         let reason = upgrade.failure.unwrap();
         assert!(reason.contains("signal: 9"), "{reason}");
@@ -435,7 +314,7 @@ mod tests {
     #[test]
     fn a_failure_that_was_seen_before_is_told_and_not_the_status_of_a_process_that_is_gone() {
         let (mut standby, _successor) = standby();
-        let pid = standby.pid();
+        let pid = standby.successor.pid();
         standby.handed.failure = Some("exit status: 3".into());
         let Ended::Again(upgrade, _) = standby.wait() else { panic!("the successor served") };
         assert_eq!(upgrade.failure.as_deref(), Some("exit status: 3"));
@@ -445,8 +324,8 @@ mod tests {
     /// A standby whose successor was waited for by somebody else, and the successor's end of the socket.
     fn standby_of_nobody() -> (Standby, Link) {
         let (mut standby, successor) = standby();
-        kill(standby.pid(), Signal::SIGKILL).unwrap();
-        waitpid(standby.pid(), None).unwrap();
+        kill(standby.successor.pid(), Signal::SIGKILL).unwrap();
+        waitpid(standby.successor.pid(), None).unwrap();
         standby.is_managed = false;
         (standby, successor)
     }
@@ -466,27 +345,9 @@ mod tests {
     #[test]
     fn a_successor_that_closes_the_socket_is_ended() {
         let (standby, successor) = standby();
-        let pid = standby.pid();
+        let pid = standby.successor.pid();
         drop(successor);
         assert!(matches!(standby.wait(), Ended::Again(..)));
         assert!(!lives(pid));
-    }
-
-    #[test]
-    fn a_configuration_of_unusual_length_is_read_from_the_file_again() {
-        assert_eq!(Handed::config_that_fits("[cache]\n").as_deref(), Some("[cache]\n"));
-        assert_eq!(Handed::config_that_fits(&"#".repeat(CONFIG_BYTES_MAX + 1)), None);
-        // A byte takes two of these in JSON.
-        let config = Handed::config_that_fits(&"\"\n".repeat(CONFIG_BYTES_MAX / 4));
-        let handed = Handed {
-            pid: u32::MAX,
-            to: "1".into(),
-            began_unix_millis: u64::MAX,
-            failure: None,
-            config,
-            tenures: vec![Tenure(u32::MAX, u64::MAX); 9_999],
-        };
-        let passed = handed.pass_on().unwrap();
-        assert_eq!(Handed::take(passed.into_raw_fd()).unwrap(), handed);
     }
 }

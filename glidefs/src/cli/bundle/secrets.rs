@@ -241,7 +241,7 @@ mod tests {
         fs::write(&token, "0123456789abcdef\n").unwrap();
         // Both of the configuration's own, and the one that the configuration names.
         let secrets = Secrets::of_this_host(Some(&token), &silent, None, Duration::from_secs(5));
-        assert_eq!(secrets.unread(), [silent.clone()]);
+        assert_eq!(secrets.unread(), std::slice::from_ref(&silent));
         assert_eq!(secrets.remove("x 0123456789abcdef y"), "x [removed] y");
         let config = folder.path().join("glidefs.toml");
         fs::write(&config, format!("[api]\ntoken_file = \"{}\"\n", silent.display())).unwrap();

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use super::process::TAIL_BYTES;
 use super::*;
 use crate::handover::message::Formats;
 
