@@ -27,7 +27,7 @@ pub(super) const STORE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Connects to the store, if one is configured, and starts the writeback. A store that does not answer is asked again on
 /// demand; a place that is no store keeps the daemon from starting. A daemon that `follows` another one keeps no device waiting for the
-/// first answer of a store that the other one has used: until the place is known to be that store, nothing is sent there.
+/// first answer of a store used by the other one: until the place is known to be this store, nothing is sent there.
 pub(super) fn connect_store(
     config: &Config,
     catalog: &Catalog,

@@ -30,7 +30,7 @@ pub(super) struct Turn {
     pub predecessor: Option<u32>,
     /// When the requests of devices began to wait; known after a hand-over only.
     pub waiting_since: Option<Instant>,
-    /// The exports that the daemon before served until this start.
+    /// The exports served by the daemon before until this start.
     pub tenures: Tenures,
     /// The parts of the cache which a successor has loaded already.
     pub ahead: Option<Ahead>,
@@ -77,7 +77,7 @@ impl Turn {
         }
     }
 
-    /// Whether this process goes on for a daemon that has just ended in good order.
+    /// Whether this process goes on for a daemon before, which has just ended in good order.
     pub fn follows(&self) -> bool {
         self.locks_deadline.is_some()
     }
@@ -102,7 +102,7 @@ fn by_export(tenures: &[Tenure]) -> Tenures {
     tenures.iter().map(|tenure| (ExportId(tenure.0), tenure.1)).collect()
 }
 
-/// The exports that a daemon has, for its successor, or for itself if it serves again.
+/// The exports served by a daemon, for the successor, or for the same program if the successor fails.
 pub(super) fn tenures(router: &Router) -> Vec<Tenure> {
     router.tenures().into_iter().map(|(export, epoch)| Tenure(export.0, epoch)).collect()
 }
@@ -118,7 +118,7 @@ pub(super) fn identity(config: &Config) -> Result<Identity, DaemonError> {
         socket: config.api.socket.display().to_string(),
         listen: config.api.listen.to_string(),
         store: config.store.url.as_ref().map_or_else(|| "none".into(), ToString::to_string),
-        // A start may write all that this program reads: damage found at a start raises the version of the cache.
+        // A start may write every format read by this program: damage found at a start raises the version of the cache.
         formats: Formats { cache: Cache::VERSION, records: Cache::RECORD_VERSION, catalog: Catalog::VERSION },
     })
 }

@@ -26,14 +26,14 @@ use super::standby::{Handed, STANDBY_VARIABLE};
 use super::{VERSION, monotonic_nanos, unix_millis};
 use crate::observe::chain;
 
-/// Longest silence of a successor: a successor says once a second that it lives, from `hello` on.
+/// Longest silence of a successor: a successor gives a sign of life once a second, from `hello` on.
 const SILENCE_MAX: Duration = Duration::from_mins(1);
 /// Longest time until a successor is ready.
 const READY_PATIENCE: Duration = Duration::from_mins(30);
-/// How long a program that the kernel does not start just now is tried again.
+/// How long a program refused by the kernel just now is tried again.
 const EXEC_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A successor that is ready.
+/// A successor ready to take over.
 #[derive(Debug)]
 pub struct Candidate {
     child: Child,
@@ -42,7 +42,7 @@ pub struct Candidate {
     version: String,
     takes_tenures: bool,
     began_unix_millis: u64,
-    /// Why the successor cannot take over any more, once that was seen: the process may be gone then.
+    /// Why the successor cannot take over any more, once seen: the process may be gone then.
     failure: Option<String>,
 }
 
@@ -105,7 +105,7 @@ impl Candidate {
         self.began_unix_millis
     }
 
-    /// Whether the successor has ended, has given up or has said something that makes no sense: the successor cannot take over then.
+    /// Whether the successor has ended, has given up or has said nonsense: the successor cannot take over then.
     pub fn has_failed(&mut self) -> Option<String> {
         if self.failure.is_none() {
             self.failure = self.look();
@@ -136,8 +136,8 @@ impl Candidate {
     }
 
     /// Tells the successor to take over, and becomes the standby: this program ends, and its file starts anew in the same process.
-    /// `tenures` are the exports that this daemon serves: the successor goes on with them, and so does the standby, which serves again
-    /// with `config`, the configuration of this daemon, should the successor fail. Also for a successor that has failed by now: the
+    /// `tenures` are the exports served by this daemon: the successor goes on with these exports, and so does the standby, which serves
+    /// again with `config`, the configuration of this daemon, should the successor fail. Also for a successor that has failed by now: the
     /// standby finds the failure, and serves again.
     ///
     /// Returns only when the kernel refuses. This process has to end then: the successor, which has been told to, takes over.
@@ -165,7 +165,7 @@ impl Candidate {
             if Instant::now() >= deadline {
                 return error;
             }
-            // The configuration may be what does not fit; its file is read again then.
+            // The configuration may not fit; the file is read again then.
             handed.config = None;
             std::thread::sleep(END_PAUSE);
         }
@@ -196,7 +196,7 @@ fn become_standby(launch: &Launch, link: &Link, handed: &Handed) -> io::Error {
         .exec()
 }
 
-/// A successor that may not be ready yet.
+/// A successor not ready yet, perhaps.
 struct Started {
     child: Child,
     link: Link,
@@ -230,7 +230,7 @@ impl Started {
         Ok(Self { child, link, tail, began_unix_millis: unix_millis(), version: None })
     }
 
-    /// Waits until the successor is ready. Returns the successor's version, and whether it takes tenures.
+    /// Waits until the successor is ready. Returns the successor's version, and whether the successor takes tenures.
     fn get_ready(
         &mut self,
         path: &Path,

@@ -37,7 +37,7 @@ pub(super) enum Message {
     },
     /// The successor has done everything that can be done without a lock.
     Ready,
-    /// Exports that the old program serves, as many as fit. Several come, or none, before `Go`, for a successor that takes tenures.
+    /// Exports served by the old program, as many as fit. Several come, or none, before `Go`, for a successor that takes tenures.
     Tenures {
         /// At most [`TENURES_MAX`] of all exports.
         tenures: Vec<Tenure>,
@@ -85,7 +85,7 @@ pub struct Identity {
     pub listen: String,
     /// The URL of the store, or `none`. A store may be added.
     pub store: String,
-    /// Of a successor the formats that it may write before it serves, of the program before those that it reads.
+    /// Of a successor the formats possibly written before the successor serves, of the program before the formats read.
     #[serde(default)]
     pub formats: Formats,
 }
@@ -97,12 +97,12 @@ pub struct Formats {
     pub cache: u16,
     /// Of records in the log.
     pub records: u16,
-    /// Of the catalog.
+    /// Of the catalog's tables and records.
     pub catalog: u64,
 }
 
 impl Default for Formats {
-    /// The formats of the programs with a hand-over that say nothing of formats.
+    /// The formats of programs with a hand-over whose `hello` is silent about formats.
     fn default() -> Self {
         Self { cache: 2, records: 2, catalog: 1 }
     }
@@ -128,7 +128,7 @@ pub(super) const UNSET: &str = "none";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark(pub u32, pub u64, pub u64);
 
-/// An export that the program before served until the hand-over: the export's number, and the epoch in which the host has the volume.
+/// An export served by the program before until the hand-over: the export's number, and the epoch in which the host has the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenure(pub u32, pub u64);
 

@@ -117,7 +117,7 @@ impl Successor {
     }
 
     /// Says that this program is ready, and waits until this program is to take over. Returns when requests began to wait, and the
-    /// exports that the program before served until then.
+    /// exports served by the program before until then.
     pub fn wait_for_go(&self) -> Result<(Instant, Vec<Tenure>), SuccessorError> {
         self.send(&Message::Ready)?;
         let mut all = Vec::new();

@@ -1,14 +1,18 @@
 //! Limits and defaults of the router.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::tenure::Tenures;
 use crate::cache::OnUnreachable;
+use crate::units::ExportId;
 
 /// Most queues of a device.
 pub const QUEUES_MAX: u16 = 128;
 /// Most requests in flight per queue: the kernel's limit.
 pub const QUEUE_DEPTH_MAX: u16 = 4096;
+
+/// Exports, each with the epoch in which this host has the volume.
+pub type Tenures = HashMap<ExportId, u64>;
 
 /// Limits and defaults of the router.
 #[derive(Clone, Debug)]

@@ -6,16 +6,11 @@
 //! another epoch than the catalog's counts for nothing; an export that is inherited is one of those that the store is asked about as
 //! soon as the store answers, so a takeover by another host is noticed no later than the daemon before would have noticed it.
 
-use std::collections::HashMap;
-
 use super::Router;
 use super::entry::{ExportEntry, HeldExport};
 use super::name::ExportName;
+use super::options::Tenures;
 use super::state::State;
-use crate::units::ExportId;
-
-/// Exports, each with the epoch in which this host has the volume.
-pub type Tenures = HashMap<ExportId, u64>;
 
 impl ExportEntry {
     /// The epoch in which this host has the volume of an export that is served, and is not known to be another host's; `None` also

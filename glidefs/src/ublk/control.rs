@@ -313,7 +313,7 @@ pub fn info(id: DeviceId) -> Result<Option<Info>, DeviceError> {
     Ok(Some(Info::of(&ctrl.dev_info())))
 }
 
-/// As [`info`], without libublk.
+/// As [`info`], with a ring made for the question in place of libublk.
 fn ask(id: DeviceId) -> Result<Option<Info>, DeviceError> {
     let fail = |source| DeviceError::Kernel { command: "GET_DEV_INFO", path: id.path(), source };
     let question = |is_ioctl| {

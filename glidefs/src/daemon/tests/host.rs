@@ -62,7 +62,7 @@ pub struct Host {
     kernel: Arc<Kernel>,
     /// Number of boots of the computer.
     boots: u64,
-    /// The exports that the last daemon served when it was killed.
+    /// The exports served by the last daemon when killed.
     tenures: Tenures,
     daemon: Option<Daemon>,
 }
@@ -344,13 +344,13 @@ impl Host {
         crashes
     }
 
-    /// Replaces the daemon by a successor: the end of a process, and another one that knows what the one before served.
+    /// Replaces the daemon by a successor: the end of a process, and another one with the tenures of the one before.
     pub fn hand_over(&mut self, world: &World) {
         self.go_down(Crash::Kill);
         self.succeed(world);
     }
 
-    /// As [`Self::come_up`], for a daemon that succeeds the one that was killed.
+    /// As [`Self::come_up`], for a successor of the killed daemon.
     pub fn succeed(&mut self, world: &World) -> Vec<Crash> {
         let tenures = std::mem::take(&mut self.tenures);
         self.start(world, true, tenures)

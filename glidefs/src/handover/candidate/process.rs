@@ -1,6 +1,6 @@
 //! The process of a successor: its end, and the last lines of its standard error.
 //!
-//! Owns what is kept of standard error, all of which is passed on to this program's. Does not own the messages of the successor.
+//! Owns the kept end of standard error, all of which is passed on to this program's. Does not own the messages of the successor.
 
 use std::io::{self, Read, Write};
 use std::process::{Child, ExitStatus};

@@ -1,6 +1,6 @@
-//! The process of the successor, as its parent knows it.
+//! The process of the successor, as known to the parent.
 //!
-//! Owns the signals to the process, and the look whether it has ended. Invariant: a process whose end was seen gets no signal, as its number
+//! Owns the signals to the process, and the look for its end. Invariant: a process whose end was seen gets no signal, as the number
 //! may be another one's.
 
 use std::cell::Cell;
@@ -43,7 +43,7 @@ impl fmt::Display for End {
 #[derive(Debug)]
 pub(super) struct Child {
     pid: u32,
-    /// How the process has ended, once its end was seen.
+    /// How the process has ended, once the end was seen.
     end: Cell<Option<End>>,
 }
 
@@ -59,7 +59,7 @@ impl Child {
 
     /// Sends the signal, unless the end of the process was seen.
     pub fn signal(&self, signal: Signal) {
-        // A process that has ended keeps its number until `waitpid`, and not longer.
+        // An ended process keeps the number until `waitpid`, and not longer.
         if self.end.get().is_none() {
             let _ = kill(self.pid(), signal);
         }

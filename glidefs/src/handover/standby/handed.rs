@@ -1,6 +1,6 @@
-//! The things that a program hands to itself across `execve`.
+//! The things handed from a program to itself across `execve`.
 //!
-//! Owns their form, and the file in memory that carries them. Does not own what follows from them (`standby`). Invariant: nothing of the
+//! Owns the form, and the file in memory. Does not own the consequences (`standby`). Invariant: nothing of the
 //! configuration, which may have secrets, is in arguments or in the environment, which others may read.
 
 use std::fs::File;
@@ -15,12 +15,12 @@ use crate::handover::message::Tenure;
 /// The environment variable with the number of the descriptor from which the standby reads [`Handed`]. Not the text itself: every process
 /// of the same user can read the environment.
 pub(in crate::handover) const STANDBY_VARIABLE: &str = "GLIDEFS_STANDBY";
-/// Longest configuration that is handed over; the file of a longer one is read again.
+/// Longest configuration handed over; the file of a longer one is read again.
 const CONFIG_BYTES_MAX: usize = 48 << 10;
-/// Longest [`Handed`] that is read, bytes: a million tenures, and the longest configuration.
+/// Longest [`Handed`] to be read, bytes: a million tenures, and the longest configuration.
 const HANDED_BYTES_MAX: u64 = 64 << 20;
 
-/// The things that a program hands to itself across `execve`.
+/// The things handed from a program to itself across `execve`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::handover) struct Handed {
     /// The process of the successor, a child of this process.
@@ -33,7 +33,7 @@ pub(in crate::handover) struct Handed {
     pub failure: Option<String>,
     /// The configuration of the daemon: the file may be one for the successor by now. `None` for a file of unusual length.
     pub config: Option<String>,
-    /// The exports that this program served.
+    /// The exports served by this program.
     #[serde(default)]
     pub tenures: Vec<Tenure>,
 }
@@ -43,7 +43,7 @@ impl Handed {
         (config.len() <= CONFIG_BYTES_MAX && !config.contains('\0')).then(|| config.into())
     }
 
-    /// A file in memory with this in it, which the program that follows in this process inherits.
+    /// A file in memory with all of this, inherited by the next program in this process.
     pub fn pass_on(&self) -> io::Result<OwnedFd> {
         let mut file = File::from(memfd_create(c"handed", MFdFlags::empty())?);
         file.write_all(&serde_json::to_vec(self)?)?;
