@@ -20,7 +20,7 @@ pub(in crate::cli) struct TopArgs {
     #[arg(long, value_enum, value_name = "COLUMN", default_value_t = SortKey::Iops)]
     pub sort: SortKey,
     /// Show only exports with this text in their name
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub filter: String,
     /// Print the figures of one interval as text, and end
     #[arg(long)]

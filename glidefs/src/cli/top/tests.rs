@@ -269,6 +269,6 @@ fn one_sample_as_text_has_a_line_for_each_export_that_the_filter_leaves() {
     let sample = Sample::of(Some(&top(10, vec![export("db-1", 1, 100), export("web-1", 2, 100)])), &now);
     let text = line::text(&now, &sample, &View::new(&TopArgs { filter: "db".into(), ..args() }));
     let row: Vec<_> = text.lines().find(|line| line.contains("db-1")).unwrap().split_whitespace().collect();
-    assert_eq!(row, ["db-1", "150", "400.0K", "200.0K", "50ns", "99ns", "0", "0B", "0s", "0"]);
+    assert_eq!(row, ["db-1", "150", "400K", "200K", "50ns", "99ns", "0", "0B", "0s", "0"]);
     assert!(!text.contains("web-1"), "{text}");
 }
