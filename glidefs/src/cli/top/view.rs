@@ -23,7 +23,7 @@ pub(super) enum Next {
 /// The meaning of keys at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Keys are commands.
+    /// Keys are commands, most of them about the order.
     List,
     /// Keys are letters of the filter.
     Filter,
