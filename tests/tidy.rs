@@ -76,6 +76,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("clap_mangen", &["cli"]),
     ("comfy_table", &["cli"]),
     ("indicatif", &["cli"]),
+    ("ratatui", &["cli"]),
     ("hdrhistogram", &["bench"]),
     ("plotters", &["bench"]),
     ("hyper", &["cli", "api"]),

@@ -1,8 +1,8 @@
 //! The HTTP API: routes, wire types, errors, access rules, listeners and connections.
 //!
 //! Owns the way users ask over HTTP, on TCP and on a Unix socket. Does not own operations on exports (`router`) nor the
-//! content of the metrics (`observe`). Invariant: every answer other than `/metrics`, `/healthz` and `/readyz` is JSON, or
-//! lines of JSON for a batch, and every refusal is `{"error": {"code", "message"}}`, with a message for the user about the next step.
+//! content of the metrics (`observe`). Invariant: every answer other than `/metrics`, `/healthz`, `/readyz` and the status
+//! page is JSON, or lines of JSON for a batch, and every refusal is `{"error": {"code", "message"}}`, with a message for the user about the next step.
 
 mod batch;
 mod body;
@@ -11,6 +11,7 @@ mod error;
 mod exports;
 mod guard;
 mod off_thread;
+mod page;
 mod peer;
 mod routes;
 mod scrape;

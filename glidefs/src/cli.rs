@@ -18,6 +18,7 @@ mod progress;
 mod run;
 #[cfg(test)]
 mod tests;
+mod top;
 mod transfer;
 mod wait;
 
@@ -109,6 +110,7 @@ fn dispatch(
         Command::Status { json } => {
             with_client(&cli.daemon, async |client| daemon::status(client, json).await)
         }
+        Command::Top(args) => with_client(&cli.daemon, async |client| top::run(client, args).await),
         Command::Memory { json } => {
             with_client(&cli.daemon, async |client| daemon::memory(client, json).await)
         }

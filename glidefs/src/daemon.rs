@@ -17,16 +17,20 @@
 //! | `storage` | the data of exports: cache and store as the router sees them |
 //! | `collecting` | garbage collection at intervals |
 //! | `figures` | `/v1/status` and `/metrics` |
+//! | `top`, `alerts` | `/v1/top`: figures for rates; shipped alerts that hold at this moment |
+//! | `nodes` | NUMA nodes of CPUs |
 //! | `memory` | `/v1/memory`: memory by category |
 //! | `releasing` | when memory goes back to the kernel |
 
 mod ahead;
+mod alerts;
 mod cache_setup;
 mod collecting;
 mod error;
 mod figures;
 mod locked_memory;
 mod memory;
+mod nodes;
 mod releasing;
 mod serving;
 mod signals;
@@ -35,6 +39,7 @@ mod store_setup;
 mod takeover;
 #[cfg(test)]
 mod tests;
+mod top;
 mod upgrading;
 
 use std::sync::Arc;

@@ -27,6 +27,7 @@ MACHINE_STAGES=(
 	"fio-verify-bookworm  real devices without USER_COPY, Linux of bookworm"
 	"numa                 buffers on two NUMA nodes"
 	"density              many exports"
+	"page                 the status page in a headless browser, each figure compared with the API; glidefs top in a terminal"
 	"system-test          a host with systemd, udev, journald and Prometheus"
 )
 LONG_STAGES=(
@@ -62,6 +63,10 @@ tools_of() {
 		systemctl disable --now prometheus >/dev/null 2>&1 || true
 		;;
 	fuzz) need_packages c++=build-essential jq=jq ;;
+	page)
+		need_machine_packages
+		need_packages chromium=chromium chromedriver=chromium-driver tmux=tmux
+		;;
 	*) need_machine_packages ;;
 	esac
 }
@@ -115,6 +120,10 @@ stage_numa() {
 	GLIDEFS_TEST_NUMA=1 scripts/vm exec --cpus 4 --numa 2 --timeout 300 -- "$test"
 }
 stage_density() { in_vm --timeout 600 -- scripts/density 65 60 --busy 8 --seconds 1 --settle 2; }
+stage_page() {
+	build_release
+	scripts/page-test
+}
 stage_system_test() {
 	build_release
 	scripts/system-test

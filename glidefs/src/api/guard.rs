@@ -2,7 +2,7 @@
 //!
 //! Owns the rules for requests over TCP, for peers who may not use the socket, and for web pages. Does not own the token
 //! (`token`) nor the identity of a peer (`peer`). Invariant: over TCP a request without the token can read [`OPEN_PATHS`] and
-//! nothing else.
+//! nothing else, but for the files of the status page where there is a token.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::error::ApiError;
+use super::page;
 use super::seats::Requester;
 use super::token::TokenFile;
 
@@ -52,14 +53,16 @@ impl TcpRules {
         let rules = &*self.0;
         rules.hosts.check(request)?;
         let path = request.uri().path();
-        let is_open = OPEN_PATHS.contains(&path) && (rules.is_loopback || path != METRICS_PATH);
+        // The files of the page have no figures in them: the page asks its user for the token.
+        let is_page = rules.token.is_some() && page::PATHS.contains(&path);
+        let is_open = is_page || OPEN_PATHS.contains(&path) && (rules.is_loopback || path != METRICS_PATH);
         match &rules.token {
             _ if is_open && reads(request.method()) => Ok(()),
             Some(_) => Err(ApiError::unauthorized()),
             None => Err(ApiError::forbidden(
                 "without a token TCP serves GET of /healthz, /readyz, /metrics and /openapi.json only: use the Unix socket \
                  ([api] socket, which the command line uses unless told otherwise), or set [api] token_file and send \
-                 \"Authorization: Bearer TOKEN\"",
+                 \"Authorization: Bearer TOKEN\"; the status page asks for the token",
             )),
         }
     }

@@ -7,7 +7,7 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::state::AppState;
-use super::{batch, exports, guard, snapshots, system, volumes};
+use super::{batch, exports, guard, page, snapshots, system, volumes};
 
 #[derive(OpenApi)]
 #[openapi(info(title = "glidefs", description = "Exports of the glidefs daemon on this host."))]
@@ -34,12 +34,16 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(volumes::deleted))
         .routes(routes!(volumes::collect))
         .routes(routes!(system::status))
+        .routes(routes!(system::top))
         .routes(routes!(system::memory))
         .routes(routes!(system::upgrade))
         .routes(routes!(system::healthz))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))
         .routes(routes!(openapi))
+        .routes(routes!(page::html))
+        .routes(routes!(page::css))
+        .routes(routes!(page::js))
 }
 
 /// The service: every route, with the limits for all of them and the answers for unknown paths and methods.

@@ -27,6 +27,8 @@ pub struct AppState {
     pub stats: Arc<ApiStats>,
     /// Gives the state of workers and cache.
     pub daemon: Arc<dyn Fn() -> wire::DaemonStatus + Send + Sync>,
+    /// Gives the figures of all exports, of cache and store. May take milliseconds.
+    pub top: Arc<dyn Fn() -> wire::Top + Send + Sync>,
     /// Gives the memory of the daemon by category. May take milliseconds.
     pub memory: Arc<dyn Fn() -> Option<wire::Memory> + Send + Sync>,
     /// The places for work on all exports.

@@ -4,11 +4,12 @@
 //! daemon; everybody else who may use the API gets the program that was installed.
 
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 
@@ -17,7 +18,7 @@ use super::error::ApiError;
 use super::peer::PeerUser;
 use super::scrape::Selection;
 use super::state::AppState;
-use super::wire::{AtRisk, ErrorBody, ExportCounts, Memory, Status, UpgradeBegun, UpgradeRequest};
+use super::wire::{AtRisk, ErrorBody, ExportCounts, Memory, Status, Top, UpgradeBegun, UpgradeRequest};
 use crate::observe::metrics::ExportHistograms;
 use crate::router;
 
@@ -65,6 +66,33 @@ fn status_now(state: &AppState) -> Status {
         catalog_fails: state.router.catalog_health().failing(),
         last_upgrade: state.upgrades.last(),
         daemon: (state.daemon)(),
+    }
+}
+
+/// The figures of all exports, of cache and store at one moment, and the alerts that hold. Counters grow from the start of the daemon
+/// on: the difference of two answers, over the difference of `uptime_nanoseconds`, is a rate.
+#[utoipa::path(
+    get, path = "/v1/top", tag = "daemon",
+    responses((status = 200, description = "The figures.", body = Top))
+)]
+pub(super) async fn top(State(state): State<AppState>) -> Result<Response, ApiError> {
+    let body = state.off_thread.clone().run(move || serde_json::to_vec(&top_now(&state))).await?;
+    let body = body.map_err(|_| ApiError::internal("the figures have no JSON form"))?;
+    Ok(([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], body)
+        .into_response())
+}
+
+fn top_now(state: &AppState) -> Top {
+    // Read before the counters. Each counter is read at a moment between here and the answer.
+    let uptime = state.started.elapsed().as_nanos();
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    Top {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        ready: state.ready.get(),
+        uptime_nanoseconds: u64::try_from(uptime).unwrap_or(u64::MAX),
+        unix_milliseconds: u64::try_from(wall).unwrap_or(u64::MAX),
+        ..(state.top)()
     }
 }
 

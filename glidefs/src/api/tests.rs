@@ -4,6 +4,7 @@ mod access;
 mod batch;
 mod clients;
 mod listening;
+mod page;
 mod routes;
 
 use std::net::SocketAddr;
@@ -125,6 +126,7 @@ impl Served {
             export_histograms: ExportHistograms::None,
             stats: Arc::clone(&stats),
             daemon: Arc::new(|| wire::DaemonStatus { bounce_mode: true, ..wire::DaemonStatus::default() }),
+            top: Arc::new(|| wire::Top { latency_bounds_nanoseconds: vec![10], ..wire::Top::default() }),
             memory: Arc::new(|| Some(wire::Memory { resident_bytes: 7, ..wire::Memory::default() })),
             off_thread: OffThread::default(),
             batch_ended: Arc::clone(&batch_ended),

@@ -9,6 +9,7 @@ mod batch;
 mod requests;
 mod settings;
 mod status;
+mod top;
 mod upgrade;
 pub(super) mod values;
 
@@ -26,6 +27,9 @@ pub use self::requests::{
 pub use self::settings::{Limits, LimitsChange, SetRequest};
 pub use self::status::{
     CacheStatus, DaemonStatus, EngineStatus, ExportCounts, Memory, MemoryCategory, Status, WorkerStatus,
+};
+pub use self::top::{
+    Alert, Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopStore, TopStoreOperation,
 };
 pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
 pub(crate) use self::values::rfc3339;

@@ -5,6 +5,7 @@ pub(super) mod bulk;
 pub(super) mod common;
 pub(super) mod exports;
 pub(super) mod settings;
+pub(super) mod top;
 pub(super) mod transfer;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use self::bench::BenchCommand;
 use self::common::{Limit, OutputArgs};
 use self::exports::{ExportCommand, SnapshotCommand};
+use self::top::TopArgs;
 use self::transfer::ImportArgs;
 use crate::config::{DEFAULT_PATH, TimeSpan};
 
@@ -168,6 +170,18 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show the exports that do most, as they do it
+    #[command(after_help = "Examples:\n  \
+        glidefs top\n  \
+        glidefs top --sort dirty --filter vm- --interval 5s\n  \
+        glidefs top --once\n  \
+        glidefs top --json | jq '.exports[] | select(.iops > 1000) | .name'\n\n\
+        Rates are of the last interval; a rate that is not known yet is shown as -. Latency is that of READ, WRITE and FLUSH from the \
+        device to the answer; P99 is exact to the bucket of the metrics only. FLY is requests under way, RISK the age of the oldest \
+        data that is not in the store, WAIT/s the time that requests waited for limits, index and log, in each second.\n\n\
+        Keys: n i b l d r w sort, o turns the order round, / filters, p pauses, ? shows all keys, q quits. NO_COLOR in the \
+        environment takes the colours away.")]
+    Top(TopArgs),
     /// Show the memory of the daemon by category
     Memory {
         /// Print JSON

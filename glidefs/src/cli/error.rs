@@ -24,6 +24,12 @@ pub(super) enum CliError {
     /// The daemon ended with an error.
     #[error("the daemon failed")]
     Daemon(#[source] Box<dyn Error>),
+    /// `glidefs top` has nowhere to show a screen.
+    #[error("standard output is no terminal: use --once or --json")]
+    NoTerminal,
+    /// The terminal does not do as told.
+    #[error("the terminal cannot be used: try --once or --json")]
+    Terminal(#[source] std::io::Error),
     /// An operation on many exports failed for some.
     #[error("{failed} of {of} exports failed")]
     SomeFailed { failed: usize, of: usize },

@@ -4,8 +4,7 @@
 
 mod samples;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::samples::{
@@ -14,6 +13,8 @@ use self::samples::{
 };
 use super::collecting::Collections;
 use super::memory::Holders;
+use super::nodes::Nodes;
+use super::top::TopParts;
 use super::upgrading::{Upgrading, longest_and_median};
 use crate::api::{ApiStats, AppState, OffThread, Readiness, Scrapes, Selection, wire};
 use crate::cache::{Cache, CacheStats, Resource, ShardStats, UsageFigures};
@@ -21,7 +22,6 @@ use crate::checksum;
 use crate::config::{Config, OnStop};
 use crate::export::limits::{Limit, Limits};
 use crate::export::{LimitUse, Throttle};
-use crate::locks::MutexExt;
 use crate::observe::chain;
 use crate::observe::metrics::{self, ExportFigures, ExportHistograms, Metric, Packs, Registry, Samples};
 use crate::router::{Glance, Router, State};
@@ -29,7 +29,6 @@ use crate::store::volume::{Loss, VolumeStore};
 use crate::store::{BlockCache, Store};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
-use crate::worker::cpus::node_of;
 use crate::worker::engine::probe::{Figures, Probe};
 
 /// The parts of the daemon.
@@ -55,7 +54,16 @@ impl Parts {
             OnStop::Remove => "remove",
         };
         let probe = self.probe.clone();
-        let nodes = Nodes::default();
+        let nodes = Arc::<Nodes>::default();
+        let top = TopParts {
+            router: Arc::clone(&self.router),
+            workers: self.workers.clone(),
+            cache: self.cache.clone(),
+            store: self.store.clone(),
+            block_cache: self.block_cache.clone(),
+            collections: Arc::clone(&self.collections),
+            nodes: Arc::clone(&nodes),
+        };
         let daemon = move || wire::DaemonStatus {
             bounce_mode: devices.bounce(),
             batched_devices: devices.batched(),
@@ -82,6 +90,7 @@ impl Parts {
             export_histograms: config.api.export_histograms,
             stats,
             daemon: Arc::new(daemon),
+            top: Arc::new(move || top.measure()),
             memory: Arc::new(move || holders.measure()),
             off_thread: OffThread::default(),
             batch_ended: Arc::default(),
@@ -292,18 +301,8 @@ fn usage_figures(figures: &UsageFigures) -> metrics::UsageFigures {
     metrics::UsageFigures { bytes, held, held_nanos }
 }
 
-/// The NUMA nodes of CPUs, each asked of the kernel once.
-#[derive(Default)]
-struct Nodes(Mutex<HashMap<u64, Option<u64>>>);
-
-impl Nodes {
-    fn of(&self, cpu: u64) -> Option<u64> {
-        let find = || usize::try_from(cpu).ok().and_then(node_of);
-        *self.0.lock_whole().entry(cpu).or_insert_with(find)
-    }
-}
-
-fn worker_status(worker: &Worker, nodes: &Nodes) -> wire::WorkerStatus {
+/// The state of one worker.
+pub(super) fn worker_status(worker: &Worker, nodes: &Nodes) -> wire::WorkerStatus {
     let stats = worker.stats();
     let cpu = stats.cpu.get();
     wire::WorkerStatus {

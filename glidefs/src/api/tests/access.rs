@@ -8,7 +8,7 @@ use super::{Served, exchange, request};
 use crate::api::connection::Patience;
 use crate::api::{Access, TokenFile};
 
-const TOKEN: &str = "Authorization: Bearer 0123456789abcdef\r\n";
+pub(super) const TOKEN: &str = "Authorization: Bearer 0123456789abcdef\r\n";
 /// The paths served over TCP to everybody.
 const OPEN: [&str; 4] = ["/healthz", "/readyz", "/metrics", "/openapi.json"];
 /// Some of the requests refused over TCP without the token.
@@ -23,7 +23,7 @@ const CLOSED: [(&str, &str); 8] = [
     ("GET", "/metrics/"),
 ];
 
-async fn with_token() -> Served {
+pub(super) async fn with_token() -> Served {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("token");
     std::fs::write(&path, "0123456789abcdef").unwrap();

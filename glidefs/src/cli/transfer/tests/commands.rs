@@ -46,6 +46,7 @@ impl Daemon {
             export_histograms: crate::observe::metrics::ExportHistograms::default(),
             stats: Arc::default(),
             daemon: Arc::new(wire::DaemonStatus::default),
+            top: Arc::new(wire::Top::default),
             memory: Arc::new(|| None),
             off_thread: crate::api::OffThread::default(),
             batch_ended: Arc::default(),
