@@ -27,7 +27,6 @@ MACHINE_STAGES=(
 	"fio-verify-bookworm  real devices without USER_COPY, Linux of bookworm"
 	"numa                 buffers on two NUMA nodes"
 	"density              many exports"
-	"page                 the status page in a headless browser, each figure compared with the API; glidefs top in a terminal"
 	"system-test          a host with systemd, udev, journald and Prometheus"
 )
 LONG_STAGES=(
@@ -42,6 +41,7 @@ LONG_STAGES=(
 	"power-cuts           20 power cuts under ext4, XFS and SQLite; POWER_CUTS sets another number, POWER_CUTS_SEED a seed (30 minutes)"
 	"api                  load on the API of a host with 5,000 exports, beside fio                                     (20 minutes)"
 	"package              the Debian package: installed, upgraded under load, removed and purged on a whole system     (10 minutes)"
+	"page                 the status page in Chromium, each figure compared with the API; glidefs top in a terminal    (10 minutes)"
 	"reproducible         two builds and packages of the last commit, in different folders, and the list of dependencies (30 minutes)"
 )
 
@@ -63,10 +63,6 @@ tools_of() {
 		systemctl disable --now prometheus >/dev/null 2>&1 || true
 		;;
 	fuzz) need_packages c++=build-essential jq=jq ;;
-	page)
-		need_machine_packages
-		need_packages chromium=chromium chromedriver=chromium-driver tmux=tmux
-		;;
 	*) need_machine_packages ;;
 	esac
 }
@@ -96,7 +92,7 @@ in_vm() {
 stage_fio_verify() { in_vm --timeout 1200 -- scripts/fio-verify; }
 stage_recovery() { in_vm --timeout 600 -- scripts/recovery; }
 stage_move() { in_vm --timeout 600 -- scripts/move; }
-stage_upgrade() { in_vm --timeout 600 -- scripts/upgrade; }
+stage_upgrade() { in_vm --timeout 1200 -- scripts/upgrade; }
 stage_fio_verify_fixed() {
 	GLIDEFS_CACHE_ENGINE=ring-fixed-direct in_vm --timeout 600 -- scripts/fio-verify --mode user-copy random mixed-size restart
 }
@@ -120,10 +116,6 @@ stage_numa() {
 	GLIDEFS_TEST_NUMA=1 scripts/vm exec --cpus 4 --numa 2 --timeout 300 -- "$test"
 }
 stage_density() { in_vm --timeout 600 -- scripts/density 65 60 --busy 8 --seconds 1 --settle 2; }
-stage_page() {
-	build_release
-	scripts/page-test
-}
 stage_system_test() {
 	build_release
 	scripts/system-test
@@ -144,4 +136,5 @@ long_fairness() { scripts/fairness; }
 long_power_cuts() { scripts/power-cuts --cuts "${POWER_CUTS:-20}" ${POWER_CUTS_SEED:+--seed "$POWER_CUTS_SEED"}; }
 long_api() { scripts/vm exec --disk 8G --memory 8G --timeout 7200 -- scripts/api-load 5000; }
 long_package() { scripts/package-test; }
+long_page() { scripts/page-test; }
 long_reproducible() { check_reproducible; }
