@@ -141,10 +141,10 @@ impl Candidate {
     /// standby finds the failure, and serves again.
     ///
     /// Returns only when the kernel refuses. This process has to end then: the successor, which has been told to, takes over.
-    pub fn hand_over(self, config: &str, tenures: Vec<Tenure>) -> io::Error {
+    pub fn hand_over(mut self, config: &str, tenures: Vec<Tenure>) -> io::Error {
         // The kernel may need seconds to tear many devices down, and nothing is fed meanwhile.
         Watchdog::new().feed_now();
-        let told = self.tell_to_go(&tenures);
+        self.tell(&tenures);
         let mut handed = Handed {
             pid: self.child.id(),
             to: self.version,
@@ -153,12 +153,6 @@ impl Candidate {
             config: Handed::config_that_fits(config),
             tenures,
         };
-        if let Err(error) = told {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "the successor has failed before its turn"
-            );
-        }
         let deadline = Instant::now() + EXEC_PATIENCE;
         loop {
             let error = become_standby(&self.launch, &self.link, &handed);
@@ -168,6 +162,15 @@ impl Candidate {
             // The configuration may not fit; the file is read again then.
             handed.config = None;
             std::thread::sleep(END_PAUSE);
+        }
+    }
+
+    /// Tells the successor to take over. One that does not listen has failed: it would wait for its turn for ever.
+    fn tell(&mut self, tenures: &[Tenure]) {
+        if let Err(error) = self.tell_to_go(tenures) {
+            let error = chain(&error);
+            tracing::error!(error, "the successor has failed before its turn");
+            self.failure.get_or_insert(format!("the successor could not be told to take over: {error}"));
         }
     }
 

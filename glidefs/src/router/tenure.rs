@@ -14,7 +14,8 @@ use super::state::State;
 
 impl ExportEntry {
     /// The epoch in which this host has the volume of an export that is served, and is not known to be another host's; `None` also
-    /// for a volume that may be released, as another host may open it without a takeover.
+    /// for a volume that may be released, as another host may open it without a takeover, and for one whose data at risk has a bound
+    /// of time, as writes would go on for that time once more while the store is away.
     fn tenure(&self) -> Option<u64> {
         if self.state() != State::Serving || self.may_be_released() {
             return None;
@@ -22,7 +23,9 @@ impl ExportEntry {
         let volume = self.export()?.volume();
         let remote = volume.remote()?;
         let is_lost = volume.lost().is_some() || remote.loss().is_some();
-        (!is_lost).then(|| remote.writer().epoch)
+        // How old the data at risk is, nobody knows after a start.
+        let may_wait = volume.is_bounded() && volume.at_risk().is_some();
+        (!is_lost && !may_wait).then(|| remote.writer().epoch)
     }
 }
 

@@ -368,7 +368,7 @@ pub fn is_taken(id: DeviceId) -> bool {
 }
 
 /// Whether `code` is a kernel's answer to an unknown command: EOPNOTSUPP, ENOTSUPP (a name that only the kernel has), EINVAL.
-fn is_unknown_command(code: i32) -> bool {
+pub(super) fn is_unknown_command(code: i32) -> bool {
     [libc::EOPNOTSUPP, 524, libc::EINVAL].contains(&code.saturating_abs())
 }
 

@@ -58,19 +58,37 @@ pub fn infos(
         let about = sys::ublksrv_ctrl_cmd { addr, len, ..about(devices[number]) };
         entry(&control, command, about)
     })?;
-    let infos = devices.iter().zip(&codes).zip(&answers).map(|((&id, code), answer)| match code {
-        Some(0..) => Ok(Some(Info::of(answer))),
-        // The driver answers a question about an unknown number with an ordinary error.
-        Some(_) if !control::exists(id) => Ok(None),
-        Some(code) => Err(io::Error::from_raw_os_error(code.saturating_abs())),
-        None => Err(io::ErrorKind::TimedOut.into()),
-    });
+    let infos = devices
+        .iter()
+        .zip(&codes)
+        .zip(&answers)
+        .map(|((&id, code), answer)| meaning(*code, answer, encoding, || control::exists(id)));
     let infos = infos.collect();
     if codes.contains(&None) {
         // The kernel may still write there.
         std::mem::forget(answers);
     }
     Ok(infos)
+}
+
+/// The meaning of a command's `code` and of what the driver wrote. A driver that does not know the ioctl encoding says so of every number,
+/// also of a device that is deleted and still open, which the kernel does not list.
+fn meaning(
+    code: Code,
+    answer: &sys::ublksrv_ctrl_dev_info,
+    encoding: Encoding,
+    is_listed: impl FnOnce() -> bool,
+) -> io::Result<Option<Info>> {
+    match code {
+        Some(0..) => Ok(Some(Info::of(answer))),
+        Some(code) if encoding.is_ioctl && control::is_unknown_command(code) => {
+            Err(io::Error::from_raw_os_error(code.saturating_abs()))
+        }
+        // The driver answers a question about an unknown number with an ordinary error.
+        Some(_) if !is_listed() => Ok(None),
+        Some(code) => Err(io::Error::from_raw_os_error(code.saturating_abs())),
+        None => Err(io::ErrorKind::TimedOut.into()),
+    }
 }
 
 /// Asks the kernel to take back `devices`, whose server has ended. Returns the devices whose command has not ended within `limit`.
@@ -183,6 +201,19 @@ mod tests {
     /// A command that ends at once.
     fn quick() -> squeue::Entry128 {
         squeue::Entry128::from(opcode::Nop::new().build())
+    }
+
+    #[test]
+    fn a_driver_that_does_not_know_the_encoding_says_nothing_about_an_unlisted_device() {
+        let answer = sys::ublksrv_ctrl_dev_info::default();
+        let meaning = |code, is_ioctl, is_listed| meaning(code, &answer, Encoding { is_ioctl }, || is_listed);
+        // Linux before 6.4, asked about a deleted device that is still open: the question has to be asked again.
+        assert!(meaning(Some(-libc::EOPNOTSUPP), true, false).is_err());
+        assert!(meaning(Some(0), false, false).unwrap().is_some());
+        // A number that nobody has, in each encoding.
+        assert!(meaning(Some(-libc::ENODEV), true, false).unwrap().is_none());
+        assert!(meaning(Some(-libc::EINVAL), false, false).unwrap().is_none());
+        assert!(meaning(Some(-libc::EIO), false, true).is_err() && meaning(None, true, true).is_err());
     }
 
     #[test]

@@ -214,6 +214,11 @@ impl Volume {
         }
     }
 
+    /// Whether writes wait when too much data, or data for too long, is at risk.
+    pub fn is_bounded(&self) -> bool {
+        self.store_link().is_some_and(|link| link.bound().is_some())
+    }
+
     /// Sets the behaviour of a READ that needs a store which is away.
     pub fn set_on_unreachable(&self, on_unreachable: OnUnreachable) {
         if let Some(link) = self.store_link() {

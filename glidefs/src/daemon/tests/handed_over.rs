@@ -1,10 +1,12 @@
 //! Hand-overs while the store is away: the successor goes on with the exports as the daemon before would have.
 
+use std::time::Duration;
+
 use super::host::{Host, World, name, request};
 use super::loss::{blank, has_first, held, lost, write, written};
 use super::sim::faults::Crash;
-use crate::cache::IoError;
-use crate::router::{ExportName, InitialContent, RouterError, State};
+use crate::cache::{Bound, Durability, IoError};
+use crate::router::{CreateExport, ExportName, InitialContent, RouterError, State};
 use crate::units::ExportId;
 
 /// A host that serves the export `vm` with write 1, which is in the store.
@@ -53,6 +55,26 @@ fn a_successor_serves_what_the_daemon_before_served_while_the_store_is_away() {
             assert_eq!(data[at..at + written.len()], written[..], "{number}");
         }
     }
+}
+
+#[test]
+fn an_export_with_data_at_risk_for_a_bounded_time_is_handed_over_when_the_store_is_there() {
+    let world = World::new(95, 0);
+    let mut host = Host::new(&world);
+    let bound = Bound { max_bytes: 64 << 20, max_age: Duration::from_secs(30) };
+    let request = CreateExport { durability: Durability::Bounded(bound), ..blank() };
+    world.runtime.block_on(host.router().create(request)).unwrap();
+    world.store_goes_away();
+    assert_eq!(world.runtime.block_on(host.router().may_hand_over(true)), Ok(()), "nothing is at risk");
+    write(&mut host, 1);
+    // A successor would take the data for new, and let writes go on for as long again.
+    let refused = world.runtime.block_on(host.router().may_hand_over(true));
+    assert_eq!(refused.unwrap_err().as_str(), "vm");
+    assert!(host.router().tenures().is_empty());
+    world.store_comes_back();
+    assert_eq!(world.runtime.block_on(host.router().may_hand_over(true)), Ok(()));
+    host.hand_over(&world);
+    assert_eq!(held(&mut host, "vm"), [1]);
 }
 
 #[test]

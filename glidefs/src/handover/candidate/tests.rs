@@ -194,6 +194,20 @@ fn tenures_come_before_go_and_only_to_a_successor_that_takes_them() {
 }
 
 #[test]
+fn a_successor_that_cannot_be_told_to_take_over_has_failed() {
+    let ready = r#"echo '{"say":"ready"}' >&0; exec <&-; exec sleep 600"#;
+    let mut deaf = prepared(&[&hello(PROTOCOL, 2, "/s"), TOLD, ready]).0.unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    // Until the script has closed the socket.
+    while deaf.failure.is_none() && Instant::now() < deadline {
+        deaf.tell(&[]);
+    }
+    let failure = deaf.failure.clone().unwrap();
+    assert!(failure.contains("could not be told to take over"), "{failure}");
+    deaf.end();
+}
+
+#[test]
 fn the_first_process_of_a_container_starts_no_successor() {
     let launch =
         Launch { program: "/bin/true".into(), name: "glidefs".into(), arguments: Vec::new(), is_first: true };
