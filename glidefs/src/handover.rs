@@ -1,10 +1,10 @@
 //! The upgrade of a running daemon: the messages and the processes of a hand-over.
 //!
 //! ```text
-//!  old program ── start ──▶ successor      hello, alive …     reads and checks, touches nothing
+//!  old program ── start ──▶ successor                       reads and checks
 //!      │ ◀────────────────────── hello ──────┤
-//!      ├─────── follow ────────────────────▶ │                loads ahead
-//!      │ ◀────────────────────── ready ──────┤
+//!      ├─────── marks, follow ─────────────▶ │                loads ahead
+//!      │ ◀────── alive, alive, ready ────────┤                or failed, at any time
 //!      ├─────── tenures, go ───────────────▶ │                waits for the locks
 //!    execve                                  │
 //!      ▼                                     │
@@ -19,7 +19,7 @@
 //! successor fails starts the old program again, in the same process.
 //!
 //! Owns messages, processes and patience. Does not own what a daemon does between the messages (`daemon`). Invariants: before `go` a
-//! successor changes nothing, and the old program serves; after `go` one of the two serves in the end, or the process ends with an error
+//! successor takes no lock and no device, asks no store and leaves nothing behind, and the old program serves; after `go` one of the two serves in the end, or the process ends with an error
 //! and the service manager starts another.
 //!
 //! | File | What it owns |

@@ -1,7 +1,8 @@
 //! Upgrades as the daemon that runs sees them: one at a time, from the request to a successor that is ready.
 //!
 //! Owns when an upgrade may begin, and the result of the last one. Does not own the hand-over itself (`handover`) nor the end of this
-//! daemon (`serving`). Invariant: until a successor is ready, nothing of this daemon changes.
+//! daemon (`serving`). Invariant: until a successor is ready, this daemon serves as before, and only its log is prepared: with a checkpoint,
+//! and with new segments for the next writes.
 
 use std::io;
 use std::path::PathBuf;

@@ -26,7 +26,7 @@ use super::standby::{Handed, STANDBY_VARIABLE};
 use super::{VERSION, monotonic_nanos, unix_millis};
 use crate::observe::chain;
 
-/// Longest silence of a successor: a successor gives a sign of life once a second, from `hello` on.
+/// Longest silence of a successor: a successor gives a sign of life once a second, from `follow` on.
 const SILENCE_MAX: Duration = Duration::from_mins(1);
 /// Longest time until a successor is ready.
 const READY_PATIENCE: Duration = Duration::from_mins(30);

@@ -1,7 +1,7 @@
 //! The old program after `go`: waits for the successor, and serves again should the successor fail.
 //!
 //! Owns the process while nothing else runs in it: no device, no lock and no file is open. Does not own the decisions (`watch`).
-//! Invariant: the service manager's main process lives until the successor is known to the manager as the main process.
+//! Invariant: this process lives until the service manager knows another main process: the usher, or the successor where no usher starts.
 
 mod child;
 mod handed;
@@ -27,7 +27,8 @@ use crate::observe::chain;
 
 /// How often signals, the watchdog and the successor's process are looked at.
 const TURN: Duration = Duration::from_millis(200);
-/// How long a successor may take to end in good order when the service is stopped.
+/// How long a successor may take to end in good order when the service is stopped, where the service manager does not end both sooner, as
+/// with the `TimeoutStopSec` of the shipped unit.
 const STOP_PATIENCE: Duration = Duration::from_mins(5);
 /// How long the process of a successor that has closed the socket may take to end, to tell how the process ended.
 const END_PATIENCE: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@
 //! long as the standby lives, and the service ends when the main process ends; so the usher, a child of the manager, is the main process
 //! meanwhile.
 //!
-//! Owns the process of the usher. Invariant: the manager is told of a process only when that process is the manager's own child.
+//! Owns the process of the usher. Invariant: an usher tells the manager of a process only when that process is the manager's own child.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
