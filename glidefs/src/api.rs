@@ -28,7 +28,7 @@ mod volumes;
 pub mod wire;
 
 pub use self::off_thread::OffThread;
-pub use self::scrape::{Scrapes, Selection};
+pub use self::scrape::{ScrapeStats, Scrapes, Selection};
 pub use self::serve::{Access, Listeners, ServeError, serve};
 pub use self::state::{ApiStats, AppState, Readiness};
 pub use self::token::{Token, TokenError, TokenFile};

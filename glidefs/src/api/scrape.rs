@@ -1,7 +1,7 @@
-//! `/metrics` for many clients: scrapes share texts.
+//! `/metrics` and `/v1/top` for many clients: scrapes share texts.
 //!
 //! Owns when figures are collected and written as text, and the number of texts. Does not own the content of a text
-//! (`observe::metrics`). Invariants: the figures of a scrape are not older than the request, as long as fewer than
+//! (`observe::metrics`, `daemon::top`). Invariants: the figures of a scrape are not older than the request, as long as fewer than
 //! [`TEXTS_MAX`] texts of the same detail are being sent; texts of all exports are made one at a time, on a blocking thread, so
 //! no asynchronous task waits; texts are made for at most a tenth of the time while a text takes up to 111 ms. The text of one
 //! export is short, and made at once.
@@ -24,7 +24,7 @@ const PAUSE_FACTOR: u32 = 9;
 /// Longest pause after a text.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Makes the text of `/metrics`, or gives the reason of the failure. May take tens of milliseconds.
+/// Makes the text of an answer, or gives the reason of the failure. May take tens of milliseconds.
 type Encode = dyn Fn(&Selection) -> Result<String, String> + Send + Sync;
 
 /// The figures that a scrape asks for.
@@ -35,7 +35,7 @@ pub struct Selection {
     pub export: Option<String>,
 }
 
-/// The scrapes of a daemon, and the texts they share.
+/// The scrapes of one path, and the texts they share.
 pub struct Scrapes {
     encode: Arc<Encode>,
     none: Lane,

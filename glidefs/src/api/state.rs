@@ -27,8 +27,8 @@ pub struct AppState {
     pub stats: Arc<ApiStats>,
     /// Gives the state of workers and cache.
     pub daemon: Arc<dyn Fn() -> wire::DaemonStatus + Send + Sync>,
-    /// Gives the figures of all exports, of cache and store. May take milliseconds.
-    pub top: Arc<dyn Fn() -> wire::Top + Send + Sync>,
+    /// Makes the text of `/v1/top`, a [`wire::Top`] as JSON.
+    pub top: Arc<Scrapes>,
     /// Gives the memory of the daemon by category. May take milliseconds.
     pub memory: Arc<dyn Fn() -> Option<wire::Memory> + Send + Sync>,
     /// The places for work on all exports.
@@ -54,6 +54,8 @@ pub struct ApiStats {
     pub strangers: Arc<DoorStats>,
     /// Scrapes of `/metrics`.
     pub scrapes: Arc<ScrapeStats>,
+    /// Answers of `/v1/top`, which are shared as the texts of scrapes are.
+    pub tops: Arc<ScrapeStats>,
 }
 
 /// Whether the daemon has finished recovery: set once, read by `/readyz`.

@@ -4,7 +4,6 @@
 //! daemon; everybody else who may use the API gets the program that was installed.
 
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -70,30 +69,16 @@ fn status_now(state: &AppState) -> Status {
 }
 
 /// The figures of all exports, of cache and store at one moment, and the alerts that hold. Counters grow from the start of the daemon
-/// on: the difference of two answers, over the difference of `uptime_nanoseconds`, is a rate.
+/// on: the difference of two answers, over the difference of `uptime_nanoseconds`, is a rate. Clients that ask at the same time get the
+/// same answer, and so do those who ask while others are slow to take theirs.
 #[utoipa::path(
     get, path = "/v1/top", tag = "daemon",
     responses((status = 200, description = "The figures.", body = Top))
 )]
 pub(super) async fn top(State(state): State<AppState>) -> Result<Response, ApiError> {
-    let body = state.off_thread.clone().run(move || serde_json::to_vec(&top_now(&state))).await?;
-    let body = body.map_err(|_| ApiError::internal("the figures have no JSON form"))?;
-    Ok(([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], body)
+    let text = state.top.text(&Selection::default()).await.map_err(ApiError::internal)?;
+    Ok(([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text)
         .into_response())
-}
-
-fn top_now(state: &AppState) -> Top {
-    // Read before the counters. Each counter is read at a moment between here and the answer.
-    let uptime = state.started.elapsed().as_nanos();
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    Top {
-        version: env!("CARGO_PKG_VERSION").into(),
-        pid: std::process::id(),
-        ready: state.ready.get(),
-        uptime_nanoseconds: u64::try_from(uptime).unwrap_or(u64::MAX),
-        unix_milliseconds: u64::try_from(wall).unwrap_or(u64::MAX),
-        ..(state.top)()
-    }
 }
 
 /// Replaces the daemon by another program: the one installed in place of the daemon's, or `binary`. The answer comes when the successor

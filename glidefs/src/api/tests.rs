@@ -26,6 +26,9 @@ use crate::router::Router;
 use crate::router::tests::fake::{Host, create, drop_last, store_is_away};
 
 /// A running API, and the host behind the router.
+/// The figures of a daemon without any.
+const TOP: &str = "{\"exports\":[]}";
+
 struct Served {
     host: Host,
     router: Arc<Router>,
@@ -126,7 +129,7 @@ impl Served {
             export_histograms: ExportHistograms::None,
             stats: Arc::clone(&stats),
             daemon: Arc::new(|| wire::DaemonStatus { bounce_mode: true, ..wire::DaemonStatus::default() }),
-            top: Arc::new(|| wire::Top { latency_bounds_nanoseconds: vec![10], ..wire::Top::default() }),
+            top: Arc::new(Scrapes::new(|_| Ok(TOP.into()), Arc::clone(&stats.tops))),
             memory: Arc::new(|| Some(wire::Memory { resident_bytes: 7, ..wire::Memory::default() })),
             off_thread: OffThread::default(),
             batch_ended: Arc::clone(&batch_ended),

@@ -177,8 +177,8 @@ pub(super) enum Command {
         glidefs top --once\n  \
         glidefs top --json | jq '.exports[] | select(.iops > 1000) | .name'\n\n\
         Rates are of the last interval; a rate that is not known yet is shown as -. Latency is that of READ, WRITE and FLUSH from the \
-        device to the answer; P99 is exact to the bucket of the metrics only. FLY is requests under way, RISK the age of the oldest \
-        data that is not in the store, WAIT/s the time that requests waited for limits, index and log, in each second.\n\n\
+        device to the answer; P99 is interpolated inside a bucket of the metrics. FLY is requests under way, RISK the age of the oldest \
+        data that is not in the store, WAIT/s in each second the time that requests waited for limits, or writes for index and log.\n\n\
         Keys: n i b l d r w sort, o turns the order round, / filters, p pauses, ? shows all keys, q quits. NO_COLOR in the \
         environment takes the colours away.")]
     Top(TopArgs),

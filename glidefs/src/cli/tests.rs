@@ -342,7 +342,7 @@ async fn every_command_reaches_the_daemon() {
         export_histograms: crate::observe::metrics::ExportHistograms::default(),
         stats: std::sync::Arc::default(),
         daemon: std::sync::Arc::new(wire::DaemonStatus::default),
-        top: std::sync::Arc::new(wire::Top::default),
+        top: std::sync::Arc::new(crate::api::Scrapes::new(|_| Ok(String::new()), std::sync::Arc::default())),
         memory: std::sync::Arc::new(|| Some(wire::Memory::default())),
         off_thread: crate::api::OffThread::default(),
         batch_ended: std::sync::Arc::default(),

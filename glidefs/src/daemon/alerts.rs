@@ -1,7 +1,7 @@
 //! The shipped alerts whose condition can be judged from one moment, for those who look at a daemon without Prometheus.
 //!
 //! Owns the conditions. Does not own the alerts: `docs/glidefs.rules.yml` does, and a test compares both. Invariant: every shipped
-//! alert is either judged here, with the bound and the severity of its rule, or named as not judged.
+//! alert is either judged here, with the bound and the severity of its rule, or named as not judged, or both where a part is judged.
 
 #![allow(clippy::cast_precision_loss, reason = "figures for people, not for arithmetic that must be exact")]
 
@@ -37,7 +37,7 @@ pub(super) struct Condition {
     pub bad_segments: u64,
     pub is_catalog_failing: bool,
     pub oldest_read_seconds: f64,
-    /// Live data over the size of the cache.
+    /// Data of the cache that is not in the store, over the size of the cache.
     pub dirty_share: f64,
     /// Writes that wait for room in the cache.
     pub waiting_writes: u64,
@@ -88,6 +88,7 @@ const CROWDED: Rule = Rule {
     above: 64.0,
     message: "writes are slowed: packs are merged more slowly than the export writes; is the store fast enough?",
 };
+/// The same alert: one rule has both conditions.
 const MANY_PACKS: Rule = Rule {
     above: 196_608.0,
     message: "writes are slowed: the manifest lists too many packs; is the store fast enough?",
@@ -148,7 +149,7 @@ const OVERDUE: Rule = Rule {
     message: "the store could not be collected for a day, and grows: `glidefs gc --dry-run` says why",
 };
 
-/// The alerts about changes over time, or about a daemon that does not answer.
+/// The alerts about changes over time, about a daemon that does not answer, or about figures of the process.
 const NOT_JUDGED: [&str; 13] = [
     "GlidefsDown",
     "GlidefsRestarts",
@@ -165,9 +166,12 @@ const NOT_JUDGED: [&str; 13] = [
     "GlidefsDescriptors",
 ];
 
-/// The names of the alerts that [`Condition::alerts`] says nothing about.
+/// The judged alerts that hold for changes over time as well.
+const JUDGED_IN_PART: [&str; 2] = ["GlidefsCacheDiskFails", "GlidefsCacheFull"];
+
+/// The names of the alerts that may hold although [`Condition::alerts`] does not tell them.
 pub(super) fn not_judged() -> Vec<String> {
-    NOT_JUDGED.map(str::to_owned).to_vec()
+    NOT_JUDGED.into_iter().chain(JUDGED_IN_PART).map(str::to_owned).collect()
 }
 
 /// The figures of one export that alerts ask for.
@@ -283,8 +287,12 @@ mod tests {
                 let block = block.split_whitespace().collect::<Vec<_>>().join(" ");
                 assert!(block.contains(clause), "{name} has not {clause:?}: {block}");
                 assert!(block.contains(&format!("severity: {}", rule.severity)), "{name}");
-                assert!(clause.contains(&format!("> {}", rule.above)), "{name}: {}", rule.above);
+                let bound = clause.split("> ").last().unwrap().split(' ').next().unwrap();
+                assert_eq!(bound.parse(), Ok(rule.above), "{name}");
             }
+            let is_in_part = JUDGED_IN_PART.contains(&name);
+            let has_changes = ["rate(", "increase("].iter().any(|change| block.contains(change));
+            assert!(NOT_JUDGED.contains(&name) || is_in_part == has_changes, "{name}");
         }
         let known = RULES.iter().map(|(rule, _)| rule.alert).chain(NOT_JUDGED).collect();
         assert_eq!(names, known);
@@ -304,6 +312,36 @@ mod tests {
         let expected =
             [("GlidefsExportFailed", "b"), ("GlidefsCacheFillsUp", ""), ("GlidefsSecondsAtRisk", "b")];
         assert_eq!(named, expected.map(|(name, export)| (name, export.to_owned())));
+    }
+
+    #[test]
+    fn each_figure_above_its_bound_is_the_alert_of_its_name() {
+        let none = Condition::default;
+        let of_export = |export: ExportCondition| {
+            let mut condition = none();
+            condition.note("a", &export);
+            condition
+        };
+        let quiet = ExportCondition::default();
+        for (condition, alert) in [
+            (of_export(ExportCondition { is_failed: true, ..quiet }), "GlidefsExportFailed"),
+            (of_export(ExportCondition { is_lost: true, ..quiet }), "GlidefsExportLost"),
+            (of_export(ExportCondition { damaged_bytes: 1, ..quiet }), "GlidefsDamagedExport"),
+            (of_export(ExportCondition { fan_out: 65, ..quiet }), "GlidefsMergingBehind"),
+            (of_export(ExportCondition { packs: 196_609, ..quiet }), "GlidefsMergingBehind"),
+            (of_export(ExportCondition { at_risk_seconds: 601, ..quiet }), "GlidefsSecondsAtRisk"),
+            (Condition { risk_share: 0.51, ..none() }, "GlidefsBytesAtRisk"),
+            (Condition { damaged_frames: 1, ..none() }, "GlidefsDamagedData"),
+            (Condition { bad_segments: 1, ..none() }, "GlidefsCacheDiskFails"),
+            (Condition { is_catalog_failing: true, ..none() }, "GlidefsCatalogFails"),
+            (Condition { oldest_read_seconds: 61.0, ..none() }, "GlidefsReadsWaitForStore"),
+            (Condition { dirty_share: 0.81, ..none() }, "GlidefsCacheFillsUp"),
+            (Condition { waiting_writes: 1, ..none() }, "GlidefsCacheFull"),
+            (Condition { collection_overdue_seconds: 86_401.0, ..none() }, "GlidefsCollectionStuck"),
+        ] {
+            let names: Vec<_> = condition.alerts().into_iter().map(|alert| alert.name).collect();
+            assert_eq!(names, [alert]);
+        }
     }
 
     #[test]

@@ -55,6 +55,7 @@ impl Parts {
         };
         let probe = self.probe.clone();
         let nodes = Arc::<Nodes>::default();
+        let started = Instant::now();
         let top = TopParts {
             router: Arc::clone(&self.router),
             workers: self.workers.clone(),
@@ -63,6 +64,8 @@ impl Parts {
             block_cache: self.block_cache.clone(),
             collections: Arc::clone(&self.collections),
             nodes: Arc::clone(&nodes),
+            ready: ready.clone(),
+            started,
         };
         let daemon = move || wire::DaemonStatus {
             bounce_mode: devices.bounce(),
@@ -88,15 +91,15 @@ impl Parts {
             router: Arc::clone(&self.router),
             metrics: Arc::new(Scrapes::new(encode, Arc::clone(&stats.scrapes))),
             export_histograms: config.api.export_histograms,
-            stats,
             daemon: Arc::new(daemon),
-            top: Arc::new(move || top.measure()),
+            top: Arc::new(Scrapes::new(move |_| top.encode(), Arc::clone(&stats.tops))),
             memory: Arc::new(move || holders.measure()),
             off_thread: OffThread::default(),
             batch_ended: Arc::default(),
             upgrades: Arc::new(upgrades),
             ready,
-            started: Instant::now(),
+            started,
+            stats,
         }
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::api::{ApiStats, wire};
+use crate::api::{ApiStats, ScrapeStats, wire};
 use crate::cache::{Cache, CacheStats, CellBytes, ShardStats};
 use crate::observe::io::WorkerStats;
 use crate::observe::memory::{Heap, Resident};
@@ -76,6 +76,12 @@ impl Holders {
         self.workers.iter().map(|worker| worker.pool.arena_bytes.get()).sum()
     }
 
+    /// The texts that clients are being sent.
+    fn text_bytes(&self) -> u64 {
+        let of = |stats: &ScrapeStats| stats.text_bytes.load(Ordering::Relaxed);
+        of(&self.api.scrapes).saturating_add(of(&self.api.tops))
+    }
+
     /// The categories that neither the allocator nor the cells of leaves count.
     fn outside_heap(&self, resident: Resident) -> [Category; 3] {
         let program = resident.files.saturating_sub(resident.locked);
@@ -92,7 +98,7 @@ impl Holders {
             ("block_cache", self.block_cache.as_ref().map_or(0, |cache| cache.figures().memory_bytes)),
             ("packs", self.volumes.as_ref().map_or(0, VolumeStore::memory_bytes)),
             ("disk_reads", self.shards.iter().map(|shard| shard.read_buffer_bytes.get()).sum()),
-            ("api", self.api.scrapes.text_bytes.load(Ordering::Relaxed)),
+            ("api", self.text_bytes()),
         ]
     }
 }

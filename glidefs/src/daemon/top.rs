@@ -6,12 +6,13 @@
 #![allow(clippy::cast_precision_loss, reason = "figures for people, not for arithmetic that must be exact")]
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::alerts::{self, Condition, ExportCondition};
 use super::collecting::Collections;
 use super::figures::worker_status;
 use super::nodes::Nodes;
+use crate::api::Readiness;
 use crate::api::wire::{
     ExportCounts, Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopStore, TopStoreOperation,
 };
@@ -31,13 +32,29 @@ pub(super) struct TopParts {
     pub block_cache: Option<BlockCache>,
     pub collections: Arc<Collections>,
     pub nodes: Arc<Nodes>,
+    pub ready: Readiness,
+    /// When the daemon started, the moment from which the time in answers counts.
+    pub started: Instant,
 }
 
 impl TopParts {
-    /// The figures of this moment, without those of the process.
-    pub fn measure(&self) -> Top {
+    /// The figures of this moment as JSON, or why there is none.
+    pub fn encode(&self) -> Result<String, String> {
+        serde_json::to_string(&self.measure()).map_err(|error| error.to_string())
+    }
+
+    /// The figures of this moment, those of all exports included.
+    fn measure(&self) -> Top {
+        // Read before the counters: each counter is read at a moment between here and the answer.
+        let uptime = self.started.elapsed().as_nanos();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let mut condition = Condition::default();
         let mut top = Top {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            ready: self.ready.get(),
+            uptime_nanoseconds: u64::try_from(uptime).unwrap_or(u64::MAX),
+            unix_milliseconds: u64::try_from(wall).unwrap_or(u64::MAX),
             counts: ExportCounts { max: self.router.options().exports_max as u64, ..ExportCounts::default() },
             store: self.store.as_ref().map(|store| self.of_store(store)),
             workers: self.workers.iter().map(|worker| worker_status(worker, &self.nodes)).collect(),

@@ -103,17 +103,24 @@ def compare(browser, what):
     found = browser.run(COLLECT)
     shown, wrong = found["shown"], Differences()
     before, now, bounds = shown["before"], shown["now"], shown["now"]["latency_bounds_nanoseconds"]
-    figures, rows, _ = expected.page(before, now)
+    figures, rows, did = expected.page(before, now)
     if set(figures) != set(found["figures"]):
         wrong.append(f"figures: {set(figures) ^ set(found['figures'])}")
     for name, wanted in figures.items():
         wrong.note(name, found["figures"][name], wanted)
     for line in found["rows"]:
         wrong.lines(line["name"], [line["cells"]], [rows[line["name"]]])
+    if now["exports"] and not found["rows"]:
+        wrong.append("the table is empty")
     wrong.lines("store", found["store"], expected.store_rows(before, now))
     wrong.lines("workers", found["workers"], expected.worker_rows(now))
     end = now["uptime_nanoseconds"] / 1e9
-    recent = [point for point in shown["history"] if end - point["time"] < 60 and point.get("latency")]
+    recent = [point for point in shown["history"] if point.get("latency") and end - point["time"] + point["seconds"] <= 60]
+    # The sums of a minute are those of the page's own points, the newest of which is the difference of the two answers.
+    for kind in expected.TIMED:
+        grown = [sum(of) for of in zip([0] * (len(bounds) + 1), *(one[kind]["latency"] for one in did))]
+        if shown["history"][-1]["latency"][kind] != grown:
+            wrong.append(f"the newest point of {kind}: {shown['history'][-1]['latency'][kind]} instead of {grown}")
     for kind, chart in zip(expected.TIMED, found["latency"], strict=True):
         buckets = [sum(of) for of in zip([0] * (len(bounds) + 1), *(point["latency"][kind] for point in recent))]
         wrong.histogram(f"latency {kind}", chart, buckets, sum(point["nanos"][kind] for point in recent), bounds)
@@ -293,6 +300,14 @@ def main():
             check("the console has no error", not said, said)
             browser.click("#forget")
             check("a forgotten token is gone", browser.run("return sessionStorage.length === 0 && window.glidefs.shown().now === null"))
+            browser.write("#token", TOKEN)
+            browser.click("#ask button")
+            browser.wait("the figures", "return !document.getElementById('main').hidden")
+            browser.run("document.getElementById('pause').click(); document.getElementById('forget').click()")
+            browser.write("#token", TOKEN)
+            browser.click("#ask button")
+            browser.wait("the figures after a pause", "return !document.getElementById('main').hidden")
+            check("a token counts also when the page was paused before the one before was forgotten", True)
         except (AssertionError, RuntimeError, SystemExit):
             picture(browser, "failed")
             raise

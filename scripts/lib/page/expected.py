@@ -159,7 +159,9 @@ def detail_rows(export):
         of = export["io"][kind]
         count = of.get("operations", 0)
         mean = of.get("latency_nanoseconds", 0) / count if count and kind != "zero" else None
-        rows.append([("whole", count), ("bytes", of.get("bytes", 0)), ("whole", of.get("errors", 0)), ("nanos", mean)])
+        # Errors of DISCARD and WRITE_ZEROES are counted with those of WRITE.
+        errors = None if kind == "zero" else of.get("errors", 0)
+        rows.append([("whole", count), ("bytes", of.get("bytes", 0)), ("whole", errors), ("nanos", mean)])
     return rows
 
 

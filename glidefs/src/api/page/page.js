@@ -1,4 +1,4 @@
-// The status page: asks /v1/top every two seconds, and shows differences of two answers as rates.
+// The status page: asks /v1/top every two seconds, or less often where an answer takes long, and shows differences of two answers as rates.
 //
 // Everything from the daemon is text: names of exports are put on the page by textContent only. The token of the API is kept by
 // sessionStorage, which belongs to this tab. Each figure has the attribute data-value: the number before it was shortened.
@@ -8,6 +8,8 @@
   // An answer that takes long is asked for less often.
   const REST_FACTOR = 4;
   const PATIENCE_MS = 20000;
+  // Two answers further apart than so many pauses between questions are a gap in a line.
+  const GAP_PAUSES = 7;
   // A chart begins with the first point, but is never narrower than the first of these, nor wider than the second.
   const SPAN_SECONDS = [60, 300];
   const HISTORY_MAX = 150;
@@ -17,7 +19,7 @@
   const KINDS = ["read", "write", "flush", "zero"];
   const TIMED = ["read", "write", "flush"];
 
-  const at = (id) => document.getElementById(id);
+  const byId = (id) => document.getElementById(id);
   const SVG = "http://www.w3.org/2000/svg";
 
   // ---- Numbers as text. Unknown numbers are null.
@@ -128,11 +130,13 @@
   let paused = false;
   let timer = null;
   let asking = null;
+  // Milliseconds from one question to the next.
+  let pace = INTERVAL_MS;
   let before = null;
   let now = null;
   let rows = [];
   let selected = null;
-  let place = 0;
+  let firstRow = 0;
   let sort = { key: "ops", down: true };
   let lastAnswer = null;
   // The whole host, a point an answer.
@@ -180,7 +184,7 @@
           continue;
         }
         // A gap in time, as of a tab in the background, is a gap in the line.
-        if (last !== null && time - last > 15) drawing = false;
+        if (last !== null && time - last > (GAP_PAUSES * pace) / 1000) drawing = false;
         path += `${drawing ? "L" : "M"}${x.toFixed(1)} ${(height - 1 - ((height - 2) * value) / (highest || 1)).toFixed(1)}`;
         drawing = true;
         last = time;
@@ -278,25 +282,27 @@
     const [a, b] = [one[sort.key], other[sort.key]];
     let order;
     if (typeof a === "string") order = a < b ? -1 : a > b ? 1 : 0;
-    else order = (a === null ? -1 : a) - (b === null ? -1 : b);
+    // What is not known comes last in either order.
+    else if (a === null || b === null) return (a === null) - (b === null) || (one.name < other.name ? -1 : 1);
+    else order = a - b;
     if (sort.down) order = -order;
     return order || (one.name < other.name ? -1 : 1);
   }
 
   function heads() {
     for (const column of COLUMNS) {
-      const head = make("th", column.wide ? "wide" : "", at("heads"));
+      const head = make("th", column.wide ? "wide" : "", byId("heads"));
       head.scope = "col";
       const button = make("button", "", head);
       button.type = "button";
       write(button, column.head);
       button.addEventListener("click", () => {
         sort = { key: column.key, down: sort.key === column.key ? !sort.down : !column.up };
-        place = 0;
+        firstRow = 0;
         if (now) table();
       });
     }
-    const head = make("th", "wide", at("heads"));
+    const head = make("th", "wide", byId("heads"));
     head.scope = "col";
     write(head, "History");
   }
@@ -315,13 +321,13 @@
   }
 
   function table() {
-    const wanted = at("find").value.trim().toLowerCase();
-    const busyOnly = at("busy").checked;
+    const wanted = byId("find").value.trim().toLowerCase();
+    const busyOnly = byId("busy").checked;
     const found = rows.filter((shown) => (wanted === "" || shown.name.toLowerCase().includes(wanted) || shown.state === wanted) && (!busyOnly || isBusy(shown)));
     found.sort(compare);
-    place = Math.max(0, Math.min(place, Math.floor((found.length - 1) / PAGE_ROWS) * PAGE_ROWS));
-    const part = found.slice(place, place + PAGE_ROWS);
-    const body = at("rows");
+    firstRow = Math.max(0, Math.min(firstRow, Math.floor((found.length - 1) / PAGE_ROWS) * PAGE_ROWS));
+    const part = found.slice(firstRow, firstRow + PAGE_ROWS);
+    const body = byId("rows");
     while (body.children.length > part.length) body.lastChild.remove();
     while (body.children.length < part.length) cells(make("tr", "", body));
     part.forEach((shown, i) => {
@@ -342,15 +348,15 @@
       label(spark, ring ? "Requests a second over the last five minutes" : "No requests");
     });
     COLUMNS.forEach((column, j) => {
-      const head = at("heads").children[j];
+      const head = byId("heads").children[j];
       if (column.key === sort.key) head.setAttribute("aria-sort", sort.down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     });
-    write(at("range"), found.length === 0 ? "none" : `${place + 1}–${place + part.length} of ${found.length}`);
-    at("previous").disabled = place === 0;
-    at("next").disabled = place + PAGE_ROWS >= found.length;
-    at("none").hidden = found.length > 0;
-    write(at("none"), rows.length === 0 ? "No exports yet: glidefs export create NAME --size 10GiB makes one." : "No export is like this.");
+    write(byId("range"), found.length === 0 ? "none" : `${firstRow + 1}–${firstRow + part.length} of ${found.length}`);
+    byId("previous").disabled = firstRow === 0;
+    byId("next").disabled = firstRow + PAGE_ROWS >= found.length;
+    byId("none").hidden = found.length > 0;
+    write(byId("none"), rows.length === 0 ? "No exports yet: glidefs export create NAME --size 10GiB makes one." : "No export is like this.");
   }
 
   // ---- One export.
@@ -364,29 +370,29 @@
   function detailParts() {
     if (detailCharts) return detailCharts;
     const lines = DETAIL.map(([title, kind, fields]) => {
-      const box = make("figure", "", at("detail-charts"));
+      const box = make("figure", "", byId("detail-charts"));
       const caption = make("figcaption", "", box);
       write(caption, title);
       for (const [name] of fields) if (name !== "one") write(make("b", name, caption), name);
       const max = make("span", "max", caption);
       return { kind, fields, max, title, svg: makeSvg("svg", "chart", box, { viewBox: "0 0 300 60", preserveAspectRatio: "none", role: "img" }) };
     });
-    const latency = TIMED.map((kind) => ({ kind, chart: histogram(at("detail-latency"), `${kind}, since start`) }));
+    const latency = TIMED.map((kind) => ({ kind, chart: histogram(byId("detail-latency"), `${kind}, since start`) }));
     detailCharts = { lines, latency };
     return detailCharts;
   }
   function show(name) {
     selected = name;
     detail();
-    at("detail").focus();
-    at("detail").scrollIntoView({ block: "nearest" });
+    byId("detail").focus();
+    byId("detail").scrollIntoView({ block: "nearest" });
   }
   function detail() {
     const export_ = selected === null ? null : now.exports.find((one) => one.name === selected);
-    at("detail").hidden = selected === null;
+    byId("detail").hidden = selected === null;
     if (selected === null) return;
-    write(at("h-detail"), export_ ? `${selected}: ${export_.state}, ${shorten.bytes(export_.size_bytes)}` : `${selected} is gone`);
-    at("detail").dataset.export = selected;
+    write(byId("h-detail"), export_ ? `${selected}: ${export_.state}, ${shorten.bytes(export_.size_bytes)}` : `${selected} is gone`);
+    byId("detail").dataset.export = selected;
     const { lines, latency } = detailParts();
     const io = (export_ && export_.io) || {};
     const ring = histories.get(io.id);
@@ -400,19 +406,19 @@
       const of = io[kind] || {};
       fill(chart, kind, add(new Array(now.latency_bounds_nanoseconds.length + 1).fill(0), of.latency || []), of.latency_nanoseconds || 0, now.latency_bounds_nanoseconds);
     }
-    const body = at("detail-rows");
+    const body = byId("detail-rows");
     KINDS.forEach((kind, i) => {
       const line = body.children[i] || make("tr", "", body);
       const of = io[kind] || {};
       if (line.children.length === 0) for (let j = 0; j < 5; j += 1) make(j === 0 ? "th" : "td", "", line);
-      write(line.children[0], { read: "READ", write: "WRITE", flush: "FLUSH", zero: "DISCARD, WRITE_ZEROES" }[kind]);
+      write(line.children[0], { read: "READ", write: "WRITE", flush: "FLUSH", zero: "DISCARD, WRITE_ZEROES (errors: with WRITE)" }[kind]);
       put(line.children[1], "whole", of.operations || 0);
       put(line.children[2], "bytes", of.bytes || 0);
-      put(line.children[3], "whole", of.errors || 0);
+      put(line.children[3], "whole", kind === "zero" ? null : of.errors || 0);
       put(line.children[4], "nanos", of.operations && kind !== "zero" ? (of.latency_nanoseconds || 0) / of.operations : null);
     });
     const waits = [["limits", "limit_wait_nanoseconds"], ["memory of the index", "index_wait_nanoseconds"], ["log space", "log_wait_nanoseconds"]];
-    write(at("detail-waits"), export_ && export_.io ? "Waited since the start: " + waits.map(([name, field]) => `for ${name} ${shorten.nanos(io[field] || 0)}`).join(", ") : "No requests since the device was made.");
+    write(byId("detail-waits"), export_ && export_.io ? "Waited since the start: " + waits.map(([name, field]) => `for ${name} ${shorten.nanos(io[field] || 0)}`).join(", ") : "No requests since the device was made.");
   }
 
   // ---- All of the page.
@@ -430,9 +436,9 @@
   function alerts() {
     figure("alerts", "whole", now.alerts.length);
     figure("not-judged", "whole", now.alerts_not_judged.length);
-    write(at("not-judged-list"), now.alerts_not_judged.join(", "));
-    at("quiet").hidden = now.alerts.length > 0;
-    const list = at("alert-list");
+    write(byId("not-judged-list"), now.alerts_not_judged.join(", "));
+    byId("quiet").hidden = now.alerts.length > 0;
+    const list = byId("alert-list");
     while (list.children.length > now.alerts.length) list.lastChild.remove();
     now.alerts.forEach((alert, i) => {
       const item = list.children[i] || make("li", "", list);
@@ -450,10 +456,10 @@
   }
 
   function storeRows(seconds) {
-    at("no-store").hidden = !!now.store;
-    at("store").hidden = !now.store;
+    byId("no-store").hidden = !!now.store;
+    byId("store").hidden = !now.store;
     if (!now.store) return;
-    const body = at("store-rows");
+    const body = byId("store-rows");
     now.store.operations.forEach((operation, i) => {
       const line = body.children[i] || make("tr", "", body);
       if (line.children.length === 0) for (let j = 0; j < 6; j += 1) make(j === 0 ? "th" : "td", "", line);
@@ -473,7 +479,7 @@
   }
 
   function workerRows() {
-    const body = at("worker-rows");
+    const body = byId("worker-rows");
     while (body.children.length > now.workers.length) body.lastChild.remove();
     now.workers.forEach((worker, i) => {
       let line = body.children[i];
@@ -497,9 +503,10 @@
   let latencyCharts = null;
   function latency() {
     const bounds = now.latency_bounds_nanoseconds;
-    if (!latencyCharts) latencyCharts = TIMED.map((kind) => ({ kind, chart: histogram(at("latency"), kind[0].toUpperCase() + kind.slice(1)) }));
+    if (!latencyCharts) latencyCharts = TIMED.map((kind) => ({ kind, chart: histogram(byId("latency"), kind[0].toUpperCase() + kind.slice(1)) }));
     const end = now.uptime_nanoseconds / 1e9;
-    const recent = history.filter((point) => end - point.time < LATENCY_SECONDS && point.latency);
+    // A point has all since the answer before, which may be long ago.
+    const recent = history.filter((point) => point.latency && end - point.time + point.seconds <= LATENCY_SECONDS);
     for (const { kind, chart } of latencyCharts) {
       const buckets = recent.map((point) => point.latency[kind]).reduce(add, new Array(bounds.length + 1).fill(0));
       fill(chart, kind, buckets, recent.reduce((sum, point) => sum + point.nanos[kind], 0), bounds);
@@ -510,7 +517,7 @@
   function totals(seconds) {
     const busy = rows.filter((shown) => shown.did);
     const sum = (kind, field) => busy.reduce((total, shown) => total + shown.did[kind][field], 0);
-    const point = { time: now.uptime_nanoseconds / 1e9 };
+    const point = { time: now.uptime_nanoseconds / 1e9, seconds };
     for (const kind of KINDS) {
       point[kind] = seconds ? sum(kind, "operations") / seconds : null;
       figure(`${kind}.ops`, "count", point[kind]);
@@ -541,9 +548,9 @@
       ["ops", "count", [["read", line("read")], ["write", line("write")]]],
       ["bytes", "bytes", [["read", line("readBytes")], ["write", line("writeBytes")]]],
     ]) {
-      const highest = drawLines(at(`${name}-chart`), lines, end, 300, 60);
-      write(at(`${name}-max`), "max " + shorten[kind](highest));
-      label(at(`${name}-chart`), `${name} a second over five minutes, at most ${shorten[kind](highest)}`);
+      const highest = drawLines(byId(`${name}-chart`), lines, end, 300, 60);
+      write(byId(`${name}-max`), "max " + shorten[kind](highest));
+      label(byId(`${name}-chart`), `${name} a second over five minutes, at most ${shorten[kind](highest)}`);
     }
   }
 
@@ -578,8 +585,8 @@
   function draw(seconds) {
     figure("version", "text", now.version);
     figure("uptime", "seconds", now.uptime_nanoseconds / 1e9);
-    write(at("state"), now.ready ? "ready" : "starting");
-    at("state").classList.toggle("bad", !now.ready);
+    write(byId("state"), now.ready ? "ready" : "starting");
+    byId("state").classList.toggle("bad", !now.ready);
     alerts();
     totals(seconds);
     figure("risk.bytes", "bytes", now.at_risk.bytes);
@@ -588,8 +595,8 @@
     for (const name of ["used", "size", "dirty", "clean"]) figure(`cache.${name}`, "bytes", now.cache[`${name}_bytes`]);
     const size = now.cache.size_bytes || 1;
     const other = Math.max(0, now.cache.used_bytes - now.cache.dirty_bytes - now.cache.clean_bytes);
-    bar(at("cache-bar"), [["dirty", now.cache.dirty_bytes / size], ["clean", now.cache.clean_bytes / size], ["other", other / size]]);
-    label(at("cache-bar"), `${((100 * now.cache.used_bytes) / size).toFixed(0)} % of the cache is used`);
+    bar(byId("cache-bar"), [["dirty", now.cache.dirty_bytes / size], ["clean", now.cache.clean_bytes / size], ["other", other / size]]);
+    label(byId("cache-bar"), `${((100 * now.cache.used_bytes) / size).toFixed(0)} % of the cache is used`);
     for (const name of ["total", "serving", "detached", "failed"]) figure(`counts.${name}`, "whole", now.counts[name]);
     charts();
     latency();
@@ -604,19 +611,19 @@
   // ---- Asking.
 
   function say(text, bad) {
-    write(at("live"), text);
-    at("live").classList.toggle("bad", bad);
+    write(byId("live"), text);
+    byId("live").classList.toggle("bad", bad);
   }
   // Shows either the figures or the question for the token.
   function reveal(figures) {
-    for (const id of ["main", "facts", "pause", "foot"]) at(id).hidden = !figures;
-    at("ask").hidden = figures;
-    at("forget").hidden = !figures || token === null;
+    for (const id of ["main", "facts", "pause", "foot"]) byId(id).hidden = !figures;
+    byId("ask").hidden = figures;
+    byId("forget").hidden = !figures || token === null;
   }
   function askForToken(why) {
     reveal(false);
-    write(at("why"), why);
-    at("token").focus();
+    write(byId("why"), why);
+    byId("token").focus();
     say("", false);
   }
   function forget() {
@@ -624,86 +631,98 @@
     sessionStorage.removeItem(TOKEN_KEY);
     [before, now, rows, history, selected] = [null, null, [], [], null];
     histories.clear();
+    clearTimeout(timer);
+    if (asking) asking.abort();
+    [asking, lastAnswer, paused] = [null, null, false];
+    byId("pause").setAttribute("aria-pressed", "false");
   }
 
   async function ask() {
     clearTimeout(timer);
     if (asking || paused || document.hidden) return;
     const began = performance.now();
-    asking = new AbortController();
-    const late = setTimeout(() => asking && asking.abort(), PATIENCE_MS);
+    const question = new AbortController();
+    asking = question;
+    const asked = token;
+    const late = setTimeout(() => question.abort(), PATIENCE_MS);
     try {
-      const headers = token === null ? {} : { Authorization: `Bearer ${token}` };
-      const answer = await fetch("v1/top", { headers, cache: "no-store", credentials: "omit", signal: asking.signal });
+      const headers = asked === null ? {} : { Authorization: `Bearer ${asked}` };
+      const answer = await fetch("v1/top", { headers, cache: "no-store", credentials: "omit", signal: question.signal });
+      if (token !== asked) return;
       if (answer.status === 401) {
-        const had = token !== null;
+        const had = asked !== null;
         forget();
         askForToken(had ? "The daemon does not take this token." : "");
         return;
       }
       const body = await answer.json();
+      if (token !== asked) return;
       if (!answer.ok) throw new Error(body.error ? body.error.message : `status ${answer.status}`);
       lastAnswer = new Date();
       if (paused) return;
-      take(body);
-      say("live, every two seconds", false);
+      pace = Math.max(INTERVAL_MS, (REST_FACTOR + 1) * (performance.now() - began));
+      // The daemon may send an answer twice when others are slow to take theirs.
+      if (!now || now.pid !== body.pid || now.uptime_nanoseconds !== body.uptime_nanoseconds) take(body);
+      say(`live, every ${shorten.seconds(pace / 1000)}`, false);
     } catch (error) {
+      if (token !== asked) return;
       const since = lastAnswer ? `; the figures are of ${lastAnswer.toLocaleTimeString()}` : "";
       say(`No answer from the daemon (${error.message})${since}`, true);
     } finally {
       clearTimeout(late);
-      asking = null;
+      if (asking === question) asking = null;
     }
     timer = setTimeout(ask, Math.max(INTERVAL_MS, REST_FACTOR * (performance.now() - began)));
   }
 
   function pause() {
     paused = !paused;
-    at("pause").setAttribute("aria-pressed", String(paused));
+    byId("pause").setAttribute("aria-pressed", String(paused));
+    clearTimeout(timer);
     say(paused ? "paused" : "", false);
     ask();
   }
 
   document.addEventListener("visibilitychange", () => !document.hidden && ask());
-  at("pause").addEventListener("click", pause);
-  at("forget").addEventListener("click", () => {
+  byId("pause").addEventListener("click", pause);
+  byId("forget").addEventListener("click", () => {
     forget();
     askForToken("");
   });
-  at("ask").addEventListener("submit", (event) => {
+  byId("ask").addEventListener("submit", (event) => {
     event.preventDefault();
-    token = at("token").value.trim();
-    at("token").value = "";
+    token = byId("token").value.trim();
+    byId("token").value = "";
     // A header may have no other characters; a token has none either.
     if (!/^[\x21-\x7e]+$/.test(token)) {
       forget();
-      write(at("why"), "This is not a token.");
+      write(byId("why"), "This is not a token.");
       return;
     }
     sessionStorage.setItem(TOKEN_KEY, token);
     ask();
   });
   for (const [id, event] of [["find", "input"], ["busy", "change"]]) {
-    at(id).addEventListener(event, () => {
-      place = 0;
+    byId(id).addEventListener(event, () => {
+      firstRow = 0;
       if (now) table();
     });
   }
-  at("previous").addEventListener("click", () => {
-    place -= PAGE_ROWS;
+  byId("previous").addEventListener("click", () => {
+    firstRow -= PAGE_ROWS;
     table();
   });
-  at("next").addEventListener("click", () => {
-    place += PAGE_ROWS;
+  byId("next").addEventListener("click", () => {
+    firstRow += PAGE_ROWS;
     table();
   });
-  at("close").addEventListener("click", () => {
+  byId("close").addEventListener("click", () => {
     selected = null;
     detail();
   });
-  write(at("host"), location.host);
+  write(byId("host"), location.host);
   heads();
   // For tests: the two answers behind what is shown.
-  window.glidefs = Object.freeze({ shown: () => ({ before, now, history, place, selected, paused }) });
+  window.glidefs = Object.freeze({ shown: () => ({ before, now, history, firstRow, selected, paused }) });
   ask();
 })();

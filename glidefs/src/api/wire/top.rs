@@ -34,7 +34,8 @@ pub struct Top {
     pub workers: Vec<WorkerStatus>,
     /// The shipped alerts whose condition holds at this moment, worst first. Prometheus waits with most of them for some minutes.
     pub alerts: Vec<Alert>,
-    /// The shipped alerts about which one moment says nothing, because they are about changes over time. Prometheus judges them.
+    /// The shipped alerts that may hold although `alerts` does not have them, as one moment does not tell all of their condition.
+    /// Prometheus judges them.
     pub alerts_not_judged: Vec<String>,
     /// Upper bounds of the buckets of each `latency`, inclusive, nanoseconds. One more bucket has what took longer.
     pub latency_bounds_nanoseconds: Vec<u64>,
@@ -125,7 +126,8 @@ pub struct TopExport {
     /// Bytes of data that is not in the store.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dirty_bytes: u64,
-    /// Age of the oldest data that is not in the store, seconds; left out without a store as well.
+    /// Age of the oldest data that is not in the store, seconds, at most the time since the daemon started; left out without a store
+    /// as well.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub at_risk_seconds: u64,
     /// Bytes known to be damaged.

@@ -112,7 +112,11 @@ pub(super) fn alerts(now: &Top) -> Vec<String> {
     let line = |alert: &crate::api::wire::Alert| {
         let exports =
             if alert.exports.is_empty() { String::new() } else { format!(": {}", alert.exports.join(", ")) };
-        format!("{} {}{exports}", alert.severity, alert.name)
+        let more = match alert.exports_count.saturating_sub(alert.exports.len() as u64) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("{} {}{exports}{more}", alert.severity, alert.name)
     };
     now.alerts.iter().map(line).collect()
 }

@@ -46,7 +46,7 @@ impl Daemon {
             export_histograms: crate::observe::metrics::ExportHistograms::default(),
             stats: Arc::default(),
             daemon: Arc::new(wire::DaemonStatus::default),
-            top: Arc::new(wire::Top::default),
+            top: Arc::new(crate::api::Scrapes::new(|_| Ok(String::new()), Arc::default())),
             memory: Arc::new(|| None),
             off_thread: crate::api::OffThread::default(),
             batch_ended: Arc::default(),
