@@ -8,6 +8,7 @@ mod abandoned;
 mod abi;
 mod control;
 mod devices;
+mod driver;
 mod errno;
 mod features;
 mod in_use;

@@ -18,7 +18,8 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use super::control::{self, Info, Server, State};
+use super::control;
+use super::driver::{Info, Server, State};
 use super::features::Features;
 use super::many::{self, Encoding};
 use crate::router::devices::DeviceId;

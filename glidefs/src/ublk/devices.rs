@@ -1,20 +1,21 @@
 //! Devices as the router sees them: attach, find, recover, detach, resize, move.
 //!
-//! Owns the list of devices which this process serves. Does not own the choice of the worker for each queue (`placement`), nor the
-//! steps of a move to other workers (`moving`). Invariants: a device is
-//! deleted only after the workers have let go of all its queues, because any reference to the character device blocks the
-//! deletion; only a device with the owner tag of its export is stopped or deleted, because the kernel gives the number of a
-//! deleted device away.
+//! Owns the list of devices which this process serves. Does not own the steps into service (`serving`), out of service (`removal`) and
+//! to other workers (`moving`), nor stable paths (`paths`). Invariant: an entry of the list has every worker that was given one of the
+//! device's queues.
 
 mod activity;
 mod hosted;
 mod moving;
 mod owners;
+mod paths;
+mod removal;
 mod rest;
+mod serving;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,14 +26,14 @@ use futures_util::future::BoxFuture;
 use self::hosted::{Hosted, Stay};
 use self::rest::Rests;
 use super::abandoned::Untouchable;
-use super::abi::Commands;
-use super::control::{self, Info, NewDevice, Opened, State};
+use super::control::{self, NewDevice};
+use super::driver::{CONTROL_PATH, Info, State};
 use super::features::Features;
 use super::in_use;
 use super::many::Encoding;
-use super::names::{Names, NamesError, Owner, Udev};
+use super::names::{Names, Udev};
 use super::placement::Placement;
-use super::queue::{Mode, UblkQueue};
+use super::queue::Mode;
 use super::steps::Steps;
 use crate::export::Export;
 use crate::locks::MutexExt;
@@ -45,11 +46,6 @@ use crate::worker::Worker;
 /// How long a device whose server has died may still look served: the kernel lets go of such a device asynchronously.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(20);
 const RELEASE_POLL: Duration = Duration::from_millis(20);
-/// Time for the queues of a stopped device with batches to be let go of before the device is stopped again.
-const STOP_PATIENCE: Duration = Duration::from_secs(1);
-/// Time for the programs which have a removed device open to notice the removal, before the device's number counts as taken.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
-
 /// How new devices are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -167,51 +163,6 @@ impl UblkDevices {
         (tag >> 32 == u64::from(self.cache_tag)).then_some(ExportId(export))
     }
 
-    /// Changes the files about names on behalf of device `id`.
-    ///
-    /// # Errors
-    /// When it is not known whether the change was begun.
-    async fn on_names<T: Send + 'static>(
-        &self,
-        id: DeviceId,
-        change: impl FnOnce(&Names) -> Result<T, NamesError> + Send + 'static,
-    ) -> Result<Result<T, NamesError>, DeviceError> {
-        let names = self.names.clone();
-        self.steps.on("naming", id, move || Ok(change(&names))).await
-    }
-
-    fn warn_of_names(&self, id: DeviceId, reason: &str) {
-        if let Some(suppressed) = self.unnamed.pass() {
-            tracing::warn!(
-                device_id = id.0,
-                reason,
-                suppressed,
-                "the stable path of a device is not as it should be"
-            );
-        }
-    }
-
-    /// Sees to the stable path of a live device.
-    async fn give_path_now(&self, name: String, id: DeviceId) -> Result<(), String> {
-        let settled = name.clone();
-        let settle = move |names: &Names| {
-            if names.are_kept(id, &settled) {
-                // The device was taken over.
-                return Ok(None);
-            }
-            let named = names.settle(id, &settled)?;
-            if !named.was_announced {
-                // udev has nothing to do any more.
-                names.point(id, &settled, &named.disk)?;
-            }
-            Ok(Some(named).filter(|named| named.was_announced))
-        };
-        let Some(named) = told(self.on_names(id, settle).await)? else { return Ok(()) };
-        // Whatever udev has done, the path is looked at next.
-        self.udev.sees(&named.disk).await;
-        told(self.on_names(id, move |names| names.point(id, &name, &named.disk)).await)
-    }
-
     /// Asks the kernel about a device; `None` when no device was made for that export.
     ///
     /// # Errors
@@ -225,198 +176,9 @@ impl UblkDevices {
         Ok(info.filter(|info| info.owner_tag == self.owner_tag(export)))
     }
 
-    /// Arms every queue of `opened`, on the given `workers` or as the placement says, then starts the device.
-    async fn serve(
-        &self,
-        export: Arc<Export>,
-        opened: Opened,
-        workers: Option<&[usize]>,
-    ) -> Result<DeviceId, DeviceError> {
-        let id = opened.id();
-        let Some(mode) = opened.mode() else {
-            let source = std::io::Error::other("the device has batches and no USER_COPY");
-            return Err(DeviceError::Kernel { command: "opening", path: id.path(), source });
-        };
-        export.volume().allow_waits();
-        let can_move = self.settings.moves && opened.can_be_moved();
-        let stay = if can_move { Stay::Movable } else { Stay::Fixed };
-        let mut hosted = Hosted::new(Arc::clone(&export), opened.queues(), mode, stay);
-        let armed = self.arm(&export, &opened, workers.unwrap_or_default(), &mut hosted).await;
-        // When a queue could not be armed, the queues armed before are let go of like those of a device in service.
-        self.host((export.id(), id), hosted);
-        armed?;
-        self.steps.on("START_DEV", id, move || control::start(&opened)).await?;
-        Ok(id)
-    }
-
-    /// Takes a device among those of this process. The queues of an entry which is replaced count no more.
-    fn host(&self, key: DeviceKey, hosted: Hosted) {
-        let replaced = self.hosted.lock_whole().insert(key, hosted);
-        for worker in replaced.into_iter().flat_map(|replaced| replaced.workers) {
-            self.placement.remove(worker);
-        }
-    }
-
-    async fn arm(
-        &self,
-        export: &Arc<Export>,
-        opened: &Opened,
-        wanted: &[usize],
-        hosted: &mut Hosted,
-    ) -> Result<(), DeviceError> {
-        let (id, mode) = (opened.id(), hosted.mode);
-        let fail = |source| DeviceError::Kernel { command: "mapping the queues", path: id.path(), source };
-        let char_device = Arc::new(opened.char_device().map_err(fail)?);
-        let commands = Commands::new(self.features.ioctl_encoded());
-        let queue = |queue_id| {
-            let (export, char_device) = (Arc::clone(export), Arc::clone(&char_device));
-            UblkQueue::new(export, id.0, queue_id, opened.depth(), commands, char_device, mode)
-        };
-        // All queues are made before the first is armed: the kernel gives the armed tags of a device that was taken over back
-        // only when this process ends.
-        let queues: Vec<_> = (0..opened.queues()).map(queue).collect::<Result<_, _>>().map_err(fail)?;
-        for (number, queue) in queues.into_iter().enumerate() {
-            let worker = match wanted.get(number).filter(|&&worker| worker < self.workers.len()) {
-                Some(&worker) => {
-                    self.placement.put(worker);
-                    worker
-                }
-                None => {
-                    let busy: Vec<u64> = self.workers.iter().map(Worker::busy_percent).collect();
-                    self.placement.place(&hosted.workers, &busy)
-                }
-            };
-            hosted.workers.push(worker);
-            let gone = self.workers[worker]
-                .attach(Box::new(queue))
-                .await
-                .map_err(|error| fail(std::io::Error::other(error)))?;
-            hosted.armed(gone);
-        }
-        Ok(())
-    }
-
-    /// Fails the waiting requests of a device. The kernel stops a device only when all its requests have ended.
-    async fn end_waits(&self, key: DeviceKey) {
-        let hosted = {
-            let hosted = self.hosted.lock_whole();
-            hosted.get(&key).map(|hosted| (Arc::clone(&hosted.export), hosted.workers.clone()))
-        };
-        let Some((export, workers)) = hosted else { return };
-        export.volume().end_waits();
-        for worker in workers.into_iter().collect::<BTreeSet<_>>() {
-            // A worker which has ended takes the process with it.
-            let _ = self.workers[worker].end_waits().await;
-        }
-    }
-
-    /// Stops device `id`, waits until no worker refers to the device, and deletes the device, if the device is that of `export`.
-    async fn remove(&self, export: ExportId, id: DeviceId) -> Result<(), DeviceError> {
-        self.end_waits((export, id)).await;
-        self.rests.forget((export, id));
-        self.listed.lock_whole().remove(&id);
-        let is_own = self.info((export, id)).await?.is_some();
-        let stop = || self.steps.on("STOP_DEV", id, move || control::stop(id));
-        let existed = is_own && stop().await?;
-        // The kernel gives the number of a stopped device away only after the deletion.
-        let owner = if existed { Owner::Caller } else { Owner::Unknown };
-        let name = self.hosted.lock_whole().get(&(export, id)).map(|hosted| hosted.export.name().to_owned());
-        let cleared = self.on_names(id, move |names| names.clear(id, name.as_deref(), owner)).await?;
-        if let Err(error) = cleared {
-            self.warn_of_names(id, &chain(&error));
-        }
-        if !existed {
-            return self.let_go((export, id), self.steps.limit()).await;
-        }
-        self.let_go_of_stopped((export, id), stop).await?;
-        self.steps.on("DEL_DEV", id, move || control::delete(id)).await?;
-        if !self.is_free(id).await {
-            tracing::warn!(
-                device_id = id.0,
-                "the device is removed; the kernel keeps its number until the last program that has it open closes it"
-            );
-        }
-        Ok(())
-    }
-
-    /// Returns when no worker refers to a device which has been stopped. The kernel takes the commands of a queue back once for each
-    /// STOP_DEV, and leaves the one which delivers batches where that command is just looking for requests. So a device with batches
-    /// is stopped again and again with `stop`.
-    async fn let_go_of_stopped<S>(&self, key: DeviceKey, stop: impl Fn() -> S) -> Result<(), DeviceError>
-    where
-        S: Future<Output = Result<bool, DeviceError>>,
-    {
-        let let_go = self.let_go(key, self.steps.limit());
-        if self.hosted.lock_whole().get(&key).is_none_or(|hosted| hosted.mode != Mode::Batch) {
-            return let_go.await;
-        }
-        let stop_again = async {
-            loop {
-                tokio::time::sleep(STOP_PATIENCE).await;
-                if let Err(error) = stop().await {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::debug!(device_id = key.1.0, error, "a stopped device is not stopped again");
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            let_go = let_go => let_go,
-            () = stop_again => Ok(()),
-        }
-    }
-
-    /// Returns when no worker refers to a device which has been stopped or quiesced, or is gone. Waits `patience` for each queue.
-    async fn let_go(&self, key: DeviceKey, patience: Duration) -> Result<(), DeviceError> {
-        let gone = self.hosted.lock_whole().get(&key).map(Hosted::gone).unwrap_or_default();
-        for gone in gone {
-            // An error means that the worker has ended, and takes the process with it.
-            let _ = tokio::time::timeout(patience, gone).await.map_err(|_| DeviceError::TimedOut {
-                command: "letting go of the queues",
-                path: key.1.path(),
-                seconds: patience.as_secs(),
-            })?;
-        }
-        let hosted = self.hosted.lock_whole().remove(&key);
-        for worker in hosted.into_iter().flat_map(|hosted| hosted.workers) {
-            self.placement.remove(worker);
-        }
-        Ok(())
-    }
-
-    /// Whether the number of a deleted device can be used again soon.
-    async fn is_free(&self, id: DeviceId) -> bool {
-        let deadline = tokio::time::Instant::now() + CLOSE_PATIENCE;
-        loop {
-            if self.steps.on("GET_DEV_INFO", id, move || Ok(!control::is_taken(id))).await.unwrap_or(false) {
-                return true;
-            }
-            if tokio::time::Instant::now() >= deadline {
-                return false;
-            }
-            tokio::time::sleep(RELEASE_POLL).await;
-        }
-    }
-
     fn is_hosted(&self, key: DeviceKey) -> bool {
         self.hosted.lock_whole().contains_key(&key)
     }
-
-    /// Removes the remains of a failed attach, and gives back its error, with the device if the device stays.
-    async fn undo(&self, (export, id): DeviceKey, error: DeviceError) -> DeviceError {
-        let Err(again) = self.remove(export, id).await else { return error };
-        tracing::warn!(
-            device_id = id.0,
-            error = &again as &dyn std::error::Error,
-            "a device that could not be started could not be removed either"
-        );
-        DeviceError::Left { device: id, source: Box::new(error) }
-    }
-}
-
-/// The outcome of a change of names, with the error as a sentence.
-fn told<T>(changed: Result<Result<T, NamesError>, DeviceError>) -> Result<T, String> {
-    changed.map_err(|error| chain(&error))?.map_err(|error| chain(&error))
 }
 
 impl Devices for UblkDevices {
@@ -437,7 +199,7 @@ impl Devices for UblkDevices {
                 quiesce: self.features.quiesce() && self.mode() == Mode::UserCopy,
             };
             let path = preferred.map_or_else(|| "a new device".into(), DeviceId::path);
-            let (locking, adding) = ((control::LOCKING, control::CONTROL_PATH), ("ADD_DEV", path));
+            let (locking, adding) = ((control::LOCKING, CONTROL_PATH), ("ADD_DEV", path));
             let add = move |alone| control::add(alone, new);
             let opened = self.steps.making(locking, control::lock, adding, add, control::take_back).await?;
             let (id, name) = (opened.id(), export.name().to_owned());

@@ -3,7 +3,7 @@
 use libublk::ctrl::UblkCtrl;
 use libublk::sys;
 
-use super::control::CONTROL_PATH;
+use super::driver::CONTROL_PATH;
 use crate::router::devices::DeviceError;
 
 /// Kernel releases with a driver known to be broken, and the defect.

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::control::CLASS_PATH;
+use super::driver::CLASS_PATH;
 
 /// Where the kernel shows the limit.
 const LIMIT_PATH: &str = "/sys/module/ublk_drv/parameters/ublks_max";

@@ -16,7 +16,7 @@ use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use libublk::sys;
 
-use super::control::{self, CONTROL_PATH, Info};
+use super::driver::{self, CONTROL_PATH, Info};
 use crate::router::devices::DeviceId;
 
 /// Most commands at the same time.
@@ -62,7 +62,7 @@ pub fn infos(
         .iter()
         .zip(&codes)
         .zip(&answers)
-        .map(|((&id, code), answer)| meaning(*code, answer, encoding, || control::exists(id)));
+        .map(|((&id, code), answer)| meaning(*code, answer, encoding, || driver::exists(id)));
     let infos = infos.collect();
     if codes.contains(&None) {
         // The kernel may still write there.
@@ -81,7 +81,7 @@ fn meaning(
 ) -> io::Result<Option<Info>> {
     match code {
         Some(0..) => Ok(Some(Info::of(answer))),
-        Some(code) if encoding.is_ioctl && control::is_unknown_command(code) => {
+        Some(code) if encoding.is_ioctl && driver::is_unknown_command(code) => {
             Err(io::Error::from_raw_os_error(code.saturating_abs()))
         }
         // The driver answers a question about an unknown number with an ordinary error.

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub use self::udev::Udev;
-use super::control::CLASS_PATH;
+use super::driver::CLASS_PATH;
 use crate::locks::MutexExt;
 use crate::router::ExportName;
 use crate::router::devices::{DeviceId, PATHS_FOLDER};

@@ -5,9 +5,10 @@
 
 use std::path::Path;
 
+use super::control;
 #[cfg(test)]
-use super::control::Server;
-use super::control::{self, Info, State};
+use super::driver::Server;
+use super::driver::{Info, State};
 use super::notes;
 use crate::router::devices::{DeviceError, DeviceId};
 

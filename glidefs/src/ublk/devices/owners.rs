@@ -6,7 +6,8 @@ use std::io;
 use std::time::Duration;
 
 use crate::router::devices::{DeviceError, DeviceId};
-use crate::ublk::control::{self, Info};
+use crate::ublk::control;
+use crate::ublk::driver::Info;
 use crate::ublk::many::{self, Encoding};
 
 /// Every device with the kernel's answer, in the order of the numbers. An error about one device is logged. Blocks, for little more

@@ -1,0 +1,89 @@
+//! Takes a device into service: makes and arms its queues on the workers, then starts the device.
+//!
+//! Does not own the choice of the worker for each queue (`placement`). Invariant: an armed queue belongs to a hosted device, also when a
+//! later queue could not be armed, so the queue is let go of like every other.
+
+use std::sync::Arc;
+
+use super::hosted::{Hosted, Stay};
+use super::{DeviceKey, UblkDevices};
+use crate::export::Export;
+use crate::locks::MutexExt;
+use crate::router::devices::{DeviceError, DeviceId};
+use crate::ublk::abi::Commands;
+use crate::ublk::control::{self, Opened};
+use crate::ublk::queue::UblkQueue;
+use crate::worker::Worker;
+
+impl UblkDevices {
+    /// Arms every queue of `opened`, on the given `workers` or as the placement says, then starts the device.
+    pub(super) async fn serve(
+        &self,
+        export: Arc<Export>,
+        opened: Opened,
+        workers: Option<&[usize]>,
+    ) -> Result<DeviceId, DeviceError> {
+        let id = opened.id();
+        let Some(mode) = opened.mode() else {
+            let source = std::io::Error::other("the device has batches and no USER_COPY");
+            return Err(DeviceError::Kernel { command: "opening", path: id.path(), source });
+        };
+        export.volume().allow_waits();
+        let can_move = self.settings.moves && opened.can_be_moved();
+        let stay = if can_move { Stay::Movable } else { Stay::Fixed };
+        let mut hosted = Hosted::new(Arc::clone(&export), opened.queues(), mode, stay);
+        let armed = self.arm(&export, &opened, workers.unwrap_or_default(), &mut hosted).await;
+        // When a queue could not be armed, the queues armed before are let go of like those of a device in service.
+        self.host((export.id(), id), hosted);
+        armed?;
+        self.steps.on("START_DEV", id, move || control::start(&opened)).await?;
+        Ok(id)
+    }
+
+    /// Takes a device among those of this process. The queues of an entry which is replaced count no more.
+    pub(super) fn host(&self, key: DeviceKey, hosted: Hosted) {
+        let replaced = self.hosted.lock_whole().insert(key, hosted);
+        for worker in replaced.into_iter().flat_map(|replaced| replaced.workers) {
+            self.placement.remove(worker);
+        }
+    }
+
+    async fn arm(
+        &self,
+        export: &Arc<Export>,
+        opened: &Opened,
+        wanted: &[usize],
+        hosted: &mut Hosted,
+    ) -> Result<(), DeviceError> {
+        let (id, mode) = (opened.id(), hosted.mode);
+        let fail = |source| DeviceError::Kernel { command: "mapping the queues", path: id.path(), source };
+        let char_device = Arc::new(opened.char_device().map_err(fail)?);
+        let commands = Commands::new(self.features.ioctl_encoded());
+        let queue = |queue_id| {
+            let (export, char_device) = (Arc::clone(export), Arc::clone(&char_device));
+            UblkQueue::new(export, id.0, queue_id, opened.depth(), commands, char_device, mode)
+        };
+        // All queues are made before the first is armed: the kernel gives the armed tags of a device that was taken over back
+        // only when this process ends.
+        let queues: Vec<_> = (0..opened.queues()).map(queue).collect::<Result<_, _>>().map_err(fail)?;
+        for (number, queue) in queues.into_iter().enumerate() {
+            let worker = match wanted.get(number).filter(|&&worker| worker < self.workers.len()) {
+                Some(&worker) => {
+                    self.placement.put(worker);
+                    worker
+                }
+                None => {
+                    let busy: Vec<u64> = self.workers.iter().map(Worker::busy_percent).collect();
+                    self.placement.place(&hosted.workers, &busy)
+                }
+            };
+            hosted.workers.push(worker);
+            let gone = self.workers[worker]
+                .attach(Box::new(queue))
+                .await
+                .map_err(|error| fail(std::io::Error::other(error)))?;
+            hosted.armed(gone);
+        }
+        Ok(())
+    }
+}
