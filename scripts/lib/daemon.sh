@@ -26,7 +26,7 @@ cleanup() {
 		tail -n 40 "$WORK/daemon.log" >&2
 	fi
 	if [ -n "$DAEMON_PID" ] && kill -0 "$DAEMON_PID" 2>/dev/null; then
-		glidefs_delete_all 2>/dev/null || true
+		glidefs_delete_all 60 2>/dev/null || say "not every export was deleted: devices may be left"
 		kill -TERM "$DAEMON_PID" 2>/dev/null || true
 		wait "$DAEMON_PID" 2>/dev/null || true
 	fi
@@ -106,8 +106,10 @@ check_batches() {
 	glidefs status --json | jq -e '.bounce_mode or .batched_devices > 0' >/dev/null || die "GLIDEFS_BATCH is true, and no device has batches"
 }
 
+# glidefs_delete_all [SECONDS]: deletes all exports; fails if that takes longer, as where a store does not answer.
 glidefs_delete_all() {
-	glidefs export list --json | jq -r '.[].name' | GLIDEFS_SOCKET="$WORK/glidefs.sock" xargs -r "$GLIDEFS" export delete >/dev/null
+	glidefs export list --json | jq -r '.[].name' |
+		GLIDEFS_SOCKET="$WORK/glidefs.sock" timeout "${1:-0}" xargs -r "$GLIDEFS" export delete >/dev/null
 }
 
 metric() { curl -sf --unix-socket "$WORK/glidefs.sock" http://localhost/metrics | awk -v name="$1" '$1 == name { print $2 }'; }
