@@ -8,7 +8,6 @@
 mod args;
 mod bench;
 mod bundle;
-mod client;
 mod commands;
 mod deadline;
 mod error;
@@ -29,10 +28,10 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use self::args::{Cli, Command};
-use self::client::Client;
-use self::commands::{daemon, doctor, exports, files, snapshots, upgrade};
+use self::commands::{csi, daemon, doctor, exports, files, snapshots, upgrade};
 use self::error::CliError;
 use crate::api::wire::Export;
+use crate::client::Client;
 use crate::config::Config;
 use crate::handover::Start;
 use crate::observe::chain;
@@ -91,6 +90,7 @@ fn dispatch(
         Command::Snapshot { command } => {
             with_client(&cli.daemon, async |client| snapshots::run(client, command).await)
         }
+        Command::Csi(args) => csi::run(&cli.daemon, args),
         Command::Import(args) => {
             with_client(&cli.daemon, async |client| transfer::import(client, *args).await)
         }
@@ -122,7 +122,7 @@ fn with_client(
     daemon: &args::DaemonArgs,
     work: impl AsyncFnOnce(&Client) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
-    let client = Client::new(daemon)?;
+    let client = daemon.client()?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     runtime.block_on(work(&client))

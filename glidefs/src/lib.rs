@@ -23,9 +23,13 @@ mod daemon;
 
 mod cli;
 
+pub(crate) mod csi;
+
 pub(crate) mod doctor;
 
 pub(crate) mod bench;
+
+pub(crate) mod client;
 
 pub(crate) mod api;
 

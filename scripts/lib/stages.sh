@@ -43,6 +43,7 @@ LONG_STAGES=(
 	"package              the Debian package: installed, upgraded under load, removed and purged on a whole system     (10 minutes)"
 	"page                 the status page in Chromium, each figure compared with the API; glidefs top in a terminal    (10 minutes)"
 	"containers           volumes and devices of Podman and Docker: the commands of docs/containers.md                 (5 minutes)"
+	"csi                  csi-sanity against the CSI driver on real devices, checks of our own, manifests of Kubernetes (40 minutes)"
 	"reproducible         two builds and packages of the last commit, in different folders, and the list of dependencies (30 minutes)"
 )
 
@@ -75,6 +76,7 @@ stage_lints() {
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items --quiet
 	lint_shell
 	scripts/figures
+	scripts/csi-test manifests
 }
 stage_deny() { check_dependencies; }
 stage_release() { build_release; }
@@ -139,4 +141,5 @@ long_api() { scripts/vm exec --disk 8G --memory 8G --timeout 7200 -- scripts/api
 long_package() { scripts/package-test; }
 long_page() { scripts/page-test; }
 long_containers() { scripts/containers-test; }
+long_csi() { scripts/csi-test; }
 long_reproducible() { check_reproducible; }

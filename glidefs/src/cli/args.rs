@@ -3,6 +3,7 @@
 pub(super) mod bench;
 pub(super) mod bulk;
 pub(super) mod common;
+pub(super) mod csi;
 pub(super) mod exports;
 pub(super) mod settings;
 pub(super) mod top;
@@ -14,9 +15,11 @@ use clap::{Args, Parser, Subcommand};
 
 use self::bench::BenchCommand;
 use self::common::{Limit, OutputArgs};
+use self::csi::CsiArgs;
 use self::exports::{ExportCommand, SnapshotCommand};
 use self::top::TopArgs;
 use self::transfer::ImportArgs;
+use crate::client::{Client, ClientError};
 use crate::config::{DEFAULT_PATH, TimeSpan};
 
 /// Fast local block devices from object storage.
@@ -58,6 +61,16 @@ pub(super) struct DaemonArgs {
     /// File with the token for --api
     #[arg(long, global = true, value_name = "PATH", requires = "api")]
     pub token_file: Option<PathBuf>,
+}
+
+impl DaemonArgs {
+    /// A client of the daemon at this place.
+    pub fn client(&self) -> Result<Client, ClientError> {
+        match &self.api {
+            Some(url) => Client::of_url(url, self.token_file.as_deref()),
+            None => Ok(Client::of_socket(&self.socket)),
+        }
+    }
 }
 
 /// How to run the daemon.
@@ -223,6 +236,14 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Run the driver of the container storage interface (CSI), for Kubernetes and other orchestrators
+    #[command(after_help = "Examples:\n  \
+        glidefs csi\n  \
+        glidefs csi --endpoint unix:///csi/csi.sock --node-id worker-3\n  \
+        glidefs csi --shared-store prod                volumes move between the hosts that share the store\n\n\
+        Run this as root, beside the daemon of the host, where kubelet's mounts are: docs/kubernetes.md. The driver needs blkid, mount, \
+        umount, e2fsprogs and xfsprogs, and remembers nothing: it may be killed and started at any time.")]
+    Csi(CsiArgs),
     /// Measure this machine
     Bench {
         #[command(subcommand)]

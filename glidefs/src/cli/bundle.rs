@@ -18,7 +18,6 @@ use serde::Serialize;
 use self::parts::Part;
 use self::secrets::Secrets;
 use super::args::DaemonArgs;
-use super::client::Client;
 use super::deadline::{self, PATIENCE};
 use super::error::CliError;
 use super::output::answer;
@@ -45,7 +44,7 @@ pub(super) fn run(
     json: bool,
 ) -> Result<(), CliError> {
     let late = || format!("the token file was not read within {} s: name another one", PATIENCE.as_secs());
-    let client = deadline::or_end(late(), || Client::new(daemon))?;
+    let client = deadline::or_end(late(), || daemon.client())?;
     let now = Utc::now();
     let path = out.unwrap_or_else(|| default_name(now));
     // Before the work: a file that cannot be made is told at once. Not kept: whoever is tired of waiting leaves no empty file.

@@ -4,10 +4,11 @@ use std::error::Error;
 use std::path::PathBuf;
 
 use super::args::bulk::NamesError;
-use super::client::ClientError;
 use super::transfer::error::TransferError;
 use crate::bench::BenchError;
+use crate::client::ClientError;
 use crate::config::ConfigError;
+use crate::csi::ServeError;
 use crate::handover::SuccessorError;
 use crate::observe::logging::LogError;
 
@@ -92,6 +93,19 @@ pub(super) enum CliError {
     },
     #[error("nothing was deleted")]
     Declined,
+    /// A file could not be read.
+    #[error("cannot read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The name of this host is no name of a topology.
+    #[error("this host is called {name:?}: name it by --node-id; {reason}")]
+    HostName { name: String, reason: String },
+    /// The driver of the container storage interface could not run.
+    #[error(transparent)]
+    Csi(#[from] ServeError),
     /// Standard output could not be written.
     #[error("cannot write to standard output")]
     Output(#[source] std::io::Error),

@@ -6,12 +6,12 @@ use super::args::bulk::Chosen;
 use super::args::common::{DeviceArgs, OutputArgs};
 use super::args::exports::ExportCommand;
 use super::args::{Cli, Command, DaemonArgs};
-use super::client::{Client, ClientError};
 use super::commands::{bulk, daemon, exports, files, upgrade};
 use super::dispatch;
 use super::error::CliError;
 use super::run::checked;
 use crate::api::wire;
+use crate::client::{Client, ClientError};
 use crate::handover::Start;
 use crate::router::ExportName;
 
@@ -216,7 +216,7 @@ fn no_start(config: &crate::config::Config, _start: Start) -> Result<(), CliErro
 }
 
 fn client(socket: &std::path::Path, api: Option<&str>) -> Result<Client, ClientError> {
-    Client::new(&DaemonArgs { socket: socket.into(), api: api.map(Into::into), token_file: None })
+    DaemonArgs { socket: socket.into(), api: api.map(Into::into), token_file: None }.client()
 }
 
 #[tokio::test]

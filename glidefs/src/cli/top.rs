@@ -25,10 +25,10 @@ use self::rates::Sample;
 use self::screen::Screen;
 use self::view::{Next, View};
 use super::args::top::TopArgs;
-use super::client::{Client, ClientError};
 use super::error::CliError;
 use super::output::emit;
 use crate::api::wire::Top;
+use crate::client::{Client, ClientError};
 
 /// Shows the figures of the daemon until told to end.
 pub(super) async fn run(client: &Client, args: TopArgs) -> Result<(), CliError> {

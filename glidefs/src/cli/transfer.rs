@@ -24,8 +24,8 @@ mod tests;
 use self::carry::Stop;
 use self::error::TransferError;
 use super::args::transfer::{DumpArgs, ImportArgs};
-use super::client::Client;
 use super::error::CliError;
+use crate::client::Client;
 
 pub(super) async fn import(client: &Client, args: ImportArgs) -> Result<(), CliError> {
     let mut stop = Stop::listen().map_err(TransferError::Signals)?;

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::client::{Client, export_path};
 use super::error::CliError;
 use super::print::described;
 use crate::api::wire::{AtRisk, Export, Status};
+use crate::client::{Client, export_path};
 use crate::config::TimeSpan;
 use crate::router::ExportName;
 

@@ -1,5 +1,6 @@
 //! Values in requests and answers: sizes, durability, moments.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -9,7 +10,7 @@ use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
 use utoipa::openapi::{RefOr, Schema};
 
 use crate::cache::{self, Bound};
-use crate::config::{self, ByteSize};
+use crate::config::{self, ByteSize, TimeSpan};
 
 /// A size in a request: bytes as a number, or text with a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +47,24 @@ pub enum Durability {
         /// No write is acknowledged while an older write, acknowledged at least so many seconds ago, is not in the store.
         max_age_seconds: u64,
     },
+}
+
+impl FromStr for Durability {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "local" => Ok(Self::Local),
+            "store" => Ok(Self::Store),
+            _ => bounded(text).ok_or("use local, store, or as bounded:64MiB,30s"),
+        }
+    }
+}
+
+fn bounded(text: &str) -> Option<Durability> {
+    let (size, time) = text.strip_prefix("bounded:")?.split_once(',')?;
+    let (size, time): (ByteSize, TimeSpan) = (size.parse().ok()?, time.parse().ok()?);
+    Some(Durability::Bounded { max_bytes: size.0, max_age_seconds: time.0.as_secs() })
 }
 
 impl From<Durability> for cache::Durability {

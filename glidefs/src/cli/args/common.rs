@@ -22,7 +22,7 @@ pub(in crate::cli) struct SnapshotName {
 #[derive(Clone, Copy, Debug, Args)]
 pub(in crate::cli) struct DeviceArgs {
     /// The loss an acknowledged FLUSH survives: of power (local), or of the host (store); or how much may be lost with the host
-    #[arg(long, value_parser = durability, value_name = "local|store|bounded:SIZE,TIME", default_value = "local")]
+    #[arg(long, value_name = "local|store|bounded:SIZE,TIME", default_value = "local")]
     pub durability: Durability,
     /// How a read ends that needs an unreachable store: wait, or fail after this time [default: as configured]
     #[arg(long, value_name = "wait|TIME")]
@@ -57,20 +57,6 @@ pub(in crate::cli) struct OutputArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-fn durability(text: &str) -> Result<Durability, String> {
-    match text {
-        "local" => Ok(Durability::Local),
-        "store" => Ok(Durability::Store),
-        _ => bounded(text).ok_or_else(|| "use local, store, or as bounded:64MiB,30s".into()),
-    }
-}
-
-fn bounded(text: &str) -> Option<Durability> {
-    let (size, time) = text.strip_prefix("bounded:")?.split_once(',')?;
-    let (size, time): (ByteSize, TimeSpan) = (size.parse().ok()?, time.parse().ok()?);
-    Some(Durability::Bounded { max_bytes: size.0, max_age_seconds: time.0.as_secs() })
 }
 
 pub(in crate::cli) fn size(text: &str) -> Result<ExportSize, String> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use chrono::{DateTime, SecondsFormat, Utc};
 use futures_util::future::join_all;
 
-use crate::cli::client::Client;
+use crate::client::Client;
 use crate::config::Config;
 use crate::doctor;
 use crate::observe::chain;
@@ -261,7 +261,7 @@ mod tests {
         let config = folder.path().join("glidefs.toml");
         fs::write(&config, format!("[cache]\ndir = \"{}\"\n", folder.path().display())).unwrap();
         let socket = folder.path().join("no-socket");
-        let client = Client::new(&DaemonArgs { socket, api: None, token_file: None }).unwrap();
+        let client = DaemonArgs { socket, api: None, token_file: None }.client().unwrap();
         let parts = gather(&client, &config, Utc::now()).await;
         let content = |name: &str| &parts.iter().find(|part| part.name == name).unwrap().content;
         assert!(content("daemon/status.json").as_ref().unwrap_err().contains("not running"));

@@ -15,11 +15,11 @@ use crate::api::wire::{
 };
 use crate::cli::args::bulk::Chosen;
 use crate::cli::args::common::OutputArgs;
-use crate::cli::client::{Client, ClientError};
 use crate::cli::error::CliError;
 use crate::cli::output::{answer, emit};
 use crate::cli::print;
 use crate::cli::progress::TerminalBar;
+use crate::client::{Client, ClientError};
 use crate::router::ExportName;
 
 /// The bar of a batch.

@@ -13,11 +13,11 @@ use crate::cli::args::bulk::Chosen;
 use crate::cli::args::common::{DeviceArgs, Limit, Name, OutputArgs};
 use crate::cli::args::exports::ExportCommand;
 use crate::cli::args::settings::SettingsArgs;
-use crate::cli::client::{Client, export_path};
 use crate::cli::error::CliError;
 use crate::cli::output::answer;
 use crate::cli::wait::{DaemonWait, exports_at_risk};
 use crate::cli::{print, transfer};
+use crate::client::{Client, export_path};
 use crate::config::ByteSize;
 use crate::router::{ExportName, ExportSize};
 

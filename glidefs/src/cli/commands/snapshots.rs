@@ -2,11 +2,11 @@
 
 use crate::api::wire::{Deleted, Export, RollbackRequest, Snapshot, SnapshotRequest};
 use crate::cli::args::exports::SnapshotCommand;
-use crate::cli::client::{Client, export_path};
 use crate::cli::error::CliError;
 use crate::cli::output::answer;
 use crate::cli::print;
 use crate::cli::wait::{DaemonWait, exports_at_risk};
+use crate::client::{Client, export_path};
 
 pub(in crate::cli) async fn run(client: &Client, command: SnapshotCommand) -> Result<(), CliError> {
     match command {

@@ -10,11 +10,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::wire::{Status, Upgrade, UpgradeBegun, UpgradeRequest};
 use crate::cli::args::common::OutputArgs;
-use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::output::answer;
 use crate::cli::print;
 use crate::cli::wait::DaemonWait;
+use crate::client::Client;
 
 /// How often the daemon is asked who serves.
 const PAUSE: Duration = Duration::from_millis(200);

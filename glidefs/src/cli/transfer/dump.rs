@@ -21,9 +21,9 @@ use super::stream::{Out, is_standard, spoken};
 use super::summary::Summary;
 use crate::api::wire::{Deleted, Durability, Export, ForkRequest, LimitsChange};
 use crate::cli::args::transfer::DumpArgs;
-use crate::cli::client::{Client, ClientError, export_path};
 use crate::cli::error::CliError;
 use crate::cli::output::answer;
+use crate::client::{Client, ClientError, export_path};
 use crate::observe::chain;
 use crate::router::{ExportName, NAME_CHARS_MAX, NameError};
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::fault::CopyError;
 use super::format::ImageFormat;
-use crate::cli::client::ClientError;
+use crate::client::ClientError;
 use crate::router::{ExportName, NameError, SizeError};
 
 #[derive(Debug, thiserror::Error)]

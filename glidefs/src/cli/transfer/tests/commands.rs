@@ -14,12 +14,12 @@ use super::support::{ImageBlock, ImageContent};
 use crate::api::{AppState, Listeners, Readiness, wire};
 use crate::cli::args::exports::ExportCommand;
 use crate::cli::args::{Cli, Command, DaemonArgs};
-use crate::cli::client::Client;
 use crate::cli::transfer::carry::Stop;
 use crate::cli::transfer::device::DeviceAccess;
 use crate::cli::transfer::ends::BLOCK_BYTES;
 use crate::cli::transfer::raw_file::RawFile;
 use crate::cli::transfer::{dump, import};
+use crate::client::Client;
 use crate::observe::chain;
 use crate::router::Router;
 use crate::router::tests::fake::Host;
@@ -56,7 +56,7 @@ impl Daemon {
         };
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(crate::api::serve(listeners, state, crate::api::Access::default(), stopped));
-        let client = Client::new(&DaemonArgs { socket, api: None, token_file: None }).unwrap();
+        let client = DaemonArgs { socket, api: None, token_file: None }.client().unwrap();
         Self { host, router, client, dir, _stop: stop }
     }
 
@@ -277,7 +277,7 @@ async fn a_daemon_that_may_be_elsewhere_is_not_asked() {
         ("http://example.org", false),
     ] {
         let place = DaemonArgs { socket: "/x".into(), api: Some(api.into()), token_file: None };
-        let client = Client::new(&place).unwrap();
+        let client = place.client().unwrap();
         assert_eq!(client.is_local(), is_local, "{api}");
         if is_local {
             continue;

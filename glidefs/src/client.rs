@@ -1,7 +1,10 @@
 //! The client of the daemon: one request a connection, over the Unix socket or TCP.
+//!
+//! Owns how requests are sent and refusals are read. Does not own where the daemon is (`cli::args`), nor the requests themselves
+//! (`api::wire`). Invariant: a request is sent again only when the daemon has refused the request for now.
 
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
@@ -15,7 +18,6 @@ use serde::de::DeserializeOwned;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
-use super::args::DaemonArgs;
 use crate::api::wire::{ErrorBody, TOO_MANY_BATCHES};
 use crate::api::{Token, TokenError};
 use crate::router::ExportName;
@@ -32,7 +34,7 @@ const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 /// Why a request to the daemon failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ClientError {
+pub(crate) enum ClientError {
     #[error(
         "the glidefs daemon is not running (nothing answers on {address}): \
          start it with `systemctl start glidefs` or `glidefs run --config FILE`"
@@ -86,25 +88,27 @@ enum DaemonAddress {
 }
 
 #[derive(Debug)]
-pub(super) struct Client {
+pub(crate) struct Client {
     address: DaemonAddress,
     token: Option<Token>,
 }
 
 impl Client {
-    /// A client of the daemon at the address in `daemon`.
-    pub fn new(daemon: &DaemonArgs) -> Result<Self, ClientError> {
-        let Some(url) = &daemon.api else {
-            return Ok(Self { address: DaemonAddress::Socket(daemon.socket.clone()), token: None });
-        };
-        let error = || ClientError::Url { url: url.clone() };
+    /// A client of the daemon behind the Unix socket `socket`.
+    pub fn of_socket(socket: &Path) -> Self {
+        Self { address: DaemonAddress::Socket(socket.into()), token: None }
+    }
+
+    /// A client of the daemon at `url`, which has the form http://HOST:PORT, with the token of `token_file`.
+    pub fn of_url(url: &str, token_file: Option<&Path>) -> Result<Self, ClientError> {
+        let error = || ClientError::Url { url: url.into() };
         let uri: Uri = url.parse().map_err(|_| error())?;
         let authority = uri.authority().ok_or_else(error)?;
         if uri.scheme_str() != Some("http") || uri.path() != "/" || authority.as_str().contains('@') {
             return Err(error());
         }
         let address = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(9470));
-        let token = daemon.token_file.as_deref().map(Token::load).transpose()?;
+        let token = token_file.map(Token::load).transpose()?;
         Ok(Self { address: DaemonAddress::Tcp(address), token })
     }
 
@@ -346,6 +350,6 @@ fn json(body: &impl Serialize) -> Bytes {
 }
 
 /// Path of an export. Export names need no escaping.
-pub(super) fn export_path(name: &ExportName, operation: &str) -> String {
+pub(crate) fn export_path(name: &ExportName, operation: &str) -> String {
     format!("/v1/exports/{name}{operation}")
 }

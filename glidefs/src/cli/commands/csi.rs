@@ -1,0 +1,36 @@
+//! `glidefs csi`: the driver of the container storage interface, as a process of its own.
+//!
+//! Owns the defaults of the arguments. Does not own the driver (`csi`).
+
+use std::path::PathBuf;
+
+use crate::cli::args::DaemonArgs;
+use crate::cli::args::csi::{CsiArgs, segment};
+use crate::cli::error::CliError;
+use crate::csi::{self, Options};
+use crate::observe::logging;
+
+pub(in crate::cli) fn run(daemon: &DaemonArgs, args: CsiArgs) -> Result<(), CliError> {
+    logging::init(&args.log, logging::Format::Auto)?;
+    let options = Options {
+        socket: args.endpoint.0,
+        node_id: args.node_id.map_or_else(host_name, Ok)?,
+        shared_store: args.shared_store,
+        node_deployment: args.node_deployment,
+    };
+    let client = daemon.client()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(CliError::Runtime)?;
+    Ok(runtime.block_on(csi::run(client, options))?)
+}
+
+/// The name of this host, as the kernel has it.
+fn host_name() -> Result<String, CliError> {
+    const PATH: &str = "/proc/sys/kernel/hostname";
+    let name = std::fs::read_to_string(PATH)
+        .map_err(|source| CliError::Read { path: PathBuf::from(PATH), source })?;
+    segment(name.trim()).map_err(|reason| CliError::HostName { name: name.trim().into(), reason })
+}

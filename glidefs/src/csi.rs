@@ -1,0 +1,106 @@
+//! The driver of the container storage interface (CSI): volumes of Kubernetes and other orchestrators from exports of this host.
+//!
+//! ```text
+//! kubelet, sidecars ── gRPC on a Unix socket ── identity, controller, node ── daemon ── HTTP API of the glidefs daemon
+//!                                                                      └── file_system, mounts ── tools ── mkfs, mount, …
+//! ```
+//!
+//! Owns the translation between the interface and the API, and the file systems on devices. Does not own exports, devices or snapshots
+//! (the daemon does). Invariants: the driver remembers nothing, so it may be killed at any moment and a repeated call does the rest; a
+//! call goes on when its caller goes away, and no second call works on the same volume meanwhile; only what the driver made is deleted;
+//! a device with any content is never formatted.
+
+mod capabilities;
+mod capacity;
+mod controller;
+mod daemon;
+mod error;
+mod file_system;
+mod health;
+mod identity;
+mod mounts;
+mod names;
+mod node;
+mod operations;
+mod paging;
+mod parameters;
+mod proto;
+mod serve;
+mod tools;
+mod topology;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tonic::{Response, Status};
+
+use self::daemon::Daemon;
+use self::error::CsiError;
+use self::operations::Operations;
+pub(crate) use self::serve::{ServeError, run};
+use self::topology::Place;
+use crate::client::Client;
+
+/// The name by which orchestrators know the driver.
+const DRIVER_NAME: &str = "csi.glidefs.io";
+
+/// The settings of the driver.
+#[derive(Debug)]
+pub(crate) struct Options {
+    /// The Unix socket to listen on.
+    pub socket: PathBuf,
+    /// The name of this host in the cluster.
+    pub node_id: String,
+    /// The name of the store which several hosts share.
+    pub shared_store: Option<String>,
+    /// Whether a controller which runs once in the cluster may ask this driver about a volume of another host.
+    pub node_deployment: bool,
+}
+
+/// The driver: the state of all calls.
+#[derive(Debug)]
+struct Driver {
+    daemon: Daemon,
+    place: Place,
+    operations: Operations,
+    node_deployment: bool,
+}
+
+/// A service of the driver, as gRPC calls it.
+#[derive(Clone, Debug)]
+struct Service(Arc<Driver>);
+
+impl Service {
+    fn new(client: Client, options: &Options) -> Self {
+        let place = Place { node_id: options.node_id.clone(), shared_store: options.shared_store.clone() };
+        Self(Arc::new(Driver {
+            daemon: Daemon::new(client),
+            place,
+            operations: Operations::default(),
+            node_deployment: options.node_deployment,
+        }))
+    }
+
+    /// Carries out the call `name`. The work goes on when the caller goes away: half of a mount is worse than a mount which
+    /// nobody waits for.
+    async fn answer<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = Result<T, CsiError>> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let done = tokio::spawn(async move {
+            let done = work.await;
+            if let Err(error) = &done {
+                tracing::warn!(call = name, error = error as &dyn std::error::Error, "a call failed");
+            }
+            done
+        });
+        let done = done.await.unwrap_or(Err(CsiError::Broken));
+        done.map(Response::new).map_err(Status::from)
+    }
+}
+
+/// The text of a field which must be there.
+fn required(field: &'static str, value: String) -> Result<String, CsiError> {
+    if value.is_empty() { Err(CsiError::Missing { field }) } else { Ok(value) }
+}

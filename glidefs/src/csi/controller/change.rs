@@ -1,0 +1,118 @@
+//! How a volume is changed and deleted.
+//!
+//! Owns the rules of deletion. Invariant: a volume is deleted only if the driver made it, nobody uses it, and it has no snapshots:
+//! snapshots end with their volume, and copies do not.
+
+use crate::api::wire::Export;
+use crate::csi::Driver;
+use crate::csi::capabilities::{Access, Form};
+use crate::csi::capacity::{Wanted, signed};
+use crate::csi::error::CsiError;
+use crate::csi::names::is_own;
+use crate::csi::parameters;
+use crate::csi::proto::{
+    ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerModifyVolumeRequest,
+    ControllerModifyVolumeResponse, DeleteVolumeRequest, DeleteVolumeResponse,
+};
+use crate::csi::required;
+use crate::router::ExportName;
+
+/// Most names of snapshots in a message.
+const NAMED_MAX: usize = 5;
+
+impl Driver {
+    pub(super) async fn delete_volume(
+        &self,
+        request: DeleteVolumeRequest,
+    ) -> Result<DeleteVolumeResponse, CsiError> {
+        let id = required("volume_id", request.volume_id)?;
+        // No export has such a name, so the volume is gone.
+        let Ok(name) = ExportName::new(&id) else { return Ok(DeleteVolumeResponse {}) };
+        let _controller = self.operations.volume(&name)?;
+        let _node = self.operations.mount(&name)?;
+        if !is_own(name.as_str()) {
+            if self.daemon.find(&name).await?.is_none() {
+                return Ok(DeleteVolumeResponse {});
+            }
+            let reason = format!(
+                "export {name} was not made by this driver, and stays: `glidefs export delete {name}` deletes it"
+            );
+            return Err(CsiError::Forbidden { reason });
+        }
+        // Where hosts share the store the volume is brought here first: only the host which has a volume deletes the volume.
+        match self.here(name.as_str()).await {
+            Ok(_) => {}
+            Err(CsiError::NotFound { .. }) => return Ok(DeleteVolumeResponse {}),
+            // An earlier call has begun the deletion.
+            Err(error) if error.refusal() == Some("half_deleted") => {}
+            Err(error) => return Err(error),
+        }
+        let snapshots = self.daemon.snapshots(&name).await?;
+        if !snapshots.is_empty() {
+            let named: Vec<&str> =
+                snapshots.iter().take(NAMED_MAX).map(|snapshot| snapshot.name.as_str()).collect();
+            let reason = format!(
+                "volume {name} has {} snapshots, which would end with it: delete these first ({}{})",
+                snapshots.len(),
+                named.join(", "),
+                if snapshots.len() > NAMED_MAX { ", …" } else { "" }
+            );
+            return Err(CsiError::Forbidden { reason });
+        }
+        self.daemon.delete(&name).await?;
+        tracing::info!(volume = %name, "volume deleted");
+        Ok(DeleteVolumeResponse {})
+    }
+
+    pub(super) async fn expand_volume(
+        &self,
+        request: ControllerExpandVolumeRequest,
+    ) -> Result<ControllerExpandVolumeResponse, CsiError> {
+        let id = required("volume_id", request.volume_id)?;
+        let range = request.capacity_range.ok_or(CsiError::Missing { field: "capacity_range" })?;
+        let wanted = Wanted::of(Some(&range))?;
+        let access =
+            request.volume_capability.as_ref().map(|capability| Access::of(Some(capability))).transpose()?;
+        let export = self.daemon.volume(&id).await?;
+        let export = self.enlarge(export, wanted).await?;
+        Ok(ControllerExpandVolumeResponse {
+            capacity_bytes: signed(export.size_bytes),
+            // A raw device has its new size at once; a file system has to be told.
+            node_expansion_required: access.is_none_or(|access| access.form != Form::Block),
+        })
+    }
+
+    /// Makes an export as large as wanted, unless it is. The node may be the one who asks: where each host has a controller of its
+    /// own, Kubernetes has no controller to ask.
+    pub(in crate::csi) async fn enlarge(&self, export: Export, wanted: Wanted) -> Result<Export, CsiError> {
+        let name = ExportName::new(&export.name)
+            .map_err(|error| CsiError::Invalid { field: "volume_id", reason: error.to_string() })?;
+        let _operation = self.operations.volume(&name)?;
+        if !wanted.is_enough(export.size_bytes) {
+            let larger = self.daemon.resize(&name, wanted.new_size(0)?).await?;
+            tracing::info!(volume = %name, size_bytes = larger.size_bytes, "volume expanded");
+            return Ok(larger);
+        }
+        if wanted.fits(export.size_bytes) {
+            return Ok(export);
+        }
+        let reason = format!("volume {name} has {} bytes, and volumes do not shrink", export.size_bytes);
+        Err(CsiError::OutOfRange { reason })
+    }
+
+    pub(super) async fn modify_volume(
+        &self,
+        request: ControllerModifyVolumeRequest,
+    ) -> Result<ControllerModifyVolumeResponse, CsiError> {
+        let id = required("volume_id", request.volume_id)?;
+        let change = parameters::of_change(&request.mutable_parameters)?;
+        let export = self.daemon.volume(&id).await?;
+        let name = ExportName::new(&export.name)
+            .map_err(|error| CsiError::Invalid { field: "volume_id", reason: error.to_string() })?;
+        let _operation = self.operations.volume(&name)?;
+        if !change.is_empty() {
+            self.daemon.set(&name, &change).await?;
+        }
+        Ok(ControllerModifyVolumeResponse {})
+    }
+}

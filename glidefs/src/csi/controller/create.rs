@@ -1,0 +1,242 @@
+//! How a volume comes into being: empty, or as a copy of a snapshot or of another volume.
+//!
+//! Owns what a repeated call finds and does. Does not own sizes (`capacity`) nor names (`names`). Invariant: a volume which is there
+//! already is the answer only if its content began as this request wants; the name of the export tells.
+
+use crate::api::wire::Export;
+use crate::csi::Driver;
+use crate::csi::capabilities::Access;
+use crate::csi::capacity::Wanted;
+use crate::csi::daemon::Daemon;
+use crate::csi::error::CsiError;
+use crate::csi::names::{Key, SnapshotId, Source};
+use crate::csi::parameters::{self, Fixed, Mutable};
+use crate::csi::proto::volume_content_source::Type;
+use crate::csi::proto::{CreateVolumeRequest, CreateVolumeResponse, VolumeContentSource};
+use crate::router::ExportName;
+
+/// A request for a volume, checked.
+struct New {
+    name: ExportName,
+    wanted: Wanted,
+    /// The least size for the file system, bytes.
+    least_bytes: u64,
+    source: Option<Source>,
+    fixed: Fixed,
+    mutable: Mutable,
+}
+
+/// How a request goes on after looking at the export which is there.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// There is none: the export is made with this size.
+    Make(u64),
+    /// There is one, as wanted.
+    Take,
+    /// There is a copy which has not grown to this size yet.
+    Grow(u64),
+}
+
+impl Driver {
+    pub(super) async fn create_volume(
+        &self,
+        request: CreateVolumeRequest,
+    ) -> Result<CreateVolumeResponse, CsiError> {
+        let key = Key::of(&request.name)?;
+        let access = Access::all(&request.volume_capabilities)?;
+        let source = source(request.volume_content_source.as_ref())?;
+        let (fixed, mutable) = parameters::of_volume(&request.parameters, &request.mutable_parameters)?;
+        self.place.check(request.accessibility_requirements.as_ref())?;
+        let new = New {
+            name: key.export(source.as_ref())?,
+            wanted: Wanted::of(request.capacity_range.as_ref())?,
+            least_bytes: access.iter().map(Access::least_bytes).max().unwrap_or(0),
+            source,
+            fixed,
+            mutable,
+        };
+        let _operation = self.operations.begin(format!("a volume of the name {:?}", request.name))?;
+        let _operation = self.operations.volume(&new.name)?;
+        let exports = self.daemon.exports().await?;
+        if let Some(other) =
+            exports.iter().find(|export| key.made(&export.name) && export.name != new.name.as_str())
+        {
+            let reason = format!("volume {} has this name, and began with another content", other.name);
+            return Err(CsiError::Exists { reason });
+        }
+        let existing = exports.iter().find(|export| export.name == new.name.as_str());
+        let export = match &new.source {
+            None => self.create_empty(&new, existing).await?,
+            Some(source) => self.copy(&new, source, existing).await?,
+        };
+        let export = self.hand_over(&new.name, export).await?;
+        tracing::info!(volume = %new.name, size_bytes = export.size_bytes, "volume created");
+        Ok(CreateVolumeResponse { volume: Some(self.volume_of(&export, request.volume_content_source)) })
+    }
+
+    async fn create_empty(&self, new: &New, existing: Option<&Export>) -> Result<Export, CsiError> {
+        let bytes = match step(new, existing)? {
+            Step::Make(bytes) | Step::Grow(bytes) => bytes,
+            // Asked again all the same: the daemon compares the other parameters.
+            Step::Take => existing.map_or(0, |export| export.size_bytes),
+        };
+        let detached = self.place.shared_store.is_some();
+        self.daemon.create(&new.name, bytes, &new.fixed, &new.mutable, detached).await
+    }
+
+    async fn copy(&self, new: &New, source: &Source, existing: Option<&Export>) -> Result<Export, CsiError> {
+        if !self.daemon.has_store().await? {
+            let reason = "copies need a store: set `[store] url` in the daemon's configuration".into();
+            return Err(CsiError::Invalid { field: "volume_content_source", reason });
+        }
+        let (of, snapshot) = match source {
+            Source::Volume(volume) => (volume, None),
+            Source::Snapshot(id) => (&id.export, Some(&id.snapshot)),
+        };
+        let origin = self.origin(&self.daemon, source).await?;
+        if snapshot.is_none() {
+            self.sync(&origin).await;
+            if existing.is_none() && !new.wanted.allows(origin.size_bytes) {
+                let reason =
+                    format!("volume {of} has {} bytes, more than the limit of the copy", origin.size_bytes);
+                return Err(CsiError::OutOfRange { reason });
+            }
+        }
+        step(new, existing)?;
+        let (is_new, export) = self.daemon.fork(&new.name, of, snapshot, &new.fixed, &new.mutable).await?;
+        match step(new, Some(&export)) {
+            Ok(Step::Grow(bytes)) => self.daemon.resize(&new.name, bytes).await,
+            Ok(Step::Take | Step::Make(_)) => Ok(export),
+            // The size of a snapshot is seen only in the copy.
+            Err(_) if is_new => {
+                self.daemon.delete(&new.name).await?;
+                let reason = format!("the copy would have {} bytes, more than the limit", export.size_bytes);
+                Err(CsiError::OutOfRange { reason })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The export of the source, if the source is there.
+    async fn origin(&self, daemon: &Daemon, source: &Source) -> Result<Export, CsiError> {
+        match source {
+            Source::Volume(volume) => daemon.volume(volume.as_str()).await,
+            Source::Snapshot(id) => {
+                let not_found = || CsiError::NotFound { what: format!("snapshot {id} on this host") };
+                let export = daemon.find(&id.export).await?.ok_or_else(not_found)?;
+                let snapshots = daemon.snapshots(&id.export).await?;
+                if snapshots.iter().any(|snapshot| snapshot.name == id.snapshot.as_str()) {
+                    Ok(export)
+                } else {
+                    Err(not_found())
+                }
+            }
+        }
+    }
+
+    /// Waits until the device is there; or lets other hosts have the export, where several hosts share the store.
+    async fn hand_over(&self, name: &ExportName, export: Export) -> Result<Export, CsiError> {
+        if self.place.shared_store.is_none() {
+            return Ok(self.ready(name, export).await?.1);
+        }
+        if export.device.is_none() {
+            return Ok(export);
+        }
+        let detached = self.daemon.detach(name).await?;
+        match &detached.unreleased {
+            None => Ok(detached),
+            Some(reason) => {
+                Err(CsiError::Later { reason: format!("volume {name} is not released: {reason}") })
+            }
+        }
+    }
+}
+
+/// Decides how the request goes on.
+fn step(new: &New, existing: Option<&Export>) -> Result<Step, CsiError> {
+    let Some(export) = existing else { return new.wanted.new_size(new.least_bytes).map(Step::Make) };
+    let bytes = export.size_bytes;
+    if new.wanted.fits(bytes) {
+        return Ok(Step::Take);
+    }
+    // A call which was cut short has made the copy, and not made it larger.
+    if new.source.is_some() && !new.wanted.is_enough(bytes) {
+        return new.wanted.new_size(new.least_bytes.max(bytes)).map(Step::Grow);
+    }
+    Err(CsiError::Exists {
+        reason: format!("volume {} exists with {bytes} bytes, which is another size", export.name),
+    })
+}
+
+/// Reads the source of a request. An id which none of this driver's volumes and snapshots can have is of nothing which exists.
+fn source(source: Option<&VolumeContentSource>) -> Result<Option<Source>, CsiError> {
+    let Some(source) = source else { return Ok(None) };
+    let not_found = |what: &str, id: &str| CsiError::NotFound { what: format!("{what} {id:?} on this host") };
+    match &source.r#type {
+        Some(Type::Volume(volume)) => ExportName::new(&volume.volume_id)
+            .map(|name| Some(Source::Volume(name)))
+            .map_err(|_| not_found("volume", &volume.volume_id)),
+        Some(Type::Snapshot(snapshot)) => SnapshotId::parse(&snapshot.snapshot_id)
+            .map(|id| Some(Source::Snapshot(id)))
+            .ok_or_else(|| not_found("snapshot", &snapshot.snapshot_id)),
+        None => Err(CsiError::Missing { field: "volume_content_source.type" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::csi::proto::CapacityRange;
+    use crate::csi::proto::volume_content_source::{SnapshotSource, VolumeSource};
+
+    fn export(size_bytes: u64) -> Export {
+        let text = format!(
+            r#"{{"name": "csi-a", "id": 1, "size_bytes": {size_bytes}, "device": null, "state": "detached", "reason": null,
+                "queues": 1, "queue_depth": 1, "created": "1970-01-01T00:00:00Z"}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn new(required_bytes: i64, limit_bytes: i64, copied: Option<&str>) -> New {
+        let source = copied.map(|volume| Source::Volume(ExportName::new(volume).unwrap()));
+        New {
+            name: Key::of("a").unwrap().export(source.as_ref()).unwrap(),
+            wanted: Wanted::of(Some(&CapacityRange { required_bytes, limit_bytes })).unwrap(),
+            least_bytes: 4096,
+            source,
+            fixed: Fixed::default(),
+            mutable: Mutable::default(),
+        }
+    }
+
+    #[test]
+    fn a_repeated_call_takes_the_volume_that_is_there_if_the_size_fits() {
+        assert_eq!(step(&new(8192, 0, None), None).unwrap(), Step::Make(8192));
+        assert_eq!(step(&new(8192, 0, None), Some(&export(8192))).unwrap(), Step::Take);
+        assert_eq!(step(&new(4096, 16384, None), Some(&export(8192))).unwrap(), Step::Take);
+        for (required, limit) in [(16384, 0), (4096, 4096)] {
+            let error = step(&new(required, limit, None), Some(&export(8192))).unwrap_err();
+            assert!(matches!(error, CsiError::Exists { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_copy_grows_and_never_shrinks() {
+        assert_eq!(step(&new(16384, 0, Some("csi-b")), Some(&export(8192))).unwrap(), Step::Grow(16384));
+        assert_eq!(step(&new(4096, 0, Some("csi-b")), Some(&export(8192))).unwrap(), Step::Take);
+        assert!(step(&new(4096, 4096, Some("csi-b")), Some(&export(8192))).is_err());
+    }
+
+    #[test]
+    fn a_source_that_nothing_can_have_is_not_found() {
+        let volume = |id: &str| Type::Volume(VolumeSource { volume_id: id.into() });
+        let snapshot = |id: &str| Type::Snapshot(SnapshotSource { snapshot_id: id.into() });
+        let read = |r#type| source(Some(&VolumeContentSource { r#type: Some(r#type) }));
+        for nothing in [volume("a/b"), volume(""), snapshot("csi-a"), snapshot("a@b@c")] {
+            assert!(matches!(read(nothing), Err(CsiError::NotFound { .. })));
+        }
+        assert!(matches!(read(snapshot("a@b")).unwrap(), Some(Source::Snapshot(_))));
+        assert!(matches!(source(Some(&VolumeContentSource { r#type: None })), Err(CsiError::Missing { .. })));
+        assert_eq!(source(None).unwrap(), None);
+    }
+}

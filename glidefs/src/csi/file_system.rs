@@ -1,0 +1,204 @@
+//! The file system of a device: found, made, checked, made larger.
+//!
+//! Owns the decision whether a device may be formatted. Does not own mounting (`node::stage`). Invariants: a device is formatted only if
+//! blkid finds nothing on the device, and both ends of the device read as zeroes; a file system with errors which are not repaired
+//! by themselves is not mounted.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::time::Duration;
+
+use super::capabilities::FileSystem;
+use super::error::CsiError;
+use super::tools::{self, LONG, SHORT};
+
+/// How much of each end of a device has to be zeroes, bytes.
+const BLANK_BYTES: usize = 1 << 20;
+/// How long these reads may take. A new export answers without the store.
+const READ_PATIENCE: Duration = Duration::from_mins(1);
+
+/// The content of a device, as blkid sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// No signature known to blkid.
+    Nothing,
+    /// A file system, or another content with a type, such as LVM2_member.
+    Type(String),
+    /// A partition table, with its kind.
+    Partitions(String),
+    /// Signatures which contradict each other.
+    Several,
+}
+
+/// How a device gets its file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// The file system is made.
+    Make,
+    /// The file system is there.
+    Use,
+}
+
+/// Decides about a device with the content `found`, of which `is_blank` says whether both ends read as zeroes. Gives the reason
+/// where the device has to stay as it is.
+pub(super) fn plan(found: &Found, is_blank: bool, wanted: FileSystem) -> Result<Plan, String> {
+    let wanted = wanted.name();
+    match found {
+        Found::Nothing if is_blank => Ok(Plan::Make),
+        Found::Nothing => Err(format!(
+            "the device has data, and no file system that blkid knows: an interrupted format, or a volume used as a raw device. It is \
+             not formatted; if nobody needs the data, discard it (blkdiscard DEVICE), and {wanted} is made then"
+        )),
+        Found::Type(found) if found == wanted => Ok(Plan::Use),
+        Found::Type(found) => Err(format!("the device has {found}, not {wanted}: it is not formatted again")),
+        Found::Partitions(table) => {
+            Err(format!("the device has a partition table ({table}), not {wanted}: it is not formatted"))
+        }
+        Found::Several => {
+            Err("blkid finds signatures that contradict each other (wipefs DEVICE lists them): the device is not formatted".into())
+        }
+    }
+}
+
+/// Finds the plan for the device at `path`.
+pub(super) async fn look(path: &Path, wanted: FileSystem) -> Result<Plan, CsiError> {
+    let ended =
+        tools::run("blkid", [Path::new("-p"), Path::new("-o"), Path::new("export"), path], SHORT).await?;
+    let found = match ended.status {
+        Some(0) => found(&ended.output),
+        Some(2) => Found::Nothing,
+        Some(8) => Found::Several,
+        _ => return Err(ended.failed().into()),
+    };
+    let is_blank = found == Found::Nothing && blank(path).await?;
+    plan(&found, is_blank, wanted)
+        .map_err(|reason| CsiError::Forbidden { reason: format!("{}: {reason}", path.display()) })
+}
+
+/// Reads what blkid has written.
+fn found(output: &str) -> Found {
+    let value = |key| output.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    match (value("TYPE"), value("PTTYPE")) {
+        (Some(content), _) => Found::Type(content.into()),
+        (None, Some(table)) => Found::Partitions(table.into()),
+        // There was a signature, whatever it means.
+        (None, None) => Found::Several,
+    }
+}
+
+/// Whether both ends of the device at `path` read as zeroes.
+async fn blank(path: &Path) -> Result<bool, CsiError> {
+    let owned = path.to_owned();
+    let reading = tokio::task::spawn_blocking(move || File::open(owned).and_then(|file| is_blank(&file)));
+    match tokio::time::timeout(READ_PATIENCE, reading).await {
+        Ok(Ok(read)) => read.map_err(|source| CsiError::system("read", path, source)),
+        Ok(Err(_)) => Err(CsiError::Broken),
+        Err(_) => Err(CsiError::Later { reason: format!("{} does not answer", path.display()) }),
+    }
+}
+
+fn is_blank(mut device: impl Read + Seek) -> io::Result<bool> {
+    let end = device.seek(SeekFrom::End(0))?;
+    for begin in [0, end.saturating_sub(BLANK_BYTES as u64)] {
+        device.seek(SeekFrom::Start(begin))?;
+        let mut bytes = Vec::with_capacity(BLANK_BYTES);
+        device.by_ref().take(BLANK_BYTES as u64).read_to_end(&mut bytes)?;
+        if bytes.iter().any(|&byte| byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Makes a file system on the device at `path`. The tools refuse a device which somebody holds.
+pub(super) async fn make(path: &Path, fs: FileSystem) -> Result<(), CsiError> {
+    // A new export has nothing to discard.
+    let (program, options): (_, &[&str]) = match fs {
+        FileSystem::Ext4 => ("mkfs.ext4", &["-q", "-m", "0", "-E", "nodiscard"]),
+        FileSystem::Xfs => ("mkfs.xfs", &["-q", "-K"]),
+    };
+    tools::run_well(program, options.iter().map(Path::new).chain([path]), LONG, &[0]).await?;
+    Ok(())
+}
+
+/// Repairs the file system on the unmounted device at `path` as far as is safe. XFS does so when it is mounted.
+pub(super) async fn check(path: &Path, fs: FileSystem) -> Result<(), CsiError> {
+    if fs == FileSystem::Ext4 {
+        // 1: errors were corrected.
+        tools::run_well("e2fsck", [Path::new("-p"), path], LONG, &[0, 1]).await?;
+    }
+    Ok(())
+}
+
+/// Makes the file system on the device at `path`, which is mounted at `point`, as large as the device. Nothing is done where the
+/// size is right.
+pub(super) async fn grow(path: &Path, point: &Path, fs: FileSystem) -> Result<(), CsiError> {
+    let (program, subject) = match fs {
+        FileSystem::Ext4 => ("resize2fs", path),
+        FileSystem::Xfs => ("xfs_growfs", point),
+    };
+    tools::run_well(program, [subject], LONG, &[0]).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn of_type(name: &str) -> Found {
+        Found::Type(name.into())
+    }
+
+    #[test]
+    fn only_a_device_without_any_signature_and_without_data_is_formatted() {
+        for fs in [FileSystem::Ext4, FileSystem::Xfs] {
+            assert_eq!(plan(&Found::Nothing, true, fs), Ok(Plan::Make));
+            assert!(plan(&Found::Nothing, false, fs).is_err());
+            for found in [
+                of_type("btrfs"),
+                of_type("LVM2_member"),
+                of_type("swap"),
+                Found::Several,
+                Found::Partitions("gpt".into()),
+            ] {
+                for is_blank in [true, false] {
+                    assert!(plan(&found, is_blank, fs).is_err(), "{found:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_wanted_file_system_is_used_and_another_one_stays() {
+        assert_eq!(plan(&of_type("ext4"), false, FileSystem::Ext4), Ok(Plan::Use));
+        assert_eq!(plan(&of_type("xfs"), false, FileSystem::Xfs), Ok(Plan::Use));
+        assert!(plan(&of_type("xfs"), false, FileSystem::Ext4).unwrap_err().contains("has xfs, not ext4"));
+        assert!(plan(&of_type("ext4"), false, FileSystem::Xfs).is_err());
+        assert!(plan(&of_type("ext3"), false, FileSystem::Ext4).is_err());
+    }
+
+    #[test]
+    fn the_answer_of_blkid_is_read_by_its_keys() {
+        assert_eq!(found("DEVNAME=/dev/ublkb0\nUUID=1-2\nTYPE=ext4\nUSAGE=filesystem\n"), of_type("ext4"));
+        assert_eq!(found("DEVNAME=/dev/ublkb0\nPTUUID=1\nPTTYPE=dos\n"), Found::Partitions("dos".into()));
+        assert_eq!(found("DEVNAME=/dev/ublkb0\nSEC_TYPE=msdos\n"), Found::Several);
+        // A label which looks like a type.
+        assert_eq!(found("LABEL=TYPE=xfs\nTYPE=btrfs\n"), of_type("btrfs"));
+    }
+
+    #[test]
+    fn a_byte_at_either_end_is_seen() {
+        let bytes = 3 * BLANK_BYTES;
+        assert!(is_blank(Cursor::new(vec![0; bytes])).unwrap());
+        for place in [0, BLANK_BYTES - 1, bytes - BLANK_BYTES, bytes - 1] {
+            let mut device = vec![0; bytes];
+            device[place] = 1;
+            assert!(!is_blank(Cursor::new(device)).unwrap(), "{place}");
+        }
+        assert!(!is_blank(Cursor::new(vec![7])).unwrap());
+        assert!(is_blank(Cursor::new(Vec::new())).unwrap());
+    }
+}

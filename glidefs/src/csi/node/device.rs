@@ -1,0 +1,125 @@
+//! The device of a volume: there, and the right one.
+//!
+//! Owns the waiting. Invariant: a path is used only if the kernel's number behind it is that of the device which the daemon names, so a
+//! path which is late or left over never leads to another volume.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::api::wire::Export;
+use crate::csi::Driver;
+use crate::csi::error::CsiError;
+use crate::csi::mounts::{DeviceNumber, Mounts};
+use crate::router::ExportName;
+
+/// How often, and how long between, the device is looked for. The device node comes with the answer of the daemon, its stable path
+/// when udev is done.
+const LOOKS: u32 = 100;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+/// How long the writing of a file system's cached data may keep a snapshot waiting.
+const SYNC_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The device of an export, in service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::csi) struct Device {
+    /// The path of the device node, without symlinks.
+    pub path: PathBuf,
+    pub number: DeviceNumber,
+}
+
+impl Driver {
+    /// Gives the export a device, if there is none, and waits until the device can be opened. Returns the device and the export.
+    pub(in crate::csi) async fn ready(
+        &self,
+        name: &ExportName,
+        export: Export,
+    ) -> Result<(Device, Export), CsiError> {
+        let export = if export.state == "serving" { export } else { self.daemon.attach(name).await? };
+        if export.state != "serving" {
+            return Err(CsiError::Later { reason: format!("volume {name} is {}", export.state) });
+        }
+        for _ in 0..LOOKS {
+            if let Some(device) = device(&export)? {
+                return Ok((device, export));
+            }
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+        }
+        let path = export.path.or(export.device).unwrap_or_default();
+        Err(CsiError::Later {
+            reason: format!("{path} has not become the device of volume {name}: is /dev that of the host?"),
+        })
+    }
+
+    /// Has the kernel write what it keeps of the export's mounted file systems, so that a snapshot or copy has everything written
+    /// before. The snapshot is that of a crash all the same, so a failure is only logged.
+    pub(in crate::csi) async fn sync(&self, export: &Export) {
+        let Ok(Some(Device { number, .. })) = device(export) else { return };
+        let writing = tokio::task::spawn_blocking(move || {
+            let mounts = Mounts::read()?;
+            let mut points =
+                mounts.of(number).filter(|mount| !mount.is_read_only()).map(|mount| &mount.point);
+            points.try_for_each(|point| {
+                Ok::<(), std::io::Error>(nix::unistd::syncfs(std::fs::File::open(point)?)?)
+            })
+        });
+        match tokio::time::timeout(SYNC_PATIENCE, writing).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(
+                    export = export.name,
+                    error,
+                    "a file system could not be synced before a snapshot"
+                );
+            }
+            Ok(Err(_)) | Err(_) => {
+                tracing::warn!(
+                    export = export.name,
+                    "a file system was not synced in time before a snapshot"
+                );
+            }
+        }
+    }
+}
+
+/// The device of an export: where the stable path leads, if there is one, and the daemon's own path says the same. `None` until the
+/// paths agree.
+pub(super) fn device(export: &Export) -> Result<Option<Device>, CsiError> {
+    let Some(node) = &export.device else { return Ok(None) };
+    let node = Path::new(node);
+    let Some(number) = number(node)? else { return Ok(None) };
+    if let Some(stable) = &export.path
+        && self::number(Path::new(stable))? != Some(number)
+    {
+        return Ok(None);
+    }
+    Ok(Some(Device { path: node.into(), number }))
+}
+
+/// The number of the block device at `path`; `None` if there is none.
+pub(super) fn number(path: &Path) -> Result<Option<DeviceNumber>, CsiError> {
+    match DeviceNumber::at(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        found => found.map_err(|source| CsiError::system("look at", path, source)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export(device: Option<&str>, path: Option<&str>) -> Export {
+        let text = serde_json::json!({
+            "name": "csi-a", "id": 1, "size_bytes": 4096, "device": device, "path": path, "state": "serving", "reason": null,
+            "queues": 1, "queue_depth": 1, "created": "1970-01-01T00:00:00Z",
+        });
+        serde_json::from_value(text).unwrap()
+    }
+
+    #[test]
+    fn a_path_that_is_no_block_device_is_no_device() {
+        assert_eq!(device(&export(None, None)).unwrap(), None);
+        assert_eq!(device(&export(Some("/nonexistent/ublkb0"), None)).unwrap(), None);
+        assert_eq!(device(&export(Some("/dev/null"), Some("/dev/null"))).unwrap(), None);
+    }
+}

@@ -1,0 +1,209 @@
+//! Staging: the device of a volume is brought to this host, and its file system mounted once.
+//!
+//! Owns the order of steps: device, look, make or check, mount, grow. Invariants: a volume which is staged already is the answer only
+//! if the same device is mounted as wanted; a host gives a volume up only when the store has everything of it.
+
+use std::path::Path;
+
+use super::{Driver, mounts, path_of, unmount};
+use crate::api::wire::Export;
+use crate::csi::capabilities::{Access, FileSystem, Form};
+use crate::csi::error::CsiError;
+use crate::csi::file_system::{self, Plan};
+use crate::csi::mounts::Mount;
+use crate::csi::proto::{
+    NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnstageVolumeRequest, NodeUnstageVolumeResponse,
+};
+use crate::csi::required;
+use crate::csi::tools::{self, SHORT};
+use crate::router::ExportName;
+
+use super::device::Device;
+
+/// A mount which is wanted.
+struct Wanted<'a> {
+    device: &'a Device,
+    point: &'a Path,
+    fs: FileSystem,
+    flags: &'a [String],
+    is_read_only: bool,
+}
+
+impl Driver {
+    pub(super) async fn stage(
+        &self,
+        request: NodeStageVolumeRequest,
+    ) -> Result<NodeStageVolumeResponse, CsiError> {
+        let id = required("volume_id", request.volume_id)?;
+        let point = path_of("staging_target_path", request.staging_target_path)?;
+        let access = Access::of(request.volume_capability.as_ref())?;
+        let _operation = self.operations.mount(&id)?;
+        let (name, export) = self.here(&id).await?;
+        let (device, _) = self.ready(&name, export).await?;
+        if let Form::Mount { fs, flags } = &access.form {
+            let is_read_only = access.is_read_only;
+            self.mount(&Wanted { device: &device, point: &point, fs: *fs, flags, is_read_only }).await?;
+        }
+        tracing::info!(volume = id, device = %device.path.display(), "volume staged");
+        Ok(NodeStageVolumeResponse {})
+    }
+
+    /// The export of the volume `id`, opened from the store where hosts share the store.
+    pub(in crate::csi) async fn here(&self, id: &str) -> Result<(ExportName, Export), CsiError> {
+        let not_found = || CsiError::NotFound { what: format!("volume {id:?}") };
+        let name = ExportName::new(id).map_err(|_| not_found())?;
+        let is_shared = self.place.shared_store.is_some();
+        let found = match self.daemon.find(&name).await? {
+            Some(export) if is_shared && export.device.is_none() => self.back(&name, &export).await?,
+            found => found,
+        };
+        if let Some(export) = found {
+            return Ok((name, export));
+        }
+        if !is_shared {
+            return Err(not_found());
+        }
+        match self.daemon.open(&name).await {
+            Ok(export) => Ok((name, export)),
+            Err(error) if matches!(error.refusal(), Some("not_found" | "not_in_store")) => Err(not_found()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes back an export which this host released. An export which another host has had since is given up here, which leaves the
+    /// store alone: everything of it was in the store when this host released it. `None` then.
+    async fn back(&self, name: &ExportName, export: &Export) -> Result<Option<Export>, CsiError> {
+        match self.daemon.attach(name).await {
+            Err(error) if error.refusal() == Some("fenced") && export.at_risk.is_none() => {
+                self.daemon.delete(name).await?;
+                tracing::info!(volume = %name, "the volume was on another host meanwhile");
+                Ok(None)
+            }
+            attached => attached.map(Some),
+        }
+    }
+
+    async fn mount(&self, wanted: &Wanted<'_>) -> Result<(), CsiError> {
+        let Wanted { device, point, fs, .. } = *wanted;
+        let now = mounts()?;
+        if let Some(mount) = now.at(point) {
+            return is_as_wanted(mount, wanted);
+        }
+        let is_new = match file_system::look(&device.path, fs).await? {
+            Plan::Make => {
+                file_system::make(&device.path, fs).await?;
+                tracing::info!(device = %device.path.display(), file_system = fs.name(), "file system made");
+                true
+            }
+            Plan::Use => {
+                if !now.has(device.number) {
+                    file_system::check(&device.path, fs).await?;
+                }
+                false
+            }
+        };
+        std::fs::create_dir_all(point).map_err(|source| CsiError::system("make", point, source))?;
+        let options = options(wanted);
+        let fixed = ["-t", fs.name(), "-o", &options, "--"].map(Path::new);
+        tools::run_well("mount", fixed.into_iter().chain([device.path.as_path(), point]), SHORT, &[0])
+            .await?;
+        if !is_new && !wanted.is_read_only {
+            // A copy may be larger than its source.
+            file_system::grow(&device.path, point, fs).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn unstage(
+        &self,
+        request: NodeUnstageVolumeRequest,
+    ) -> Result<NodeUnstageVolumeResponse, CsiError> {
+        let id = required("volume_id", request.volume_id)?;
+        let point = path_of("staging_target_path", request.staging_target_path)?;
+        let _operation = self.operations.mount(&id)?;
+        unmount(&point).await?;
+        if self.place.shared_store.is_some()
+            && let Ok(name) = ExportName::new(&id)
+            && self.daemon.find(&name).await?.is_some()
+        {
+            let detached = self.daemon.detach(&name).await?;
+            if let Some(reason) = detached.unreleased {
+                let reason =
+                    format!("volume {name} stays this host's until the store has everything: {reason}");
+                return Err(CsiError::Later { reason });
+            }
+        }
+        tracing::info!(volume = id, "volume unstaged");
+        Ok(NodeUnstageVolumeResponse {})
+    }
+}
+
+/// Checks that the mount is the wanted one.
+fn is_as_wanted(mount: &Mount, wanted: &Wanted<'_>) -> Result<(), CsiError> {
+    let point = wanted.point.display();
+    let difference = if mount.device != wanted.device.number {
+        "something else than the volume".into()
+    } else if mount.fs_type != wanted.fs.name() {
+        format!("{} in place of {}", mount.fs_type, wanted.fs.name())
+    } else if mount.is_read_only() != wanted.is_read_only {
+        "the volume, and not writable or read-only as wanted".into()
+    } else {
+        return Ok(());
+    };
+    Err(CsiError::Exists { reason: format!("{point} has {difference}: unmount it first") })
+}
+
+/// The options of the mount, as mount(8) takes them.
+fn options(wanted: &Wanted<'_>) -> String {
+    let mut options = vec![if wanted.is_read_only { "ro" } else { "rw" }];
+    // A copy has the UUID of its source, and both may be mounted on one host.
+    if wanted.fs == FileSystem::Xfs {
+        options.push("nouuid");
+    }
+    options.extend(wanted.flags.iter().map(String::as_str));
+    options.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::csi::mounts::Mounts;
+
+    #[test]
+    fn a_copy_of_xfs_may_be_mounted_beside_its_source() {
+        let device = Device { path: "/dev/ublkb1".into(), number: number() };
+        let flags = ["noatime".to_owned()];
+        let point = Path::new("/x");
+        let mut wanted =
+            Wanted { device: &device, point, fs: FileSystem::Xfs, flags: &flags, is_read_only: false };
+        assert_eq!(options(&wanted), "rw,nouuid,noatime");
+        wanted.fs = FileSystem::Ext4;
+        wanted.is_read_only = true;
+        assert_eq!(options(&wanted), "ro,noatime");
+    }
+
+    #[test]
+    fn a_mount_counts_as_staged_only_if_device_file_system_and_mode_are_those_wanted() {
+        let text = "22 1 259:3 / /x rw - xfs /dev/ublkb3 rw\n23 1 259:4 / /y ro - xfs /dev/ublkb4 rw\n";
+        let mounts = Mounts::parse(text.as_bytes());
+        let device = Device { path: "/dev/ublkb3".into(), number: number() };
+        let wanted = |fs, is_read_only| Wanted {
+            device: &device,
+            point: Path::new("/x"),
+            fs,
+            flags: &[],
+            is_read_only,
+        };
+        let staged = mounts.at(Path::new("/x")).unwrap();
+        is_as_wanted(staged, &wanted(FileSystem::Xfs, false)).unwrap();
+        assert!(is_as_wanted(staged, &wanted(FileSystem::Ext4, false)).is_err());
+        assert!(is_as_wanted(staged, &wanted(FileSystem::Xfs, true)).is_err());
+        let other = mounts.at(Path::new("/y")).unwrap();
+        assert!(is_as_wanted(other, &wanted(FileSystem::Xfs, true)).is_err());
+    }
+
+    fn number() -> crate::csi::mounts::DeviceNumber {
+        let mounts = Mounts::parse(b"22 1 259:3 / /x rw - xfs /dev/ublkb3 rw\n");
+        mounts.at(Path::new("/x")).unwrap().device
+    }
+}

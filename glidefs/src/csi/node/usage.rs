@@ -1,0 +1,151 @@
+//! How full a volume is, and how its file system grows.
+//!
+//! Owns the check that a path shows the volume. Invariant: figures and growth are of the volume which was asked for, whatever the path
+//! shows.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::statvfs::{Statvfs, statvfs};
+
+use super::device::{Device, device, number};
+use super::{Driver, mounts};
+use crate::api::wire::Export;
+use crate::csi::capabilities::FileSystem;
+use crate::csi::capacity::{Wanted, signed};
+use crate::csi::error::CsiError;
+use crate::csi::file_system;
+use crate::csi::health;
+use crate::csi::mounts::Mount;
+use crate::csi::proto::volume_usage::Unit;
+use crate::csi::proto::{
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetVolumeHealthRequest,
+    NodeGetVolumeHealthResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, VolumeUsage,
+};
+use crate::csi::required;
+
+/// How long a file system may take to say how full it is.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What the path of a volume shows.
+enum Shown {
+    Device,
+    Mount(Mount),
+}
+
+impl Driver {
+    pub(super) async fn stats(
+        &self,
+        request: NodeGetVolumeStatsRequest,
+    ) -> Result<NodeGetVolumeStatsResponse, CsiError> {
+        let id = required("volume_id", request.volume_id)?;
+        let path = PathBuf::from(required("volume_path", request.volume_path)?);
+        let export = self.daemon.volume(&id).await?;
+        let usage = match shown(&export, &path)?.1 {
+            Shown::Device => {
+                let total = signed(export.size_bytes);
+                vec![VolumeUsage { total, unit: Unit::Bytes.into(), ..VolumeUsage::default() }]
+            }
+            Shown::Mount(_) => usage(&figures(path).await?),
+        };
+        Ok(NodeGetVolumeStatsResponse { usage })
+    }
+
+    pub(super) async fn health(
+        &self,
+        request: NodeGetVolumeHealthRequest,
+    ) -> Result<NodeGetVolumeHealthResponse, CsiError> {
+        let export = self.daemon.volume(&required("volume_id", request.volume_id)?).await?;
+        Ok(NodeGetVolumeHealthResponse { volume_health: Some(health::of_volume(&export)) })
+    }
+
+    pub(super) async fn expand(
+        &self,
+        request: NodeExpandVolumeRequest,
+    ) -> Result<NodeExpandVolumeResponse, CsiError> {
+        let id = required("volume_id", request.volume_id)?;
+        let path = PathBuf::from(required("volume_path", request.volume_path)?);
+        let wanted = Wanted::of(request.capacity_range.as_ref())?;
+        let _operation = self.operations.mount(&id)?;
+        let export = self.daemon.volume(&id).await?;
+        let (device, shown) = shown(&export, &path)?;
+        let export = self.enlarge(export, wanted).await?;
+        let device_bytes = device
+            .number
+            .size_bytes()
+            .map_err(|source| CsiError::system("ask the size of", &device.path, source))?;
+        if device_bytes < export.size_bytes {
+            let reason = format!(
+                "volume {id} has {} bytes, and this kernel keeps {} at {device_bytes} bytes while it is attached: end the pod, and have \
+                 the export detached and attached",
+                export.size_bytes,
+                device.path.display()
+            );
+            return Err(CsiError::Forbidden { reason });
+        }
+        if let Shown::Mount(mount) = shown {
+            let fs = FileSystem::of(&mount.fs_type).ok_or_else(|| CsiError::Forbidden {
+                reason: format!("{} is not grown by this driver", mount.fs_type),
+            })?;
+            file_system::grow(&device.path, &mount.point, fs).await?;
+        }
+        tracing::info!(volume = id, size_bytes = export.size_bytes, "volume expanded on this host");
+        Ok(NodeExpandVolumeResponse { capacity_bytes: signed(export.size_bytes) })
+    }
+}
+
+/// Finds the device of the export, and how `path` shows the device.
+fn shown(export: &Export, path: &Path) -> Result<(Device, Shown), CsiError> {
+    let not_found = || CsiError::NotFound { what: format!("volume {} at {}", export.name, path.display()) };
+    let device = device(export)?.ok_or_else(not_found)?;
+    if let Some(mount) = mounts()?.at(path)
+        && mount.device == device.number
+    {
+        return Ok((device, Shown::Mount(mount.clone())));
+    }
+    if path.is_absolute() && number(path)? == Some(device.number) {
+        return Ok((device, Shown::Device));
+    }
+    Err(not_found())
+}
+
+/// The figures of the file system at `path`. A file system whose device does not answer is not waited for.
+async fn figures(path: PathBuf) -> Result<Statvfs, CsiError> {
+    let asked = path.clone();
+    let asking = tokio::task::spawn_blocking(move || statvfs(&asked));
+    match tokio::time::timeout(PATIENCE, asking).await {
+        Ok(Ok(figures)) => figures.map_err(|errno| CsiError::system("look at", &path, errno.into())),
+        Ok(Err(_)) => Err(CsiError::Broken),
+        Err(_) => Err(CsiError::Later { reason: format!("{} does not answer", path.display()) }),
+    }
+}
+
+/// Bytes and inodes of a file system.
+fn usage(figures: &Statvfs) -> Vec<VolumeUsage> {
+    let block = figures.fragment_size();
+    let of = |total: u64, free: u64, available: u64, scale: u64, unit: Unit| VolumeUsage {
+        available: signed(available.saturating_mul(scale)),
+        total: signed(total.saturating_mul(scale)),
+        used: signed(total.saturating_sub(free).saturating_mul(scale)),
+        unit: unit.into(),
+    };
+    vec![
+        of(figures.blocks(), figures.blocks_free(), figures.blocks_available(), block, Unit::Bytes),
+        of(figures.files(), figures.files_free(), figures.files_available(), 1, Unit::Inodes),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_has_bytes_and_inodes_which_add_up() {
+        let usage = usage(&statvfs("/").unwrap());
+        let [bytes, inodes] = &usage[..] else { panic!("two figures are wanted: {usage:?}") };
+        assert_eq!((bytes.unit(), inodes.unit()), (Unit::Bytes, Unit::Inodes));
+        for figure in [bytes, inodes] {
+            assert!(figure.used <= figure.total && figure.available <= figure.total, "{figure:?}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Programs of the system: blkid, mkfs, fsck, mount, umount and those which make a file system larger.
+//!
+//! Owns how a program is run. Does not own when (`node`). Invariant: a program gets no terminal and no input, is run without a
+//! shell, and is killed when its time is over.
+
+use std::ffi::OsStr;
+use std::io;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+
+/// How long a program which only looks or mounts may take. A mount replays a journal.
+pub(super) const SHORT: Duration = Duration::from_mins(2);
+/// How long a program may take which reads or writes a whole file system.
+pub(super) const LONG: Duration = Duration::from_mins(15);
+/// Most characters of a program's complaint in a message.
+const SAID_CHARS_MAX: usize = 600;
+
+/// Why a program did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ToolError {
+    #[error(
+        "cannot run {program}: the driver needs blkid, mount, umount, e2fsprogs and xfsprogs where it runs"
+    )]
+    Start {
+        program: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{program} was killed, as it had not ended after {seconds} s")]
+    Late { program: &'static str, seconds: u64 },
+    /// The program ended with a status which means a failure.
+    #[error("{program} failed with {status}: {said}")]
+    Failed { program: &'static str, status: String, said: String },
+}
+
+/// The end of a program.
+#[derive(Debug)]
+pub(super) struct Ended {
+    program: &'static str,
+    /// The exit status; `None` after a signal.
+    pub status: Option<i32>,
+    pub output: String,
+    said: String,
+}
+
+impl Ended {
+    /// The error for an exit status which means a failure.
+    pub fn failed(self) -> ToolError {
+        let status = self.status.map_or("a signal".into(), |status| format!("exit status {status}"));
+        let said = if self.said.is_empty() { &self.output } else { &self.said };
+        let said: Vec<&str> = said.split_whitespace().collect();
+        let said = said.join(" ").chars().take(SAID_CHARS_MAX).collect();
+        ToolError::Failed { program: self.program, status, said }
+    }
+}
+
+/// Runs `program` for `limit` at most. Any exit status is an end.
+pub(super) async fn run(
+    program: &'static str,
+    arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    limit: Duration,
+) -> Result<Ended, ToolError> {
+    let mut command = Command::new(program);
+    command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
+    match tokio::time::timeout(limit, command.output()).await {
+        Ok(Ok(output)) => Ok(Ended {
+            program,
+            status: output.status.code(),
+            output: String::from_utf8_lossy(&output.stdout).into_owned(),
+            said: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }),
+        Ok(Err(source)) => Err(ToolError::Start { program, source }),
+        Err(_) => Err(ToolError::Late { program, seconds: limit.as_secs() }),
+    }
+}
+
+/// As [`run`]; any exit status but those in `fine` is an error.
+pub(super) async fn run_well(
+    program: &'static str,
+    arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    limit: Duration,
+    fine: &[i32],
+) -> Result<Ended, ToolError> {
+    let ended = run(program, arguments, limit).await?;
+    if ended.status.is_some_and(|status| fine.contains(&status)) { Ok(ended) } else { Err(ended.failed()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_failure_is_told_with_the_words_of_the_program() {
+        let error = run_well("sh", ["-c", "echo it is broken >&2; exit 4"], SHORT, &[0]).await.unwrap_err();
+        assert_eq!(error.to_string(), "sh failed with exit status 4: it is broken");
+        let ended = run_well("sh", ["-c", "echo fine; exit 4"], SHORT, &[0, 4]).await.unwrap();
+        assert_eq!((ended.status, ended.output.as_str()), (Some(4), "fine\n"));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_does_not_end_is_killed() {
+        let error = run("sleep", ["600"], Duration::from_millis(1)).await.unwrap_err();
+        assert!(matches!(error, ToolError::Late { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_missing_is_named() {
+        let error = run("/nonexistent/mkfs", ["x"], SHORT).await.unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/mkfs"), "{error}");
+    }
+}
