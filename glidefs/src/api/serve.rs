@@ -202,7 +202,7 @@ pub(super) async fn serve_with(
     let address = listeners.tcp_address();
     let Listeners { tcp, unix, _file: file } = listeners;
     let Access { token, hosts, group, connections_max } = access;
-    let stats = Arc::clone(&state.stats);
+    let (stats, traces) = (Arc::clone(&state.stats), state.traces.clone());
     let routes = service(state);
     let door = |routes: axum::Router, max, stats: &Arc<_>| Door {
         routes,
@@ -239,6 +239,8 @@ pub(super) async fn serve_with(
     };
     tokio::join!(accepting_unix, accepting_tcp);
     drop((tcp, unix));
+    // These answers have no end of their own.
+    traces.end_all();
     let drained = futures_util::future::join_all(doors.iter().map(Seats::empty));
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
         tracing::warn!("some requests to the API were cut off at the end");

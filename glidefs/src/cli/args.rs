@@ -6,6 +6,7 @@ pub(super) mod common;
 pub(super) mod exports;
 pub(super) mod settings;
 pub(super) mod top;
+pub(super) mod trace;
 pub(super) mod transfer;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use self::bench::BenchCommand;
 use self::common::{Limit, OutputArgs};
 use self::exports::{ExportCommand, SnapshotCommand};
 use self::top::TopArgs;
+use self::trace::TraceArgs;
 use self::transfer::ImportArgs;
 use crate::config::{DEFAULT_PATH, TimeSpan};
 
@@ -182,6 +184,9 @@ pub(super) enum Command {
         Keys: n i b l d r w sort, o turns the order round, / filters, p pauses, ? shows all keys, q quits. NO_COLOR in the \
         environment takes the colours away.")]
     Top(TopArgs),
+    /// Show requests live, and where the time of each goes
+    #[command(after_help = trace::EXAMPLES)]
+    Trace(TraceArgs),
     /// Show the memory of the daemon by category
     Memory {
         /// Print JSON

@@ -30,6 +30,17 @@ pub(super) enum CliError {
     /// The terminal does not do as told.
     #[error("the terminal cannot be used: try --once or --json")]
     Terminal(#[source] std::io::Error),
+    /// The daemon ended before the trace.
+    #[error("the trace ended: the daemon stops, or another one takes over; start the trace again")]
+    TraceEnded,
+    /// Nobody takes spans.
+    #[cfg(feature = "otel")]
+    #[error("spans cannot be sent to {url}: check that a collector listens there for OTLP over HTTP")]
+    Spans {
+        url: String,
+        #[source]
+        source: Box<dyn Error>,
+    },
     /// An operation on many exports failed for some.
     #[error("{failed} of {of} exports failed")]
     SomeFailed { failed: usize, of: usize },
