@@ -81,8 +81,9 @@ impl ApiError {
 
     /// As many clients as allowed read traces.
     pub fn too_many_traces(readers: usize) -> Self {
-        let message =
-            format!("{readers} clients read traces, and more at once are not served: end one of them, or ask again later");
+        let message = format!(
+            "{readers} clients read traces, and more at once are not served: end one of them, or ask again later"
+        );
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_traces", message)
     }
 

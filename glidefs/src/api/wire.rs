@@ -33,7 +33,8 @@ pub use self::top::{
     Alert, Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopStore, TopStoreOperation,
 };
 pub use self::trace::{
-    TraceCounts, TraceEnd, TraceKind, TraceLine, TraceParts, TraceQuery, TraceStep, TracedRequest, TracedStoreRequest,
+    TraceCounts, TraceEnd, TraceKind, TraceLine, TraceParts, TraceQuery, TraceStep, TracedRequest,
+    TracedStoreRequest,
 };
 pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
 pub(crate) use self::values::rfc3339;

@@ -146,7 +146,6 @@ pub struct VolumeFigures {
 }
 
 impl Volume {
-
     /// An empty volume.
     pub fn new(id: ExportId) -> Self {
         Self::at(id, SeqMarks::default())

@@ -247,7 +247,8 @@ impl Client {
         let (status, mut answer) = self.request(Method::GET, path, Bytes::new()).await?;
         let not_understood = || ClientError::NotUnderstood { address: self.address(), status };
         if !status.is_success() {
-            let body = Limited::new(answer, ANSWER_BYTES_MAX).collect().await.map_err(|_| not_understood())?;
+            let body =
+                Limited::new(answer, ANSWER_BYTES_MAX).collect().await.map_err(|_| not_understood())?;
             return Err(self.refusal(status, &body.to_bytes()).into());
         }
         let mut rest = Vec::new();

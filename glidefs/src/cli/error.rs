@@ -33,14 +33,6 @@ pub(super) enum CliError {
     /// The daemon ended before the trace.
     #[error("the trace ended: the daemon stops, or another one takes over; start the trace again")]
     TraceEnded,
-    /// Nobody takes spans.
-    #[cfg(feature = "otel")]
-    #[error("spans cannot be sent to {url}: check that a collector listens there for OTLP over HTTP")]
-    Spans {
-        url: String,
-        #[source]
-        source: Box<dyn Error>,
-    },
     /// An operation on many exports failed for some.
     #[error("{failed} of {of} exports failed")]
     SomeFailed { failed: usize, of: usize },

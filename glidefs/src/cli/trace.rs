@@ -1,10 +1,8 @@
-//! `glidefs trace`: requests live, as a table, as JSON, or as spans for a collector.
+//! `glidefs trace`: requests live, as a table or as JSON.
 //!
 //! Owns the loop from the first line to the last, and what is said at the end. Does not own the lines of the table (`table`). Invariant:
 //! however the trace ends, losses are told on standard error.
 
-#[cfg(feature = "otel")]
-mod otlp;
 mod table;
 
 use std::io::Write as _;
@@ -18,17 +16,9 @@ use super::error::CliError;
 use super::output::emit;
 use crate::api::wire::{TraceCounts, TraceKind, TraceLine};
 
-/// Where requests go.
-enum Sink {
-    Table,
-    Json,
-    #[cfg(feature = "otel")]
-    Spans(otlp::Spans),
-}
-
 /// A trace so far.
 struct Shown {
-    sink: Sink,
+    is_json: bool,
     /// Number of requests shown.
     requests: u64,
     count: Option<u64>,
@@ -40,7 +30,7 @@ struct Shown {
 /// Shows requests until there are enough, the time is over, a signal comes or the daemon ends.
 pub(super) async fn run(client: &Client, args: TraceArgs) -> Result<(), CliError> {
     let mut shown = Shown {
-        sink: sink(&args)?,
+        is_json: args.json,
         requests: 0,
         count: args.count,
         counts: TraceCounts::default(),
@@ -48,17 +38,20 @@ pub(super) async fn run(client: &Client, args: TraceArgs) -> Result<(), CliError
     };
     let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::Terminal)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(CliError::Terminal)?;
-    if matches!(shown.sink, Sink::Table) {
+    if !args.json {
         emit(table::header().as_bytes())?;
     }
-    let reading = client.get_lines(&path(&args), async |line| shown.line(line).await);
-    let read = tokio::select! {
-        read = reading => read.map(drop),
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
+    let path = path(&args);
+    let read = {
+        let reading = client.get_lines(&path, async |line| shown.line(&line));
+        tokio::select! {
+            read = reading => read.map(drop),
+            _ = interrupt.recv() => Ok(()),
+            _ = terminate.recv() => Ok(()),
+        }
     };
-    // Also after an error: spans wait to be sent, and losses to be told.
-    let ended = shown.end().await;
+    // Also after an error: losses are told.
+    let ended = shown.end();
     read.and(ended)
 }
 
@@ -88,44 +81,22 @@ fn path(args: &TraceArgs) -> String {
     path
 }
 
-#[cfg(feature = "otel")]
-fn sink(args: &TraceArgs) -> Result<Sink, CliError> {
-    if let Some(url) = &args.otlp {
-        return Ok(Sink::Spans(otlp::Spans::new(url)?));
-    }
-    Ok(if args.json { Sink::Json } else { Sink::Table })
-}
-
-#[cfg(not(feature = "otel"))]
-#[expect(clippy::unnecessary_wraps, reason = "as with the feature `otel`")]
-fn sink(args: &TraceArgs) -> Result<Sink, CliError> {
-    Ok(if args.json { Sink::Json } else { Sink::Table })
-}
-
 impl Shown {
     /// Takes a line of the daemon.
-    async fn line(&mut self, line: TraceLine) -> Result<ControlFlow<()>, CliError> {
-        match &line {
+    fn line(&mut self, line: &TraceLine) -> Result<ControlFlow<()>, CliError> {
+        match line {
             TraceLine::Counts(counts) => self.counts = *counts,
             TraceLine::End(end) => self.is_cut = end.reason != "time",
             TraceLine::Request(_) | TraceLine::Store(_) => self.requests += 1,
         }
-        match &mut self.sink {
-            Sink::Table => emit(table::line(&line).as_bytes())?,
-            Sink::Json => emit((serde_json::to_string(&line)? + "\n").as_bytes())?,
-            #[cfg(feature = "otel")]
-            Sink::Spans(spans) => spans.add(&line).await?,
-        }
+        let text = if self.is_json { serde_json::to_string(line)? + "\n" } else { table::line(line) };
+        emit(text.as_bytes())?;
         let is_enough = self.count.is_some_and(|count| self.requests >= count);
         Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
     /// Ends the trace: tells losses, and whether the daemon went away.
-    async fn end(&mut self) -> Result<(), CliError> {
-        #[cfg(feature = "otel")]
-        if let Sink::Spans(spans) = &mut self.sink {
-            spans.send().await?;
-        }
+    fn end(&self) -> Result<(), CliError> {
         if let Some(text) = losses(&self.counts) {
             // Nothing can be done when standard error is closed.
             let _ = writeln!(std::io::stderr(), "glidefs: {text}");
@@ -142,8 +113,10 @@ fn losses(counts: &TraceCounts) -> Option<String> {
     }
     let chosen = sampled.saturating_add(not_traced);
     let mut text = format!("of {chosen} requests that were chosen, ");
-    let many = (not_traced > 0).then(|| format!("{not_traced} were not traced, as too many were at the same time"));
-    let slow = (dropped > 0).then(|| format!("{dropped} traces were dropped, as this command was too slow to read them"));
+    let many =
+        (not_traced > 0).then(|| format!("{not_traced} were not traced, as too many were at the same time"));
+    let slow = (dropped > 0)
+        .then(|| format!("{dropped} traces were dropped, as this command was too slow to read them"));
     text.push_str(&many.into_iter().chain(slow).collect::<Vec<_>>().join(", and "));
     text.push_str(": a higher --rate N traces fewer");
     Some(text)

@@ -17,8 +17,8 @@ use super::backend::Directory;
 use super::error::{BoxError, StoreError};
 use super::ids::Entropy;
 use super::stats::{Operation, StoreStats};
-use super::watch::{Answer, RequestWatch};
 use super::turns::{Reader, Turn, Turns};
+use super::watch::{Answer, RequestWatch};
 use crate::observe::chain;
 
 /// Shortest time limit of a last try, so that the try can fail for a reason of its own.

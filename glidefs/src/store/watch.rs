@@ -59,7 +59,13 @@ impl<'a> RequestWatch<'a> {
     #[inline]
     pub fn begin(of: &'a Tries<'a>) -> Option<Self> {
         let is_wanted = of.stats.traces.are_wanted();
-        is_wanted.then(|| Self { of, began: Instant::now(), waited: Duration::ZERO, tries: 0, has_ended: false })
+        is_wanted.then(|| Self {
+            of,
+            began: Instant::now(),
+            waited: Duration::ZERO,
+            tries: 0,
+            has_ended: false,
+        })
     }
 
     /// Notes the begin of try number `tries`, after a wait of `waited` for a turn.

@@ -190,7 +190,16 @@ impl Queues {
         let TagRequest { tag, operation, range, fua, started, .. } = *request;
         let queue = self.of(tag);
         let (export, ids) = (&*queue.export, queue.driver.ids());
-        traces::begin(&Arrival { export, ids, tag: tag.tag, operation, range, fua, began: started, unseen_max })
+        traces::begin(&Arrival {
+            export,
+            ids,
+            tag: tag.tag,
+            operation,
+            range,
+            fua,
+            began: started,
+            unseen_max,
+        })
     }
 
     /// Gives the gathered answers of all queues to the ring, whose next submit gives them to the kernel.

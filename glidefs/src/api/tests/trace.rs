@@ -115,7 +115,8 @@ impl Reader {
     async fn next(&mut self) -> Option<TraceLine> {
         loop {
             let line = self.lines.next_line().await.unwrap()?;
-            let line: TraceLine = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            let line: TraceLine =
+                serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
             if !matches!(line, TraceLine::Counts(_)) {
                 return Some(line);
             }

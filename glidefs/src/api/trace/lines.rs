@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::api::wire::{
-    TraceCounts, TraceParts, TraceStep, TracedRequest, TracedStoreRequest,
-};
+use crate::api::wire::{TraceCounts, TraceParts, TraceStep, TracedRequest, TracedStoreRequest};
 use crate::observe::trace::{Part, RequestTrace, Session, StoreTrace};
 
 /// One moment by both clocks of the host.

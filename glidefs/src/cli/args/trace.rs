@@ -45,10 +45,6 @@ pub(in crate::cli) struct TraceArgs {
     /// Print a line of JSON for each request
     #[arg(long)]
     pub json: bool,
-    /// Send the requests as spans to this collector of OpenTelemetry, by OTLP over HTTP, instead of printing
-    #[cfg(feature = "otel")]
-    #[arg(long, value_name = "http://HOST:4318", conflicts_with = "json")]
-    pub otlp: Option<String>,
 }
 
 fn time(text: &str) -> Result<TimeSpan, String> {

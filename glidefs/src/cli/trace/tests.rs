@@ -33,7 +33,14 @@ fn the_arguments_are_the_parameters_of_the_request() {
 
 #[test]
 fn a_line_has_its_figures_under_the_names_of_the_columns() {
-    let parts = TraceParts { queue: 1_500, batch: 2_000, log: 10_340, store: 123_400_000, reply: 30, ..TraceParts::default() };
+    let parts = TraceParts {
+        queue: 1_500,
+        batch: 2_000,
+        log: 10_340,
+        store: 123_400_000,
+        reply: 30,
+        ..TraceParts::default()
+    };
     let traced = TracedRequest {
         unix_nanoseconds: 1_700_000_000_123_456_789,
         export: "vm-1".into(),
@@ -97,30 +104,31 @@ fn a_text_of_the_daemon_cannot_command_the_terminal() {
     assert!(line.ends_with("after 3 tries\n") && !line.contains('\u{202e}'), "{line:?}");
 }
 
-#[tokio::test]
-async fn a_trace_ends_with_its_count_and_fails_where_the_daemon_stops_before() {
-    let mut shown = Shown {
-        sink: Sink::Json,
-        requests: 0,
-        count: Some(2),
-        counts: TraceCounts::default(),
-        is_cut: false,
-    };
+#[test]
+fn a_trace_ends_with_its_count_and_fails_where_the_daemon_stops_before() {
+    let mut shown =
+        Shown { is_json: true, requests: 0, count: Some(2), counts: TraceCounts::default(), is_cut: false };
     let request = || TraceLine::Request(TracedRequest::default());
-    assert!(shown.line(request()).await.unwrap().is_continue());
-    assert!(shown.line(TraceLine::Counts(TraceCounts::default())).await.unwrap().is_continue());
-    assert!(shown.line(request()).await.unwrap().is_break());
-    assert!(shown.end().await.is_ok());
+    assert!(shown.line(&request()).unwrap().is_continue());
+    assert!(shown.line(&TraceLine::Counts(TraceCounts::default())).unwrap().is_continue());
+    assert!(shown.line(&request()).unwrap().is_break());
+    assert!(shown.end().is_ok());
     let end = |reason: &str| TraceLine::End(TraceEnd { reason: reason.into() });
-    shown.line(end("time")).await.unwrap();
-    assert!(shown.end().await.is_ok());
-    shown.line(end("stopping")).await.unwrap();
-    assert!(matches!(shown.end().await, Err(CliError::TraceEnded)));
+    shown.line(&end("time")).unwrap();
+    assert!(shown.end().is_ok());
+    shown.line(&end("stopping")).unwrap();
+    assert!(matches!(shown.end(), Err(CliError::TraceEnded)));
 }
 
 #[test]
 fn losses_are_told_and_no_losses_are_not() {
     assert_eq!(losses(&TraceCounts { sampled: 5, ..TraceCounts::default() }), None);
-    let text = losses(&TraceCounts { sampled: 5, not_traced: 2, dropped: 1, ..TraceCounts::default() }).unwrap();
-    assert!(text.contains("of 7 requests") && text.contains("2 were not traced") && text.contains("1 traces were dropped"), "{text}");
+    let text =
+        losses(&TraceCounts { sampled: 5, not_traced: 2, dropped: 1, ..TraceCounts::default() }).unwrap();
+    assert!(
+        text.contains("of 7 requests")
+            && text.contains("2 were not traced")
+            && text.contains("1 traces were dropped"),
+        "{text}"
+    );
 }
