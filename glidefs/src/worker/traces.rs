@@ -242,8 +242,8 @@ fn next_skip(one_in: u32, random: &mut u32) -> u32 {
     }
     // A step of a linear congruential generator; the upper bits are the better ones.
     *random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-    let choices = u64::from(one_in) * 2 - 1;
-    // Below twice `one_in`, less one: a value of `u32`, unless the rate is above 2^31.
+    // Of 32 bits, so that the product has 64.
+    let choices = (u64::from(one_in) * 2 - 1).min(u32::MAX.into());
     u32::try_from((u64::from(*random) * choices) >> 32).unwrap_or(u32::MAX)
 }
 

@@ -114,9 +114,9 @@ fn a_trace_ends_with_its_count_and_fails_where_the_daemon_stops_before() {
     assert!(shown.line(&request()).unwrap().is_break());
     assert!(shown.end().is_ok());
     let end = |reason: &str| TraceLine::End(TraceEnd { reason: reason.into() });
-    shown.line(&end("time")).unwrap();
+    let _ = shown.line(&end("time")).unwrap();
     assert!(shown.end().is_ok());
-    shown.line(&end("stopping")).unwrap();
+    let _ = shown.line(&end("stopping")).unwrap();
     assert!(matches!(shown.end(), Err(CliError::TraceEnded)));
 }
 
