@@ -5,6 +5,7 @@
 
 mod table;
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::ops::ControlFlow;
 
@@ -70,7 +71,8 @@ fn path(args: &TraceArgs) -> String {
     let mut path = format!("/v1/trace?kind={kind}");
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
-            path.push_str(&format!("&{name}={value}"));
+            // Writing to a string does not fail.
+            let _ = write!(path, "&{name}={value}");
         }
     };
     // Names need no escaping.

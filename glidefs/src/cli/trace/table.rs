@@ -2,6 +2,8 @@
 //!
 //! Invariant: a text of the daemon reaches the terminal without control characters.
 
+use std::fmt::Write as _;
+
 use chrono::DateTime;
 
 use crate::api::wire::{TraceLine, TracedRequest, TracedStoreRequest};
@@ -54,10 +56,11 @@ fn request(traced: &TracedRequest) -> String {
 fn store(traced: &TracedStoreRequest) -> String {
     let mut rest = traced.result.clone();
     if traced.tries != 1 {
-        rest.push_str(&format!(" after {} tries", traced.tries));
+        // Writing to a string does not fail.
+        let _ = write!(rest, " after {} tries", traced.tries);
     }
     if traced.waited_nanoseconds > 0 {
-        rest.push_str(&format!(", waited {}", span(traced.waited_nanoseconds)));
+        let _ = write!(rest, ", waited {}", span(traced.waited_nanoseconds));
     }
     let start = columns([
         &time_of_day(traced.unix_nanoseconds),
@@ -78,7 +81,7 @@ fn columns([time, export, operation, offset, size, total]: [&str; 6]) -> String 
 fn line_of(first: [&str; 6], parts: &[String; 7], result: &str) -> String {
     let mut line = columns(first);
     for part in parts {
-        line.push_str(&format!(" {part:>8}"));
+        let _ = write!(line, " {part:>8}");
     }
     format!("{line}  {}\n", plain(result))
 }
