@@ -1,6 +1,6 @@
 //! `glidefs trace`: requests live, as a table or as JSON.
 //!
-//! Owns the loop from the first line to the last, and what is said at the end. Does not own the lines of the table (`table`). Invariant:
+//! Owns the loop from the first line to the last, and the summary at the end. Does not own the lines of the table (`table`). Invariant:
 //! however the trace ends, losses are told on standard error.
 
 mod table;
@@ -17,10 +17,10 @@ use super::error::CliError;
 use super::output::emit;
 use crate::api::wire::{TraceCounts, TraceKind, TraceLine};
 
-/// A trace so far.
+/// A trace that is being printed, and its counts.
 struct Shown {
     is_json: bool,
-    /// Number of requests shown.
+    /// Number of requests that were shown so far.
     requests: u64,
     count: Option<u64>,
     counts: TraceCounts,

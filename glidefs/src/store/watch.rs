@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use object_store::{ListResult, ObjectMeta};
 
-use super::client::Created;
 use super::error::StoreError;
 use super::retry::Tries;
 use crate::observe::trace::StoreTrace;
@@ -33,15 +32,6 @@ impl Answer for ObjectMeta {}
 impl Answer for Bytes {
     fn bytes(&self) -> Option<u64> {
         Some(self.len() as u64)
-    }
-}
-
-impl Answer for Created {
-    fn word(&self) -> &'static str {
-        match self {
-            Self::Created => "ok",
-            Self::Existed => "existed",
-        }
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Arrival<'a> {
     pub operation: Operation,
     pub range: SectorRange,
     pub fua: bool,
-    /// Begin of the turn.
+    /// When the turn began in which the request came.
     pub began: Instant,
     pub unseen_max: Duration,
 }
@@ -51,7 +51,7 @@ struct Row {
 
 /// The table of a worker.
 struct Table {
-    /// Number of the worker.
+    /// Number of the worker among those of the daemon.
     worker: usize,
     watching: [Option<Watching>; SESSIONS_MAX],
     /// Empty until the first reader comes.

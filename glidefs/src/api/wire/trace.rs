@@ -10,7 +10,7 @@ pub struct TraceQuery {
     /// The name of the only export, if not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub export: Option<String>,
-    /// `requests`, `store` or `all`.
+    /// `requests`, `store` or `all`; `all` if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<TraceKind>,
     /// One request in so many is traced; chosen by the daemon when left out.
@@ -24,15 +24,15 @@ pub struct TraceQuery {
     pub seconds: Option<u32>,
 }
 
-/// The kinds of traces.
+/// The kinds of requests that a reader asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TraceKind {
-    /// Block requests alone.
+    /// Block requests of devices alone.
     Requests,
     /// Requests to the store alone.
     Store,
-    /// Both kinds of requests.
+    /// Block requests, and requests to the store.
     #[default]
     All,
 }
@@ -56,7 +56,7 @@ pub enum TraceLine {
 pub struct TracedRequest {
     /// When the worker found the request, nanoseconds since 1970-01-01 UTC.
     pub unix_nanoseconds: u64,
-    /// Name of the export.
+    /// Name of the export the request was for.
     pub export: String,
     /// Number of the device, N of `/dev/ublkbN`.
     pub device_id: u32,
@@ -66,7 +66,7 @@ pub struct TracedRequest {
     pub tag: u16,
     /// `read`, `write`, `flush`, `discard` or `write_zeroes`.
     pub operation: String,
-    /// First byte asked for.
+    /// First byte of the device asked for.
     pub offset_bytes: u64,
     /// Number of bytes asked for.
     pub length_bytes: u64,
@@ -112,13 +112,13 @@ pub struct TraceParts {
     /// Waits until data is stable on the cache disk.
     #[serde(skip_serializing_if = "is_zero")]
     pub sync: u64,
-    /// Waits for the store.
+    /// Waits for the store: a miss, or a durable write.
     #[serde(skip_serializing_if = "is_zero")]
     pub store: u64,
-    /// The answer is made.
+    /// The answer is made and handed to the kernel.
     #[serde(skip_serializing_if = "is_zero")]
     pub reply: u64,
-    /// Everything else.
+    /// Everything that is no other part.
     #[serde(skip_serializing_if = "is_zero")]
     pub other: u64,
 }
@@ -128,7 +128,7 @@ pub struct TraceParts {
 pub struct TraceStep {
     /// The part of the way, as in `parts`.
     pub part: String,
-    /// Time of the step.
+    /// Time of the step since the request began.
     pub nanoseconds: u64,
 }
 
@@ -151,7 +151,7 @@ pub struct TracedStoreRequest {
     pub is_read: bool,
     /// Bytes sent or received; of a request that failed, those meant.
     pub bytes: u64,
-    /// Number of tries.
+    /// Number of tries, the first one included.
     pub tries: u32,
     /// `ok`, or a word for another answer: `existed`, `missing`, `refused`, `unreachable`, `given_up`, …
     pub result: String,

@@ -115,7 +115,7 @@ pub(super) fn span(nanos: u64) -> String {
 
 /// `text` without characters that a terminal obeys.
 pub(super) fn plain(text: &str) -> String {
-    // Marks that change the direction of what follows are no control characters by name.
+    // Marks that change the direction of the text behind them are no control characters by name.
     let is_obeyed = |c: char| {
         c.is_control()
             || matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

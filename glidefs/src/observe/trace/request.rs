@@ -97,7 +97,7 @@ impl Steps {
         }
     }
 
-    /// Ends the last step.
+    /// Ends the step that the request is in.
     pub fn close(&mut self, now: Instant) {
         // A clock that stands still, or a moment from before: the step took no time, and the sum stays whole.
         let took = now.saturating_duration_since(self.since);
@@ -132,17 +132,17 @@ impl Steps {
 /// A block request that has ended.
 #[derive(Clone, Debug)]
 pub struct RequestTrace {
-    /// Name of the export.
+    /// Name of the export the request was for.
     pub export: Arc<str>,
-    /// Number of the device.
+    /// Number of the device that the request came from.
     pub device_id: u32,
     /// Number of the queue in the device.
     pub queue_id: u16,
-    /// Place in the queue.
+    /// Place of the request in the device's queue.
     pub tag: u16,
     /// `read`, `write`, `flush`, `discard` or `write_zeroes`.
     pub operation: &'static str,
-    /// First byte asked for.
+    /// First byte of the device that was asked for.
     pub offset_bytes: u64,
     /// Number of bytes asked for.
     pub length_bytes: u64,
@@ -154,7 +154,7 @@ pub struct RequestTrace {
     pub unseen_max: Duration,
     /// `ok`, or a word for the failure.
     pub result: &'static str,
-    /// Where the time went.
+    /// Where the time of the request went, by part.
     pub steps: Steps,
 }
 

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::TryLockError;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The line.
+/// The line of values that wait for the reader.
 #[derive(Debug)]
 pub struct Ring<T> {
     places: Box<[Mutex<Option<T>>]>,
@@ -42,7 +42,7 @@ impl<T> Ring<T> {
         is_in
     }
 
-    /// The oldest value.
+    /// Takes the oldest value, if there is one.
     pub fn pop(&self) -> Option<T> {
         let at = self.head.load(Relaxed);
         let value = self.with(at, Option::take).flatten();

@@ -20,18 +20,18 @@ const RING_TRACES_MIN: usize = 64;
 /// Which traces a reader wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Block requests alone.
+    /// Block requests of devices alone.
     Requests,
     /// Requests to the store alone.
     Store,
-    /// Both kinds.
+    /// Block requests, and requests to the store.
     All,
 }
 
 /// What a reader asks for.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// The kinds of traces.
+    /// The kinds of requests that the reader wants.
     pub wanted: Wanted,
     /// The name of the only export, if not all.
     pub export: Option<String>,
@@ -44,11 +44,11 @@ pub struct Ask {
 /// A worker's side of a session.
 #[derive(Debug)]
 pub struct WorkerSide {
-    /// Finished traces.
+    /// Finished traces that wait for the reader.
     pub ring: Ring<RequestTrace>,
     /// Requests that passed the filter.
     pub matched: Counter,
-    /// Requests chosen among these.
+    /// Requests chosen among those that came.
     pub sampled: Counter,
     /// Chosen requests that no place was left for, so many are traced at once.
     pub unplaced: Counter,
@@ -103,7 +103,7 @@ impl Session {
         self.one_in.load(Relaxed)
     }
 
-    /// Changes the rate.
+    /// Changes how many requests are chosen.
     pub fn set_one_in(&self, one_in: u32) {
         self.one_in.store(one_in.max(1), Relaxed);
     }
@@ -113,7 +113,7 @@ impl Session {
         self.workers.get(index)
     }
 
-    /// All workers' sides.
+    /// The sides of all workers, by number.
     pub fn workers(&self) -> &[WorkerSide] {
         &self.workers
     }
@@ -143,9 +143,9 @@ impl Session {
     }
 }
 
-/// Those who make traces.
+/// Those who make traces: the workers and the store.
 pub trait Source: Send + Sync {
-    /// Number of workers.
+    /// Number of workers that serve the host's devices.
     fn workers(&self) -> usize;
 
     /// Begins with traces for `session`. The session's traces may come a moment later.

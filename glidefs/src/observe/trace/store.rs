@@ -25,13 +25,13 @@ pub struct StoreTrace {
     pub is_read: bool,
     /// Bytes sent or received; for a request that failed, those meant.
     pub bytes: u64,
-    /// Begin of the request.
+    /// When the first try of the request began.
     pub began: Instant,
     /// From the begin to the end of the last try, with pauses.
     pub took: Duration,
     /// The part of `took` in which the request waited for its turn among readers, and in pauses between tries.
     pub waited: Duration,
-    /// Number of tries.
+    /// Number of tries, the first one included.
     pub tries: u32,
     /// `ok`, or a word for the failure.
     pub result: &'static str,
