@@ -59,7 +59,7 @@ pub enum ServeError {
     /// Another daemon answers on the socket.
     #[error("a daemon is running already: it answers on {path}")]
     Running {
-        /// The socket.
+        /// Path of the socket in the configuration.
         path: PathBuf,
     },
     /// A file that is not a socket has the path of the socket.
@@ -71,9 +71,9 @@ pub enum ServeError {
     /// The socket could not be created.
     #[error("cannot listen on the socket {path}: check its directory, or change `[api] socket`")]
     Socket {
-        /// The socket.
+        /// Path of the socket in the configuration.
         path: PathBuf,
-        /// What went wrong.
+        /// The reason that the kernel gave.
         #[source]
         source: io::Error,
     },
@@ -83,11 +83,11 @@ pub enum ServeError {
          the group"
     )]
     Group {
-        /// The socket.
+        /// Path of the socket in the configuration.
         path: PathBuf,
         /// The group.
         group: u32,
-        /// What went wrong.
+        /// The reason that the kernel gave.
         #[source]
         source: io::Error,
     },
@@ -96,7 +96,7 @@ pub enum ServeError {
     Address {
         /// The address.
         address: SocketAddr,
-        /// What went wrong.
+        /// The reason that the kernel gave.
         #[source]
         source: io::Error,
     },
