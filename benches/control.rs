@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use glidefs::testing::api::{
-    Access, ApiStats, AppState, Listeners, NoUpgrades, OffThread, Readiness, Scrapes, serve, wire,
+    Access, ApiStats, AppState, Listeners, NoUpgrades, OffThread, Readiness, Scrapes, Traces, serve, wire,
 };
 use glidefs::testing::cli;
 use glidefs::testing::observe::ExportHistograms;
@@ -49,6 +49,7 @@ async fn serve_api(directory: &Path, router: &Arc<Router>) -> watch::Sender<bool
         stats,
         daemon: Arc::new(wire::DaemonStatus::default),
         top: Arc::new(Scrapes::new(|_| Ok(String::new()), Arc::default())),
+        traces: Traces::default(),
         memory: Arc::new(|| None),
         off_thread: OffThread::default(),
         batch_ended: Arc::default(),

@@ -2,7 +2,7 @@
 //!
 //! Owns the way users ask over HTTP, on TCP and on a Unix socket. Does not own operations on exports (`router`) nor the
 //! content of the metrics (`observe`). Invariant: every answer other than `/metrics`, `/healthz`, `/readyz` and the status
-//! page is JSON, or lines of JSON for a batch, and every refusal is `{"error": {"code", "message"}}`, with a message for the user about the next step.
+//! page is JSON, or lines of JSON for a batch and a trace, and every refusal is `{"error": {"code", "message"}}`, with a message for the user about the next step.
 
 mod batch;
 mod body;
@@ -23,6 +23,7 @@ mod system;
 #[cfg(test)]
 mod tests;
 mod token;
+mod trace;
 mod upgrade;
 mod volumes;
 pub mod wire;
@@ -32,4 +33,5 @@ pub use self::scrape::{ScrapeStats, Scrapes, Selection};
 pub use self::serve::{Access, Listeners, ServeError, serve};
 pub use self::state::{ApiStats, AppState, Readiness};
 pub use self::token::{Token, TokenError, TokenFile};
+pub use self::trace::Traces;
 pub use self::upgrade::{NoUpgrades, UpgradeError, Upgrades};

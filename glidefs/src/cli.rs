@@ -18,6 +18,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 mod top;
+mod trace;
 mod transfer;
 mod wait;
 
@@ -111,6 +112,7 @@ fn dispatch(
             with_client(&cli.daemon, async |client| daemon::status(client, json).await)
         }
         Command::Top(args) => with_client(&cli.daemon, async |client| top::run(client, args).await),
+        Command::Trace(args) => with_client(&cli.daemon, async |client| trace::run(client, args).await),
         Command::Memory { json } => {
             with_client(&cli.daemon, async |client| daemon::memory(client, json).await)
         }

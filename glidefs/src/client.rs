@@ -4,6 +4,7 @@
 //! (`api::wire`). Invariant: a request is sent again only when the daemon has refused the request for now.
 
 use std::io::{self, Write as _};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
 const RETRY_MAX: Duration = Duration::from_mins(10);
 /// Largest answer, bytes: 20,000 exports have a few megabytes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// Longest line of an answer without an end, bytes: a line of a trace has about a kilobyte.
+const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Why a request to the daemon failed.
 #[derive(Debug, thiserror::Error)]
@@ -236,6 +239,40 @@ impl Client {
         } else {
             Err(ClientError::NotUnderstood { address: self.address(), status })
         }
+    }
+
+    /// Asks for `path`, and hands `each` every line of the answer as soon as the line comes, until `each` has enough or the answer ends.
+    /// Returns whether `each` had enough.
+    pub async fn get_lines<T: DeserializeOwned, E: From<ClientError>>(
+        &self,
+        path: &str,
+        mut each: impl AsyncFnMut(T) -> Result<ControlFlow<()>, E>,
+    ) -> Result<bool, E> {
+        let (status, mut answer) = self.request(Method::GET, path, Bytes::new()).await?;
+        let not_understood = || ClientError::NotUnderstood { address: self.address(), status };
+        if !status.is_success() {
+            let body =
+                Limited::new(answer, ANSWER_BYTES_MAX).collect().await.map_err(|_| not_understood())?;
+            return Err(self.refusal(status, &body.to_bytes()).into());
+        }
+        let mut rest = Vec::new();
+        while let Some(frame) = answer.frame().await {
+            let frame = frame.map_err(|source| ClientError::Broken { address: self.address(), source })?;
+            rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            let whole = rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+            let lines: Vec<u8> = rest.drain(..whole).collect();
+            for line in lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+                let line = serde_json::from_slice(line).map_err(|_| not_understood())?;
+                if each(line).await?.is_break() {
+                    return Ok(true);
+                }
+            }
+            // Whoever sends more without an end of line is not the daemon.
+            if rest.len() > LINE_BYTES_MAX {
+                return Err(not_understood().into());
+            }
+        }
+        if rest.is_empty() { Ok(false) } else { Err(not_understood().into()) }
     }
 
     /// The error of a refused request.

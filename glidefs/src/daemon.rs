@@ -40,6 +40,7 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 mod top;
+mod traces;
 mod upgrading;
 
 use std::sync::Arc;

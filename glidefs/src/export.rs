@@ -34,6 +34,19 @@ pub enum Operation {
     WriteZeroes,
 }
 
+impl Operation {
+    /// The word of the operation in traces.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Discard => "discard",
+            Self::WriteZeroes => "write_zeroes",
+        }
+    }
+}
+
 /// A block request as the device delivered it, without a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
@@ -67,6 +80,9 @@ pub enum RequestError {
     Empty,
 }
 
+/// The counts of owners beside the content of an `Arc`.
+const ARC_COUNTS_BYTES: usize = 2 * size_of::<usize>();
+
 /// The counters of the queues.
 #[derive(Debug, Default)]
 struct Queues {
@@ -81,7 +97,7 @@ struct Queues {
 #[derive(Debug)]
 pub struct Export {
     id: ExportId,
-    name: String,
+    name: Arc<str>,
     sectors: AtomicU64,
     volume: Arc<Volume>,
     queues: Mutex<Queues>,
@@ -95,7 +111,7 @@ impl Export {
     pub fn new(id: ExportId, name: String, size_bytes: u64, volume: Arc<Volume>) -> Self {
         Self {
             id,
-            name,
+            name: name.into(),
             sectors: AtomicU64::new(size_bytes / SECTOR_BYTES),
             volume,
             queues: Mutex::default(),
@@ -112,6 +128,11 @@ impl Export {
     /// The name which the user gave.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The name, to be kept by a trace.
+    pub fn shared_name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
     }
 
     /// Size in sectors.
@@ -200,7 +221,7 @@ impl Export {
     /// Memory of the export, of the counters and of the volume without the index, bytes.
     pub fn memory_bytes(&self) -> u64 {
         let queues = self.queues.lock_whole().stats.len() * heap_bytes(size_of::<QueueStats>());
-        let own = heap_bytes(size_of::<Self>()) + heap_bytes(self.name.len()) + queues;
+        let own = heap_bytes(size_of::<Self>()) + heap_bytes(self.name.len() + ARC_COUNTS_BYTES) + queues;
         self.volume.own_bytes().saturating_add(own as u64)
     }
 

@@ -41,6 +41,7 @@ mod turns;
 mod url;
 mod variables;
 pub mod volume;
+mod watch;
 
 pub use self::backend::Backend;
 #[cfg(fuzzing)]

@@ -31,6 +31,7 @@ mod run;
 mod tag;
 #[cfg(test)]
 mod tests;
+pub(crate) mod traces;
 mod waits;
 
 pub(crate) use driver::{Failure, QueueDriver, QueueGone};

@@ -19,6 +19,7 @@ MACHINE_STAGES=(
 	"fio-verify-fixed     real devices, engine ring-fixed-direct"
 	"recovery-fixed       kill -9 under load, engine ring-fixed-direct"
 	"store-tier           a cache in front of a store"
+	"trace                requests traced on real devices, compared with fio"
 	"take-over            two daemons and one export"
 	"faults               disks, stores and mounts that fail under a daemon"
 	"fio-verify-trixie    real devices, Linux of trixie"
@@ -101,6 +102,7 @@ stage_fio_verify_fixed() {
 }
 stage_recovery_fixed() { GLIDEFS_CACHE_ENGINE=ring-fixed-direct in_vm --timeout 600 -- scripts/recovery; }
 stage_store_tier() { in_vm --cpus 1 --timeout 1500 -- scripts/store-tier; }
+stage_trace() { in_vm --timeout 900 -- scripts/trace-test; }
 stage_take_over() { in_vm --s3 --timeout 900 -- scripts/take-over 3; }
 stage_faults() {
 	# A virtual machine cannot install the S3 server.

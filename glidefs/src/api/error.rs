@@ -79,6 +79,14 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_BATCHES, message)
     }
 
+    /// As many clients as allowed read traces.
+    pub fn too_many_traces(readers: usize) -> Self {
+        let message = format!(
+            "{readers} clients read traces, and more at once are not served: end one of them, or ask again later"
+        );
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_traces", message)
+    }
+
     /// The body of the request did not come in time.
     pub fn timeout(message: impl Into<String>) -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)

@@ -7,7 +7,7 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::state::AppState;
-use super::{batch, exports, guard, page, snapshots, system, volumes};
+use super::{batch, exports, guard, page, snapshots, system, trace, volumes};
 
 #[derive(OpenApi)]
 #[openapi(info(title = "glidefs", description = "Exports of the glidefs daemon on this host."))]
@@ -35,6 +35,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(volumes::collect))
         .routes(routes!(system::status))
         .routes(routes!(system::top))
+        .routes(routes!(trace::trace))
         .routes(routes!(system::memory))
         .routes(routes!(system::upgrade))
         .routes(routes!(system::healthz))

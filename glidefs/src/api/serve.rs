@@ -59,7 +59,7 @@ pub enum ServeError {
     /// Another daemon answers on the socket.
     #[error("a daemon is running already: it answers on {path}")]
     Running {
-        /// The socket.
+        /// Path of the socket in the configuration.
         path: PathBuf,
     },
     /// A file that is not a socket has the path of the socket.
@@ -71,9 +71,9 @@ pub enum ServeError {
     /// The socket could not be created.
     #[error("cannot listen on the socket {path}: check its directory, or change `[api] socket`")]
     Socket {
-        /// The socket.
+        /// Path of the socket in the configuration.
         path: PathBuf,
-        /// What went wrong.
+        /// The reason that the kernel gave.
         #[source]
         source: io::Error,
     },
@@ -83,11 +83,11 @@ pub enum ServeError {
          the group"
     )]
     Group {
-        /// The socket.
+        /// Path of the socket in the configuration.
         path: PathBuf,
         /// The group.
         group: u32,
-        /// What went wrong.
+        /// The reason that the kernel gave.
         #[source]
         source: io::Error,
     },
@@ -96,7 +96,7 @@ pub enum ServeError {
     Address {
         /// The address.
         address: SocketAddr,
-        /// What went wrong.
+        /// The reason that the kernel gave.
         #[source]
         source: io::Error,
     },
@@ -202,7 +202,7 @@ pub(super) async fn serve_with(
     let address = listeners.tcp_address();
     let Listeners { tcp, unix, _file: file } = listeners;
     let Access { token, hosts, group, connections_max } = access;
-    let stats = Arc::clone(&state.stats);
+    let (stats, traces) = (Arc::clone(&state.stats), state.traces.clone());
     let routes = service(state);
     let door = |routes: axum::Router, max, stats: &Arc<_>| Door {
         routes,
@@ -239,6 +239,8 @@ pub(super) async fn serve_with(
     };
     tokio::join!(accepting_unix, accepting_tcp);
     drop((tcp, unix));
+    // These answers have no end of their own.
+    traces.end_all();
     let drained = futures_util::future::join_all(doors.iter().map(Seats::empty));
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
         tracing::warn!("some requests to the API were cut off at the end");

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use super::off_thread::OffThread;
 use super::scrape::{ScrapeStats, Scrapes};
 use super::seats::DoorStats;
+use super::trace::{TraceStats, Traces};
 use super::upgrade::Upgrades;
 use super::wire;
 use crate::observe::metrics::ExportHistograms;
@@ -29,6 +30,8 @@ pub struct AppState {
     pub daemon: Arc<dyn Fn() -> wire::DaemonStatus + Send + Sync>,
     /// Makes the text of `/v1/top`, a [`wire::Top`] as JSON.
     pub top: Arc<Scrapes>,
+    /// Traces of requests, for clients.
+    pub traces: Traces,
     /// Gives the memory of the daemon by category. May take milliseconds.
     pub memory: Arc<dyn Fn() -> Option<wire::Memory> + Send + Sync>,
     /// The places for work on all exports.
@@ -56,6 +59,8 @@ pub struct ApiStats {
     pub scrapes: Arc<ScrapeStats>,
     /// Answers of `/v1/top`, which are shared as the texts of scrapes are.
     pub tops: Arc<ScrapeStats>,
+    /// Clients that read traces, and the traces.
+    pub traces: Arc<TraceStats>,
 }
 
 /// Whether the daemon has finished recovery: set once, read by `/readyz`.

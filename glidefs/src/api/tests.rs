@@ -6,6 +6,7 @@ mod clients;
 mod listening;
 mod page;
 mod routes;
+mod trace;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,8 +21,9 @@ use tokio::task::JoinHandle;
 
 use super::connection::Patience;
 use super::serve::serve_with;
-use super::{Access, ApiStats, AppState, Listeners, OffThread, Readiness, Scrapes, Selection, wire};
+use super::{Access, ApiStats, AppState, Listeners, OffThread, Readiness, Scrapes, Selection, Traces, wire};
 use crate::observe::metrics::ExportHistograms;
+use crate::observe::trace::Source;
 use crate::router::Router;
 use crate::router::tests::fake::{Host, create, drop_last, store_is_away};
 
@@ -36,6 +38,7 @@ struct Served {
     tcp: SocketAddr,
     ready: Readiness,
     stats: Arc<ApiStats>,
+    source: Arc<trace::Script>,
     batch_ended: Arc<Notify>,
     stop: watch::Sender<bool>,
     task: JoinHandle<std::io::Result<()>>,
@@ -122,6 +125,7 @@ impl Served {
         let listeners = Listeners::bind(listen, &dir.path().join("run/sock"), access.group).await.unwrap();
         let tcp = listeners.tcp_address().unwrap();
         let ready = Readiness::default();
+        let source = Arc::<trace::Script>::default();
         let (stats, batch_ended) = (Arc::<ApiStats>::default(), Arc::<Notify>::default());
         let state = AppState {
             router: Arc::clone(&router),
@@ -130,6 +134,7 @@ impl Served {
             stats: Arc::clone(&stats),
             daemon: Arc::new(|| wire::DaemonStatus { bounce_mode: true, ..wire::DaemonStatus::default() }),
             top: Arc::new(Scrapes::new(|_| Ok(TOP.into()), Arc::clone(&stats.tops))),
+            traces: Traces::new(Arc::clone(&source) as Arc<dyn Source>, Arc::clone(&stats.traces)),
             memory: Arc::new(|| Some(wire::Memory { resident_bytes: 7, ..wire::Memory::default() })),
             off_thread: OffThread::default(),
             batch_ended: Arc::clone(&batch_ended),
@@ -139,7 +144,7 @@ impl Served {
         };
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(serve_with(listeners, state, access, patience, stopped));
-        Self { host, router, dir, tcp, ready, stats, batch_ended, stop, task }
+        Self { host, router, dir, tcp, ready, stats, source, batch_ended, stop, task }
     }
 
     fn socket(&self) -> PathBuf {

@@ -10,6 +10,7 @@ mod requests;
 mod settings;
 mod status;
 mod top;
+mod trace;
 mod upgrade;
 pub(super) mod values;
 
@@ -30,6 +31,10 @@ pub use self::status::{
 };
 pub use self::top::{
     Alert, Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopStore, TopStoreOperation,
+};
+pub use self::trace::{
+    TraceCounts, TraceEnd, TraceKind, TraceLine, TraceParts, TraceQuery, TraceStep, TracedRequest,
+    TracedStoreRequest,
 };
 pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
 pub(crate) use self::values::rfc3339;

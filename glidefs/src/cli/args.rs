@@ -7,6 +7,7 @@ pub(super) mod csi;
 pub(super) mod exports;
 pub(super) mod settings;
 pub(super) mod top;
+pub(super) mod trace;
 pub(super) mod transfer;
 
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use self::common::{Limit, OutputArgs};
 use self::csi::CsiArgs;
 use self::exports::{ExportCommand, SnapshotCommand};
 use self::top::TopArgs;
+use self::trace::TraceArgs;
 use self::transfer::ImportArgs;
 use crate::client::{Client, ClientError};
 use crate::config::{DEFAULT_PATH, TimeSpan};
@@ -195,6 +197,9 @@ pub(super) enum Command {
         Keys: n i b l d r w sort, o turns the order round, / filters, p pauses, ? shows all keys, q quits. NO_COLOR in the \
         environment takes the colours away.")]
     Top(TopArgs),
+    /// Show requests live, and where the time of each goes
+    #[command(after_help = trace::EXAMPLES)]
+    Trace(TraceArgs),
     /// Show the memory of the daemon by category
     Memory {
         /// Print JSON

@@ -1,6 +1,6 @@
 //! `glidefs support-bundle`: what a bug report needs of this host, in one file.
 //!
-//! Owns the file: a tar archive, compressed by zstd. Does not own what is in it (`parts`), nor what must not be (`secrets`). Invariants:
+//! Owns the file: a tar archive, compressed by zstd. Does not own the content (`parts`), nor the secrets that stay out (`secrets`). Invariants:
 //! a part that cannot be had is named in `missing.txt` and ends nothing; every part went through `secrets`, then has a bounded size; only
 //! the user may read the file.
 

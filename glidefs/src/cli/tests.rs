@@ -343,6 +343,7 @@ async fn every_command_reaches_the_daemon() {
         stats: std::sync::Arc::default(),
         daemon: std::sync::Arc::new(wire::DaemonStatus::default),
         top: std::sync::Arc::new(crate::api::Scrapes::new(|_| Ok(String::new()), std::sync::Arc::default())),
+        traces: crate::api::Traces::default(),
         memory: std::sync::Arc::new(|| Some(wire::Memory::default())),
         off_thread: crate::api::OffThread::default(),
         batch_ended: std::sync::Arc::default(),

@@ -15,8 +15,9 @@ use super::collecting::Collections;
 use super::memory::Holders;
 use super::nodes::Nodes;
 use super::top::TopParts;
+use super::traces::TraceSource;
 use super::upgrading::{Upgrading, longest_and_median};
-use crate::api::{ApiStats, AppState, OffThread, Readiness, Scrapes, Selection, wire};
+use crate::api::{ApiStats, AppState, OffThread, Readiness, Scrapes, Selection, Traces, wire};
 use crate::cache::{Cache, CacheStats, Resource, ShardStats, UsageFigures};
 use crate::checksum;
 use crate::config::{Config, OnStop};
@@ -74,6 +75,11 @@ impl Parts {
             workers: workers.iter().map(|worker| worker_status(worker, &nodes)).collect(),
             cache: cache_status(&cache.stats(), &dir, &probe),
         };
+        let traces = TraceSource {
+            router: Arc::clone(&self.router),
+            workers: self.workers.clone(),
+            store: self.store.clone(),
+        };
         let stats = Arc::<ApiStats>::default();
         let holders = self.holders(&stats);
         let registry = self.registry(&holders);
@@ -93,6 +99,7 @@ impl Parts {
             export_histograms: config.api.export_histograms,
             daemon: Arc::new(daemon),
             top: Arc::new(Scrapes::new(move |_| top.encode(), Arc::clone(&stats.tops))),
+            traces: Traces::new(Arc::new(traces), Arc::clone(&stats.traces)),
             memory: Arc::new(move || holders.measure()),
             off_thread: OffThread::default(),
             batch_ended: Arc::default(),

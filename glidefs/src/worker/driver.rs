@@ -37,6 +37,19 @@ pub enum Failure {
     Cache(#[from] IoError),
 }
 
+impl Failure {
+    /// A word for the failure, in traces.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "refused",
+            Self::Unsupported { .. } => "unsupported",
+            Self::Copy(_) => "copy",
+            Self::Full => "full",
+            Self::Cache(error) => error.word(),
+        }
+    }
+}
+
 /// The meaning of a completion of a tag's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagEvent {

@@ -16,6 +16,7 @@ use super::run::setup::{self, Setup};
 use crate::cache::{Cache, ShardStats};
 use crate::export::Export;
 use crate::observe::io::WorkerStats;
+use crate::observe::trace::Session;
 
 /// Time for workers to pause the queues of a device. A busy worker answers at the end of a turn.
 const PAUSE_PATIENCE: Duration = Duration::from_secs(1);
@@ -116,6 +117,16 @@ impl Worker {
     /// the kernel then returns the other tags, and the queues are gone.
     pub fn leave(&self, device_id: u32) {
         self.inbox.send(Message::Leave { device_id });
+    }
+
+    /// Begins with traces of requests for `session`. Call this for [`SESSIONS_MAX`](super::traces::SESSIONS_MAX) sessions at most.
+    pub fn trace(&self, session: &Arc<Session>) {
+        self.inbox.send(Message::Trace(Arc::clone(session)));
+    }
+
+    /// Ends the traces for `session`.
+    pub fn untrace(&self, session: &Arc<Session>) {
+        self.inbox.send(Message::Untrace(Arc::clone(session)));
     }
 
     /// Resolves once the worker's loop has turned: the proof of life behind the watchdog.

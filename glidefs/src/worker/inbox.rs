@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::oneshot;
@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use super::driver::{QueueDriver, QueueGone};
 
 use crate::locks::MutexExt;
+use crate::observe::trace::Session;
 
 /// A message to a worker.
 pub enum Message {
@@ -29,6 +30,10 @@ pub enum Message {
     Resume { device_id: u32 },
     /// Let the paused queues of a device leave.
     Leave { device_id: u32 },
+    /// Begin with traces of requests for a reader.
+    Trace(Arc<Session>),
+    /// End the traces for a reader.
+    Untrace(Arc<Session>),
     /// Answer, as a proof that the loop turns.
     Ping(oneshot::Sender<()>),
 }

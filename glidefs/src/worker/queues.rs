@@ -12,7 +12,7 @@ mod transport;
 use std::cell::OnceCell;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slab::Slab;
 use tokio::sync::oneshot;
@@ -23,6 +23,7 @@ use super::driver::{Failure, QueueDriver, QueueGone};
 use super::requests::TagRequest;
 use super::ring::{Outcome, Ring};
 use super::tag::TagId;
+use super::traces::{self, Arrival, Place};
 use crate::cache::Volume;
 use crate::export::Export;
 use crate::observe::io::{QueueStats, WorkerStats};
@@ -181,7 +182,24 @@ impl Queues {
         let request = queue.driver.request(tag.tag)?;
         queue.export.check(&request)?;
         let (operation, range, fua) = (request.operation, request.range, request.fua);
-        Ok(TagRequest { tag, operation, range, fua, kept: None, started: now })
+        Ok(TagRequest { tag, operation, range, fua, traced: None, kept: None, started: now })
+    }
+
+    /// The place of a request which has just come, if a reader of traces chooses the request.
+    pub fn trace(&self, request: &TagRequest, unseen_max: Duration) -> Option<Place> {
+        let TagRequest { tag, operation, range, fua, started, .. } = *request;
+        let queue = self.of(tag);
+        let (export, ids) = (&*queue.export, queue.driver.ids());
+        traces::begin(&Arrival {
+            export,
+            ids,
+            tag: tag.tag,
+            operation,
+            range,
+            fua,
+            began: started,
+            unseen_max,
+        })
     }
 
     /// Gives the gathered answers of all queues to the ring, whose next submit gives them to the kernel.

@@ -7,9 +7,11 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use super::tag::TagId;
+use super::traces::{self, Place};
 use crate::buffer::Slot;
 use crate::cache::{Fill, Reservation, Token};
 use crate::export::Operation;
+use crate::observe::trace::Part;
 use crate::units::SectorRange;
 
 /// A request of a tag, without a buffer.
@@ -21,6 +23,8 @@ pub struct TagRequest {
     pub range: SectorRange,
     /// The request is acknowledged only when its data survives a power cut (WRITE, DISCARD and WRITE_ZEROES).
     pub fua: bool,
+    /// The place of a request which is traced.
+    pub traced: Option<Place>,
     /// Sectors which the volume keeps for the request (`Volume::index_pace`).
     pub kept: Option<SectorRange>,
     /// Begin of the turn in which the request came.
@@ -109,4 +113,12 @@ impl Token for InFlight {
     fn give_back(&mut self) {
         self.buffer = RequestBuffer::None;
     }
+
+    #[inline]
+    fn enters(&self, part: Part) {
+        traces::enter(self.request.traced, part);
+    }
 }
+
+// A trace costs the requests without one no memory: the place is in bytes which were left over.
+const _: () = assert!(size_of::<TagRequest>() <= 72);

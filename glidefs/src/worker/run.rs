@@ -131,6 +131,12 @@ struct Loop {
     now: Instant,
     /// Whether this turn ended a request.
     advanced: bool,
+    /// Whether anybody reads traces of requests.
+    is_traced: bool,
+    /// How long a request which came with this turn may have lain with the kernel, where requests are traced.
+    unseen_max: Duration,
+    /// Number of the worker.
+    index: usize,
     stats: Arc<WorkerStats>,
 }
 
@@ -140,7 +146,7 @@ impl Loop {
         loop {
             let patience = self.patience();
             self.queues.hand_over(&mut self.ring)?;
-            self.now = self.wait(patience)?;
+            self.wait_for_turn(patience)?;
             self.stats.turns.add(1);
             self.advanced = false;
             self.ring.drain(&mut events);
@@ -166,6 +172,18 @@ impl Loop {
             self.submit_wants();
             self.finish_completed()?;
         }
+    }
+
+    /// Waits for completions, and begins a turn.
+    fn wait_for_turn(&mut self, patience: Option<Duration>) -> io::Result<()> {
+        let has_come = self.is_traced && self.ring.has_news();
+        let now = self.wait(patience)?;
+        if self.is_traced {
+            // At the earliest, these requests came when the last turn had looked.
+            self.unseen_max = if has_come { now.saturating_duration_since(self.now) } else { Duration::ZERO };
+        }
+        self.now = now;
+        Ok(())
     }
 
     /// How long the ring may wait for completions: not at all while a request can be carried on.

@@ -8,6 +8,7 @@ use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::format::frame_crc;
 use crate::cache::log::segment::Room;
 use crate::cache::volume::error::IoError;
+use crate::observe::trace::Part;
 use crate::units::FRAME_BYTES;
 
 /// A request as the cache sees the request. A token owns a buffer and comes back exactly once, with the result of the request.
@@ -28,6 +29,12 @@ pub trait Token {
     /// Gives the buffer back to where it came from, as nothing is read from it or written into it any more. Called for a write whose record
     /// is in the log and whose answer waits for a sync, or for the store: others need the memory meanwhile.
     fn give_back(&mut self);
+
+    /// Tells that the request is in another part of its way, for its trace.
+    #[inline]
+    fn enters(&self, part: Part) {
+        let _ = part;
+    }
 }
 
 /// Room in the log, held for one write. To be given to `Shard::write`, `Shard::zero` or `Shard::cancel`.

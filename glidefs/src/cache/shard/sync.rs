@@ -21,6 +21,7 @@ use crate::cache::sync_hold::SyncHold;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::waiters::Teller;
+use crate::observe::trace::Part;
 use crate::units::{ExportId, Seq};
 
 /// A FLUSH or a FUA write.
@@ -111,7 +112,7 @@ impl<T: std::fmt::Debug> std::fmt::Debug for Syncs<T> {
     }
 }
 
-impl<T> Syncs<T> {
+impl<T: Token> Syncs<T> {
     /// The syncs of the shard with this port.
     pub fn new(port: &Arc<Port>) -> Self {
         let port = Arc::clone(port);
@@ -138,6 +139,7 @@ impl<T> Syncs<T> {
         match (outcome, store) {
             (Ok(()), Some(store)) => match store.is_met(&self.teller) {
                 Ok(false) => {
+                    token.enters(Part::Store);
                     let Self { stored, spare_stored, .. } = self;
                     let beside = stored.entry(store.volume.id());
                     beside.or_insert_with(|| spare_stored.pop().unwrap_or_default()).push((token, store));
@@ -211,6 +213,7 @@ pub(super) fn flush<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, token:
 /// Ends `token` when `place` is stable and the store has `store`.
 pub(super) fn wait_for<T: Token>(shard: &mut Shard<T>, place: Place, store: Option<InStore>, mut token: T) {
     token.give_back();
+    token.enters(Part::Sync);
     if place.stability(&shard.shared.table) == Stability::Stable {
         let waiter = Waiter { token, open: 0, outcome: Ok(()), store };
         return shard.syncs.end(waiter, &mut shard.done);

@@ -57,3 +57,25 @@ pub enum IoError {
     #[error("export {0} was removed")]
     Removed(ExportId),
 }
+
+impl IoError {
+    /// A word for the error, in traces.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Corrupt => "corrupt",
+            Self::Damaged => "damaged",
+            Self::Read => "cache_read",
+            Self::Write => "cache_write",
+            Self::Sync => "cache_sync",
+            Self::TooLarge => "too_large",
+            Self::Remote => "remote",
+            Self::IndexFull => "index_full",
+            Self::Store => "store",
+            Self::Unreadable => "unreadable",
+            Self::Fenced => "fenced",
+            Self::Detached => "detached",
+            Self::Diverged => "diverged",
+            Self::Removed(_) => "removed",
+        }
+    }
+}

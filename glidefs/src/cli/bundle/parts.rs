@@ -1,4 +1,4 @@
-//! The parts of a bundle: what is asked of the daemon, of systemd and of the kernel.
+//! The parts of a bundle: the questions to the daemon, to systemd and to the kernel.
 //!
 //! Does not own the removal of secrets (`secrets`). Invariants: no question takes longer than [`PATIENCE`], but for those of the doctor, who
 //! has limits of its own; all are asked at once; none but those of the doctor changes anything.
@@ -32,7 +32,7 @@ const ANSWERS: [(&str, &str); 4] = [
     ("/v1/memory", "daemon/memory.json"),
     ("/metrics", "daemon/metrics.txt"),
 ];
-/// Programs, and the file for what they print. `systemctl show` names the properties, as the environment is one.
+/// Programs, and the file for the output of each. `systemctl show` names the properties, as the environment is one.
 const PROGRAMS: [(&str, &str, &[&str]); 7] = [
     (
         "system/journal.txt",
@@ -134,7 +134,7 @@ pub(super) fn daemon() -> Option<u32> {
     shown.trim().parse().ok().filter(|pid| *pid != 0)
 }
 
-/// Of what `program` printed, the part that is about this host's block devices. The kernel's command line may have passwords in any form.
+/// Of the output of `program`, the part about this host's block devices. The kernel's command line may have passwords in any form.
 fn of_interest(program: &str, text: String) -> String {
     match program {
         "udevadm" => {

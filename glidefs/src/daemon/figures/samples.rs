@@ -103,6 +103,10 @@ pub(super) fn api_samples(stats: &ApiStats, out: &mut Samples) {
     }
     out.value(Metric::ApiScrapes, &[], get(&stats.scrapes.scrapes));
     out.value(Metric::ApiEncodings, &[], get(&stats.scrapes.encodings));
+    out.value(Metric::TraceReaders, &[], get(&stats.traces.readers));
+    out.value(Metric::Traces, &[], get(&stats.traces.traces));
+    out.value(Metric::TracesLost, &["table"], get(&stats.traces.not_traced));
+    out.value(Metric::TracesLost, &["reader"], get(&stats.traces.dropped));
 }
 
 pub(super) fn clean_samples(figures: &BlockCacheFigures, out: &mut Samples) {

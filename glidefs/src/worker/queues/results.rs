@@ -7,10 +7,12 @@ use super::Queues;
 use crate::cache::Token;
 use crate::export::{Export, Operation};
 use crate::observe::io::QueueStats;
+use crate::observe::trace::Part;
 use crate::worker::driver::Failure;
 use crate::worker::requests::{InFlight, RequestBuffer, TagRequest};
 use crate::worker::ring::Ring;
 use crate::worker::tag::TagId;
+use crate::worker::traces::{self, Place};
 use crate::worker::waits::stop;
 
 impl Queues {
@@ -22,15 +24,17 @@ impl Queues {
         mut token: InFlight,
         mut result: Result<(), Failure>,
     ) -> io::Result<()> {
-        let TagRequest { tag, operation, range, kept, started, .. } = token.request;
+        let TagRequest { tag, operation, range, traced, kept, started, .. } = token.request;
         let bytes = token.request.data_bytes();
         let queue = self.of(tag);
         if result.is_ok() && operation == Operation::Read && matches!(token.buffer, RequestBuffer::Slot(_)) {
+            traces::enter(traced, Part::Copy);
             result = queue
                 .driver
                 .copy_out(tag.tag, &[IoSlice::new(&token.buffer()[..bytes])])
                 .map_err(Failure::Copy);
         }
+        traces::enter(traced, Part::Reply);
         drop(token);
         if operation == Operation::Write {
             queue.export.volume().settled(bytes as u64);
@@ -43,9 +47,11 @@ impl Queues {
             Ok(()) => {
                 count(queue.stats(), operation, bytes as u64, range.bytes(), nanos);
                 // REQUEST_BYTES_MAX fits in 32 bits.
-                self.answer(ring, tag, Ok(u32::try_from(bytes).unwrap_or(u32::MAX)))
+                self.answer(ring, tag, Ok(u32::try_from(bytes).unwrap_or(u32::MAX)))?;
+                traces::end(traced, "ok");
+                Ok(())
             }
-            Err(failure) => self.refuse(ring, tag, Some(operation), &failure),
+            Err(failure) => self.refuse(ring, (tag, traced), Some(operation), &failure),
         }
     }
 
@@ -56,17 +62,20 @@ impl Queues {
     pub fn refuse<C>(
         &mut self,
         ring: &mut Ring<C>,
-        tag: TagId,
+        (tag, traced): (TagId, Option<Place>),
         operation: Option<Operation>,
         failure: &Failure,
     ) -> io::Result<()> {
         if self.is_paused(tag) {
+            traces::forget(traced);
             // Begun anew when the queue goes on, or by the next worker, the request fails again where the reason lasts.
             self.of(tag).stats().in_flight.sub(1);
             return self.set_aside(ring, tag);
         }
         self.report(tag, operation, failure);
-        self.answer(ring, tag, Err(failure))
+        self.answer(ring, tag, Err(failure))?;
+        traces::end(traced, failure.word());
+        Ok(())
     }
 
     fn answer<C>(&mut self, ring: &mut Ring<C>, tag: TagId, result: Result<u32, &Failure>) -> io::Result<()> {

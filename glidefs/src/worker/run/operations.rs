@@ -11,6 +11,7 @@ use crate::cache::Want;
 use crate::worker::engine::Appends;
 use crate::worker::inbox::Message;
 use crate::worker::ring::{Completion, Memory, Op, Target};
+use crate::worker::traces;
 
 /// Bytes of an eventfd's counter.
 const INBOX_COUNT_BYTES: usize = 8;
@@ -85,6 +86,8 @@ impl Loop {
                     }
                 }
                 Message::Leave { device_id } => self.queues.leave(&mut self.ring, device_id)?,
+                Message::Trace(session) => self.is_traced = traces::watch(session, self.index),
+                Message::Untrace(session) => self.is_traced = traces::unwatch(&session),
                 Message::Ping(pong) => drop(pong.send(())),
             }
         }

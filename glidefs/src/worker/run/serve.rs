@@ -10,12 +10,14 @@ use std::io;
 use super::Loop;
 use crate::cache::{IoError, Reservation};
 use crate::export::Operation;
+use crate::observe::trace::Part;
 use crate::units::PIECE_BYTES;
 use crate::worker::driver::Failure;
 use crate::worker::engine::Appends;
 use crate::worker::requests::{Errand, InFlight, RequestBuffer, TagRequest};
 use crate::worker::ring::Outcome;
 use crate::worker::tag::TagId;
+use crate::worker::traces;
 use crate::worker::waits::divided::{Divided, copy_in};
 use crate::worker::waits::held::{Hold, Released};
 use crate::worker::waits::log_line::Left;
@@ -35,7 +37,10 @@ impl Loop {
     /// Takes the request which a tag holds.
     pub(super) fn arrive(&mut self, tag: TagId) -> io::Result<()> {
         match self.queues.take_request(tag, self.now) {
-            Ok(request) => {
+            Ok(mut request) => {
+                if self.is_traced {
+                    request.traced = self.queues.trace(&request, self.unseen_max);
+                }
                 // Without FLUSHes: two exports with large writes alone would else take these in pieces for nobody.
                 if (1..=PIECE_BYTES).contains(&request.data_bytes()) {
                     self.company.note(self.queues.volume(tag).id(), self.now);
@@ -43,7 +48,7 @@ impl Loop {
                 self.ready.add(request, Stage::New);
                 Ok(())
             }
-            Err(failure) => self.queues.refuse(&mut self.ring, tag, None, &failure),
+            Err(failure) => self.queues.refuse(&mut self.ring, (tag, None), None, &failure),
         }
     }
 
@@ -51,6 +56,7 @@ impl Loop {
     pub(super) fn serve_ready(&mut self) -> io::Result<()> {
         self.ready.begin_turn(&self.queues, self.shard.has_rest());
         while let Some((request, stage)) = self.ready.next() {
+            traces::enter(request.traced, Part::Other);
             match stage {
                 Stage::New => self.serve(request)?,
                 Stage::Allowed => self.begin(request)?,
@@ -67,7 +73,11 @@ impl Loop {
     /// Starts a request which has just come, unless a limit of the export keeps the request waiting.
     fn serve(&mut self, request: TagRequest) -> io::Result<()> {
         let waits = self.limited.holds_back(&request, self.queues.export(request.tag), self.now);
-        if waits { Ok(()) } else { self.begin(request) }
+        if waits {
+            traces::enter(request.traced, Part::Limit);
+            return Ok(());
+        }
+        self.begin(request)
     }
 
     /// Carries on requests which the limits of their exports let go on.
@@ -83,6 +93,7 @@ impl Loop {
             Operation::Read if self.read_mapped(&request) => self.finish(request.without_buffer(), Ok(())),
             Operation::Read => self.take_buffer(request, Errand::Read(None)),
             Operation::Flush => {
+                traces::enter(request.traced, Part::Sync);
                 self.shard.flush(self.queues.volume(request.tag), request.without_buffer());
                 Ok(())
             }
@@ -94,7 +105,10 @@ impl Loop {
                 let depth = self.queues.of(request.tag).driver.depth();
                 match self.held.enter(request, (volume, depth), self.now) {
                     Hold::Go(request) => self.enter_log(request),
-                    Hold::Waits => Ok(()),
+                    Hold::Waits => {
+                        traces::enter(request.traced, Part::Brake);
+                        Ok(())
+                    }
                     Hold::Full => self.refuse_full(request),
                 }
             }
@@ -109,7 +123,11 @@ impl Loop {
         if driver.stable_buffer(tag).is_some() {
             return false;
         }
-        shard.read_mapped(queues.volume(request.tag), request.range, |parts| driver.copy_out(tag, parts))
+        traces::enter(request.traced, Part::Log);
+        shard.read_mapped(queues.volume(request.tag), request.range, |parts| {
+            traces::enter(request.traced, Part::Copy);
+            driver.copy_out(tag, parts)
+        })
     }
 
     /// Makes the held writes ready whose bound lets them go on.
@@ -125,14 +143,22 @@ impl Loop {
 
     /// Fails a write for which the index of the export has no memory: nothing was promised for the write.
     fn refuse_full(&mut self, request: TagRequest) -> io::Result<()> {
-        self.queues.refuse(&mut self.ring, request.tag, Some(request.operation), &Failure::Full)
+        self.queues.refuse(
+            &mut self.ring,
+            (request.tag, request.traced),
+            Some(request.operation),
+            &Failure::Full,
+        )
     }
 
     /// Carries on a write which needs log space.
     pub(super) fn enter_log(&mut self, request: TagRequest) -> io::Result<()> {
         let volume = self.queues.volume(request.tag);
         match self.log_line.enter(&mut self.shard, request, volume, self.now) {
-            None => Ok(()),
+            None => {
+                traces::enter(request.traced, Part::Brake);
+                Ok(())
+            }
             Some(Left::Admitted(request, reservation)) => self.admitted(request, reservation),
             Some(Left::Full(request)) => self.finish(request.without_buffer(), Err(Failure::Full)),
             Some(Left::Stopped(request)) => self.fail_waiting(request),
@@ -158,6 +184,7 @@ impl Loop {
         if request.operation == Operation::Write {
             return self.take_buffer(request, Errand::Write(reservation));
         }
+        traces::enter(request.traced, Part::Batch);
         let (volume, token) = (self.queues.volume(request.tag), request.without_buffer());
         self.shard.zero(volume, request.range, request.fua, reservation, token);
         Ok(())
@@ -174,6 +201,7 @@ impl Loop {
         if let Some(slot) = self.slots.try_take(request.data_bytes()) {
             return self.transfer(request, errand, RequestBuffer::Slot(slot));
         }
+        traces::enter(request.traced, Part::Slot);
         self.slots.wait(&self.executor, request, errand, self.queues.volume(request.tag))
     }
 
@@ -197,6 +225,7 @@ impl Loop {
         let volume = self.queues.volume(request.tag);
         match errand {
             Errand::Read(fill) => {
+                traces::enter(request.traced, Part::Log);
                 self.shard.read(volume, request.range, fill.as_ref(), InFlight { request, buffer });
             }
             Errand::Write(reservation) => {
@@ -204,9 +233,11 @@ impl Loop {
                 if is_large && self.company.is_here(volume.id(), self.now) && self.ready.may_divide() {
                     return self.take_pieces(request, Divided::new(reservation, buffer));
                 }
+                traces::enter(request.traced, Part::Copy);
                 if let Err(error) = copy_in(&self.queues, &request, &mut buffer, 0, request.data_bytes()) {
                     return self.copy_failed(request, reservation, error);
                 }
+                traces::enter(request.traced, Part::Batch);
                 let token = InFlight { request, buffer };
                 self.shard.write(volume, request.range, request.fua, reservation, token);
             }
@@ -217,6 +248,7 @@ impl Loop {
     /// Takes the data of a WRITE, and hands the WRITE to the cache. Stops after a piece when completions have come: requests of other
     /// exports may be among these.
     fn take_pieces(&mut self, request: TagRequest, mut divided: Divided) -> io::Result<()> {
+        traces::enter(request.traced, Part::Copy);
         loop {
             match divided.take_piece(&self.queues, &request) {
                 Err(error) => return self.copy_failed(request, divided.reservation, error),
@@ -228,6 +260,7 @@ impl Loop {
                 Ok(false) => {}
             }
         }
+        traces::enter(request.traced, Part::Batch);
         self.shard.write_in_pieces(true);
         let Divided { reservation, buffer, sums, .. } = divided;
         let (volume, token) = (self.queues.volume(request.tag), InFlight { request, buffer });
@@ -267,6 +300,7 @@ impl Loop {
                 Err(IoError::Remote) => {
                     let request = token.request;
                     drop(token);
+                    traces::enter(request.traced, Part::Store);
                     self.store_reads.fetch(&self.executor, request, self.queues.volume(request.tag));
                 }
                 // What the volume let go on needs a record all the same: other writes came between.

@@ -5,7 +5,7 @@ use std::num::NonZeroU8;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::time::ClockId;
 
@@ -115,6 +115,9 @@ impl Loop {
             limited: LimitedRequests::default(),
             held: HeldWrites::new(Arc::clone(&setup.stats)),
             advanced: false,
+            is_traced: false,
+            unseen_max: Duration::ZERO,
+            index: setup.index,
             done: Vec::new(),
             inbox: setup.inbox,
             now: Instant::now(),

@@ -17,9 +17,11 @@ use super::divided::Divided;
 use crate::buffer::Slot;
 use crate::cache::{Fill, Reservation};
 use crate::fair::Fair;
+use crate::observe::trace::Part;
 use crate::units::{ExportId, FRAME_BYTES, PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST_BYTES};
 use crate::worker::queues::Queues;
 use crate::worker::requests::{Errand, TagRequest};
+use crate::worker::traces;
 
 /// Most cost of the requests which a turn takes, bytes: one of the largest, or eleven of 4 KiB. A request of a neighbour beside one
 /// greedy export waits for two turns at most: the one during which the request comes, and its own. With turns four times as long one
@@ -99,6 +101,7 @@ impl Ready {
     /// Takes a request which is ready.
     #[inline]
     pub fn add(&mut self, request: TagRequest, stage: Stage) {
+        traces::enter(request.traced, Part::Queue);
         let queue = request.tag.queue_index;
         if self.arrived.is_empty() {
             (self.first_queue, self.is_mixed) = (queue, false);
@@ -183,6 +186,7 @@ impl Ready {
     /// Ends the turn in the middle of a WRITE, which a later turn goes on with: after requests of other exports, and before any other
     /// of the same export.
     pub fn divide(&mut self, queues: &Queues, request: TagRequest, divided: Divided) {
+        traces::enter(request.traced, Part::Queue);
         debug_assert!(self.divided.is_none(), "one WRITE is divided at a time");
         self.divided = Some((queues.volume(request.tag).id(), (request, Stage::Divided(divided))));
         self.left = 0;

@@ -47,6 +47,7 @@ impl Daemon {
             stats: Arc::default(),
             daemon: Arc::new(wire::DaemonStatus::default),
             top: Arc::new(crate::api::Scrapes::new(|_| Ok(String::new()), Arc::default())),
+            traces: crate::api::Traces::default(),
             memory: Arc::new(|| None),
             off_thread: crate::api::OffThread::default(),
             batch_ended: Arc::default(),

@@ -1,0 +1,89 @@
+//! `GET /v1/trace`: single requests and where their time went, sent for as long as the client stays.
+//!
+//! Owns how many clients read at once, for how long, and what each is sent. Does not own what is traced (`worker/traces`, `store/watch`).
+//! Invariants: with the last client traces are off again, however the client has gone: the stream of an answer ends the session when
+//! dropped; the memory of a client is that of the session, as a client that takes nothing is sent nothing, and cut off by the time limit of
+//! every answer (`connection`).
+
+mod hub;
+mod lines;
+mod stream;
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+
+pub use self::hub::{TraceStats, Traces};
+use super::error::ApiError;
+use super::state::AppState;
+use super::wire::{ErrorBody, TraceKind, TraceLine, TraceQuery};
+use crate::observe::trace::{Ask, Wanted};
+
+/// Media type of lines of JSON.
+const LINES_TYPE: &str = "application/x-ndjson";
+/// Longest trace: a client that was forgotten ends some time.
+const SECONDS_MAX: u32 = 3600;
+/// Most requests among which one is traced.
+const RATE_MAX: u32 = 1_000_000_000;
+
+/// Single requests, and where their time went: a line of JSON for each, as soon as the request has ended, until the client closes the
+/// connection, the time is over, or the daemon stops. Without `rate` the daemon chooses a rate for about 200 requests a second of the host,
+/// and follows the load; where only slow requests are asked for, all are looked at. Requests to the store are few, and all are sent. At
+/// most four clients read at once. A client that is too slow loses lines, which are counted in lines of the kind `counts`.
+#[utoipa::path(
+    get, path = "/v1/trace", tag = "daemon",
+    params(
+        ("export" = Option<String>, Query, description = "The name of the only export; all exports when left out."),
+        ("kind" = Option<TraceKind>, Query, description = "\"requests\" of devices, requests to the \"store\", or \"all\", which is meant when left out."),
+        ("rate" = Option<u32>, Query, description = "One request in so many is traced, on average: 1 to 1000000000; chosen by the daemon when left out."),
+        ("slower_than_nanoseconds" = Option<u64>, Query, description = "Only requests that took at least so long; all when left out."),
+        ("seconds" = Option<u32>, Query, description = "How long to trace: 1 to 3600, which is meant when left out."),
+    ),
+    responses(
+        (status = 200, description = "A line for each request.", body = TraceLine, content_type = "application/x-ndjson"),
+        (status = 400, description = "The query is not understood.", body = ErrorBody),
+        (status = 404, description = "There is no such export.", body = ErrorBody),
+        (status = 503, description = "Too many clients read traces.", body = ErrorBody),
+    )
+)]
+pub(super) async fn trace(
+    State(state): State<AppState>,
+    query: Result<Query<TraceQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::bad_request(error.body_text()))?;
+    if let Some(name) = &query.export {
+        state.router.show(name)?;
+    }
+    let seconds = within(query.seconds, SECONDS_MAX, "seconds")?.unwrap_or(SECONDS_MAX);
+    let rate = within(query.rate, RATE_MAX, "rate")?;
+    let slower_than = query.slower_than_nanoseconds.map(Duration::from_nanos).unwrap_or_default();
+    let ask = Ask {
+        wanted: match query.kind.unwrap_or_default() {
+            TraceKind::Requests => Wanted::Requests,
+            TraceKind::Store => Wanted::Store,
+            TraceKind::All => Wanted::All,
+        },
+        export: query.export,
+        slower_than,
+        // What is slow is known at the end only.
+        one_in: if slower_than.is_zero() { rate.unwrap_or(0) } else { rate.unwrap_or(1) },
+    };
+    let reading = state.traces.open(ask).await?;
+    let lines = stream::lines(reading, state.off_thread, Duration::from_secs(seconds.into()));
+    let headers = [(header::CONTENT_TYPE, LINES_TYPE), (header::CACHE_CONTROL, "no-store")];
+    Ok((headers, Body::from_stream(lines)).into_response())
+}
+
+/// A parameter from 1 to `most`.
+fn within(value: Option<u32>, most: u32, name: &str) -> Result<Option<u32>, ApiError> {
+    match value {
+        Some(value) if !(1..=most).contains(&value) => {
+            Err(ApiError::bad_request(format!("{name} is a number from 1 to {most}")))
+        }
+        value => Ok(value),
+    }
+}

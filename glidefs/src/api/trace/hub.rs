@@ -1,0 +1,147 @@
+//! The clients who read traces: how many, and the session of each from begin to end.
+//!
+//! Invariants: a session ends with its [`Reading`]; more clients than [`READERS_MAX`] never read at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::api::error::ApiError;
+use crate::observe::trace::{Ask, Session, Source};
+use crate::worker::traces::SESSIONS_MAX;
+
+/// Most clients that read traces at once.
+pub(in crate::api) const READERS_MAX: usize = SESSIONS_MAX;
+/// Requests that are traced a second, of all exports, where the client leaves the rate to the daemon.
+pub(super) const TRACES_A_SECOND: u64 = 200;
+/// How long requests are counted before the first choice of a rate.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Counters of traces, of all clients.
+#[derive(Debug, Default)]
+pub struct TraceStats {
+    /// Clients that read traces at this moment, a gauge.
+    pub readers: AtomicU64,
+    /// Traces of requests that were made.
+    pub traces: AtomicU64,
+    /// Requests chosen and not traced, as too many were traced at the same time.
+    pub not_traced: AtomicU64,
+    /// Traces dropped because a client was too slow.
+    pub dropped: AtomicU64,
+}
+
+/// The traces of a daemon, for clients. Cheap to clone.
+#[derive(Clone)]
+pub struct Traces {
+    source: Arc<dyn Source>,
+    places: Arc<Semaphore>,
+    stats: Arc<TraceStats>,
+    /// Becomes true when all clients have to end.
+    ending: watch::Sender<bool>,
+}
+
+/// A daemon without requests, for tests and measurements of the API.
+struct NoTraces;
+
+impl Source for NoTraces {
+    fn workers(&self) -> usize {
+        0
+    }
+
+    fn begin(&self, _: &Arc<Session>) {}
+
+    fn end(&self, _: &Arc<Session>) {}
+
+    fn requests(&self) -> u64 {
+        0
+    }
+
+    fn volumes(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+}
+
+impl Default for Traces {
+    /// The traces of a daemon without requests.
+    fn default() -> Self {
+        Self::new(Arc::new(NoTraces), Arc::default())
+    }
+}
+
+/// A client that reads. Dropped, the traces for the client end.
+pub(super) struct Reading {
+    pub session: Arc<Session>,
+    pub source: Arc<dyn Source>,
+    /// Whether the daemon chooses the rate.
+    pub follows_load: bool,
+    pub stats: Arc<TraceStats>,
+    pub ending: watch::Receiver<bool>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.source.end(&self.session);
+        self.stats.readers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Traces {
+    /// The traces that `source` makes, counted in `stats`.
+    pub fn new(source: Arc<dyn Source>, stats: Arc<TraceStats>) -> Self {
+        let places = Arc::new(Semaphore::new(READERS_MAX));
+        Self { source, places, stats, ending: watch::channel(false).0 }
+    }
+
+    /// Ends the answers to all clients, now and from now on.
+    pub(in crate::api) fn end_all(&self) {
+        self.ending.send_replace(true);
+    }
+
+    /// Begins to trace for a client. Where `ask` has no rate, the rate follows the load.
+    pub(super) async fn open(&self, mut ask: Ask) -> Result<Reading, ApiError> {
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let place = place.map_err(|_| ApiError::too_many_traces(READERS_MAX))?;
+        let follows_load = ask.one_in == 0;
+        if follows_load {
+            let before = self.source.requests();
+            tokio::time::sleep(LOOK).await;
+            ask.one_in = rate(self.source.requests().wrapping_sub(before), LOOK);
+        }
+        let session = Arc::new(Session::new(ask, self.source.workers()));
+        self.stats.readers.fetch_add(1, Ordering::Relaxed);
+        let reading = Reading {
+            session,
+            source: Arc::clone(&self.source),
+            follows_load,
+            stats: Arc::clone(&self.stats),
+            ending: self.ending.subscribe(),
+            _place: place,
+        };
+        reading.source.begin(&reading.session);
+        Ok(reading)
+    }
+}
+
+/// The rate for so many requests in `time`.
+pub(super) fn rate(requests: u64, time: Duration) -> u32 {
+    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
+    let a_second = requests.saturating_mul(1000) / millis;
+    u32::try_from(a_second.div_ceil(TRACES_A_SECOND)).unwrap_or(u32::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_for_two_hundred_traces_a_second_and_all_where_there_are_fewer() {
+        for (requests, millis, expected) in
+            [(0, 1000, 1), (200, 1000, 1), (201, 1000, 2), (10_000, 100, 500), (7, 0, 35)]
+        {
+            assert_eq!(rate(requests, Duration::from_millis(millis)), expected, "{requests} in {millis} ms");
+        }
+    }
+}

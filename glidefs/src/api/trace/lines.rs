@@ -1,0 +1,140 @@
+//! The lines of a trace, from the traces of workers and store.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::api::wire::{TraceCounts, TraceParts, TraceStep, TracedRequest, TracedStoreRequest};
+use crate::observe::trace::{Part, RequestTrace, Session, StoreTrace};
+
+/// One moment by both clocks of the host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    at: Instant,
+    unix: Duration,
+}
+
+impl Clock {
+    pub fn now() -> Self {
+        Self { at: Instant::now(), unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() }
+    }
+
+    /// `moment` by the clock on the wall, nanoseconds.
+    pub fn unix_nanos(&self, moment: Instant) -> u64 {
+        let since = moment.checked_duration_since(self.at).map(|after| self.unix.saturating_add(after));
+        nanos(since.unwrap_or_else(|| self.unix.saturating_sub(self.at.saturating_duration_since(moment))))
+    }
+}
+
+pub(super) fn request(trace: &RequestTrace, clock: &Clock) -> TracedRequest {
+    let of = |part| nanos(trace.steps.of(part));
+    TracedRequest {
+        unix_nanoseconds: clock.unix_nanos(trace.began),
+        export: trace.export.as_ref().into(),
+        device_id: trace.device_id,
+        queue_id: trace.queue_id,
+        tag: trace.tag,
+        operation: trace.operation.into(),
+        offset_bytes: trace.offset_bytes,
+        length_bytes: trace.length_bytes,
+        fua: trace.fua,
+        result: trace.result.into(),
+        total_nanoseconds: nanos(trace.steps.total()),
+        unseen_max_nanoseconds: nanos(trace.unseen_max),
+        parts: TraceParts {
+            queue: of(Part::Queue),
+            limit: of(Part::Limit),
+            brake: of(Part::Brake),
+            slot: of(Part::Slot),
+            copy: of(Part::Copy),
+            batch: of(Part::Batch),
+            log: of(Part::Log),
+            sync: of(Part::Sync),
+            store: of(Part::Store),
+            reply: of(Part::Reply),
+            other: of(Part::Other),
+        },
+        steps: trace
+            .steps
+            .iter()
+            .map(|(part, took)| TraceStep { part: part.name().into(), nanoseconds: nanos(took) })
+            .collect(),
+    }
+}
+
+pub(super) fn store(trace: StoreTrace, export: Option<String>, clock: &Clock) -> TracedStoreRequest {
+    TracedStoreRequest {
+        unix_nanoseconds: clock.unix_nanos(trace.began),
+        operation: trace.operation.into(),
+        key: trace.key,
+        export,
+        volume: trace.volume,
+        is_read: trace.is_read,
+        bytes: trace.bytes,
+        tries: trace.tries,
+        result: trace.result.into(),
+        total_nanoseconds: nanos(trace.took),
+        waited_nanoseconds: nanos(trace.waited),
+    }
+}
+
+pub(super) fn counts(session: &Session) -> TraceCounts {
+    TraceCounts {
+        one_in: session.one_in(),
+        requests: session.sum(|side| &side.matched),
+        sampled: session.sum(|side| &side.sampled),
+        not_traced: session.sum(|side| &side.unplaced),
+        dropped: session.sum(|side| &side.dropped).saturating_add(session.store_dropped()),
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::observe::trace::{PARTS, Steps};
+
+    #[test]
+    fn the_parts_and_the_steps_of_a_line_add_up_to_its_total_and_have_the_names_of_the_parts() {
+        let began = Instant::now();
+        let mut steps = Steps::begin(Part::Queue, began);
+        for (number, part) in (1..).zip(PARTS.into_iter().chain([Part::Queue])) {
+            steps.enter(part, began + Duration::from_nanos(number * number));
+        }
+        steps.close(began + Duration::from_nanos(1000));
+        let trace = RequestTrace {
+            export: Arc::from("vm-1"),
+            device_id: 3,
+            queue_id: 1,
+            tag: 2,
+            operation: "read",
+            offset_bytes: 0,
+            length_bytes: 4096,
+            fua: false,
+            began,
+            unseen_max: Duration::ZERO,
+            result: "ok",
+            steps,
+        };
+        let line = request(&trace, &Clock::now());
+        assert_eq!(line.total_nanoseconds, 1000);
+        assert_eq!(line.parts.sum(), 1000);
+        assert_eq!(line.steps.iter().map(|step| step.nanoseconds).sum::<u64>(), 1000);
+        for (part, nanos) in PARTS.into_iter().zip(line.parts.each()) {
+            assert_eq!((part.name(), crate::api::trace::lines::nanos(trace.steps.of(part))), nanos);
+            assert!(nanos.1 > 0, "{}", part.name());
+        }
+    }
+
+    #[test]
+    fn a_moment_before_or_after_the_reading_of_the_clock_is_that_far_from_it() {
+        let clock = Clock::now();
+        let second = Duration::from_secs(1);
+        let base = clock.unix_nanos(clock.at);
+        assert_eq!(clock.unix_nanos(clock.at + second) - base, 1_000_000_000);
+        assert_eq!(base - clock.unix_nanos(clock.at.checked_sub(second).unwrap()), 1_000_000_000);
+    }
+}
