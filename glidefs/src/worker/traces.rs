@@ -192,11 +192,11 @@ impl Table {
                 continue;
             }
             *skip = next_skip(one_in, &mut self.random);
-            if !has_place(&self.free, &self.rows, arrival.export.name()) {
-                side.unplaced.add(1);
-            } else {
+            if has_place(&self.free, &self.rows, arrival.export.name()) {
                 side.sampled.add(1);
                 chosen_by |= 1 << bit;
+            } else {
+                side.unplaced.add(1);
             }
         }
         if chosen_by == 0 {
