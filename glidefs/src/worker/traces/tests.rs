@@ -69,7 +69,9 @@ fn a_reader_gets_the_requests_of_its_export_and_only_slow_ones_where_told() {
         session(None, 1, Duration::from_millis(1)),
     );
     let mut table = table();
-    [&all, &one, &slow].into_iter().for_each(|session| table.watch(Arc::clone(session)));
+    for session in [&all, &one, &slow] {
+        table.watch(Arc::clone(session));
+    }
     let began = Instant::now();
     for (export, micros) in [(0, 10), (1, 20), (0, 3000)] {
         let place = table.begin(&exports.arrival(export, 1, began)).unwrap();
@@ -117,8 +119,7 @@ fn requests_beyond_the_table_are_counted_and_served_without_a_trace() {
     let mut table = table();
     table.watch(Arc::clone(&reader));
     let began = Instant::now();
-    let places: Vec<_> =
-        (0..300).map(|tag| table.begin(&exports.arrival(0, tag, began))).filter(Option::is_some).collect();
+    let places: Vec<_> = (0..300).filter_map(|tag| table.begin(&exports.arrival(0, tag, began))).collect();
     let most = usize::from(PLACES - PLACES_KEPT);
     assert_eq!(places.len(), most);
     assert_eq!(reader.sum(|side| &side.unplaced), 300 - most as u64);
