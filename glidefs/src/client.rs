@@ -69,6 +69,15 @@ pub(crate) enum ClientError {
         #[source]
         source: hyper::Error,
     },
+    /// An answer of lines has ended before its end.
+    #[error(
+        "the daemon on {address} is gone, or closed the connection: what it sent was not read for 30 s, or `[api] connections_max` was reached"
+    )]
+    Cut {
+        address: String,
+        #[source]
+        source: hyper::Error,
+    },
     /// The daemon refused. The message is the daemon's own text.
     #[error("{message}")]
     Refused { code: String, message: String },
@@ -257,7 +266,7 @@ impl Client {
         }
         let mut rest = Vec::new();
         while let Some(frame) = answer.frame().await {
-            let frame = frame.map_err(|source| ClientError::Broken { address: self.address(), source })?;
+            let frame = frame.map_err(|source| ClientError::Cut { address: self.address(), source })?;
             rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
             let whole = rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
             let lines: Vec<u8> = rest.drain(..whole).collect();

@@ -32,7 +32,7 @@ const RATE_MAX: u32 = 1_000_000_000;
 
 /// Single requests, and where their time went: a line of JSON for each, as soon as the request has ended, until the client closes the
 /// connection, the time is over, or the daemon stops. Without `rate` the daemon chooses a rate for about 200 requests a second of the host,
-/// and follows the load; where only slow requests are asked for, all are looked at. Requests to the store are few, and all are sent. At
+/// or of `export` behind the first second, and follows the load; where only slow requests are asked for, all are looked at. Requests to the store are few, and all are sent. At
 /// most four clients read at once. A client that is too slow loses lines, which are counted in lines of the kind `counts`.
 #[utoipa::path(
     get, path = "/v1/trace", tag = "daemon",

@@ -8,7 +8,9 @@ mod table;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::trace::TraceArgs;
@@ -93,6 +95,10 @@ impl Shown {
         }
         let text = if self.is_json { serde_json::to_string(line)? + "\n" } else { table::line(line) };
         emit(text.as_bytes())?;
+        // Nothing to print is no write that would fail. Counts come at times also when nothing happens.
+        if text.is_empty() && is_closed(std::io::stdout().as_fd()) {
+            return Err(CliError::Output(std::io::ErrorKind::BrokenPipe.into()));
+        }
         let is_enough = self.count.is_some_and(|count| self.requests >= count);
         Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
@@ -107,6 +113,13 @@ impl Shown {
     }
 }
 
+/// Whether nobody reads the pipe `out` any more.
+fn is_closed(out: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(out, PollFlags::empty())];
+    let is_told = poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0);
+    is_told && polled.iter().any(|fd| fd.revents().is_some_and(|events| events.contains(PollFlags::POLLERR)))
+}
+
 /// What is said about requests that were not shown although they were chosen.
 fn losses(counts: &TraceCounts) -> Option<String> {
     let TraceCounts { sampled, not_traced, dropped, .. } = *counts;
@@ -118,7 +131,7 @@ fn losses(counts: &TraceCounts) -> Option<String> {
     let many =
         (not_traced > 0).then(|| format!("{not_traced} were not traced, as too many were at the same time"));
     let slow = (dropped > 0)
-        .then(|| format!("{dropped} traces were dropped, as this command was too slow to read them"));
+        .then(|| format!("{dropped} traces were dropped, as they came faster than they were read"));
     text.push_str(&many.into_iter().chain(slow).collect::<Vec<_>>().join(", and "));
     text.push_str(": a higher --rate N traces fewer");
     Some(text)

@@ -10,6 +10,7 @@ use object_store::{ListResult, ObjectMeta};
 
 use super::error::StoreError;
 use super::retry::Tries;
+use super::stats::Operation;
 use crate::observe::trace::StoreTrace;
 
 /// The answer to a request.
@@ -86,7 +87,7 @@ impl<'a> RequestWatch<'a> {
             key: self.of.key.into(),
             is_read: reader.is_some(),
             volume: reader.or_else(|| volume_of(self.of.key).map(Into::into)),
-            bytes: bytes.unwrap_or(self.of.payload_bytes),
+            bytes: length(self.of.operation, bytes, self.of.payload_bytes),
             began: self.began,
             took,
             waited: self.waited.min(took),
@@ -104,10 +105,22 @@ impl Drop for RequestWatch<'_> {
     }
 }
 
-/// The id of the volume in `key`, which begins with the prefix of the store.
+/// The bytes of a request whose answer has told `told`. Only of a PUT is `meant` what is sent: of other requests it bounds the time.
+fn length(operation: Operation, told: Option<u64>, meant: u64) -> u64 {
+    told.unwrap_or(if operation == Operation::Put { meant } else { 0 })
+}
+
+/// The id of the volume in `key`, which begins with the prefix of the store: the prefix may have a folder of the same name.
 fn volume_of(key: &str) -> Option<&str> {
-    let mut parts = key.split('/').skip_while(|part| *part != "volumes");
-    parts.nth(1)
+    let (mut volume, mut behind) = (None, None);
+    for part in key.rsplit('/') {
+        if part == "volumes" {
+            volume = behind;
+            break;
+        }
+        behind = Some(part);
+    }
+    volume
 }
 
 fn word(error: &StoreError) -> &'static str {
@@ -127,9 +140,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_listing_and_a_failed_read_have_no_bytes_and_a_put_has_those_of_its_object() {
+        assert_eq!(length(Operation::List, None, 4 << 30), 0);
+        assert_eq!(length(Operation::Get, None, 64 << 20), 0);
+        assert_eq!(length(Operation::Get, Some(7), 64 << 20), 7);
+        assert_eq!(length(Operation::Put, None, 17), 17);
+    }
+
+    #[test]
     fn the_volume_of_a_key_stands_behind_the_folder_of_volumes_whatever_the_prefix() {
         assert_eq!(volume_of("volumes/0123/packs/4567"), Some("0123"));
         assert_eq!(volume_of("some/prefix/volumes/0123/manifests/1"), Some("0123"));
+        assert_eq!(volume_of("volumes/prod/volumes/0123/packs/1"), Some("0123"));
         assert_eq!(volume_of("prefix/names/vm-1"), None);
         assert_eq!(volume_of("volumes"), None);
     }

@@ -16,6 +16,8 @@ use crate::units::{SECTOR_BYTES, SectorRange};
 
 /// Most requests of a worker which are traced at the same time.
 pub const PLACES: u8 = 128;
+/// Places that are kept for exports with fewer traced requests than this: those of one stuck export never take all.
+pub const PLACES_KEPT: u8 = 32;
 /// Most readers of traces at the same time.
 pub const SESSIONS_MAX: usize = 4;
 
@@ -158,8 +160,13 @@ impl Table {
                 self.rows.iter_mut().flatten().for_each(|row| row.chosen_by &= !(1 << bit));
             }
         }
+        self.shrink();
+    }
+
+    /// Gives the memory back where nobody reads and no request has a place.
+    fn shrink(&mut self) {
         let is_idle = self.free.len() == self.rows.len();
-        if !self.is_watched() && is_idle {
+        if is_idle && !self.is_watched() {
             (self.rows, self.free) = (Vec::new(), Vec::new());
         }
     }
@@ -177,16 +184,19 @@ impl Table {
                 continue;
             }
             side.matched.add(1);
+            let one_in = session.one_in();
+            // A distance that was drawn at a rate of before would outlive the rate.
+            *skip = (*skip).min(skip_max(one_in));
             if *skip > 0 {
                 *skip -= 1;
                 continue;
             }
-            *skip = next_skip(session.one_in(), &mut self.random);
-            if self.free.is_empty() {
-                side.unplaced.add(1);
-            } else {
+            *skip = next_skip(one_in, &mut self.random);
+            if has_place(&self.free, &self.rows, arrival.export.name()) {
                 side.sampled.add(1);
                 chosen_by |= 1 << bit;
+            } else {
+                side.unplaced.add(1);
             }
         }
         if chosen_by == 0 {
@@ -215,6 +225,7 @@ impl Table {
         let row = self.rows.get_mut(place.index())?.take()?;
         // There is room: each place is in the list once at most.
         self.free.push(place);
+        self.shrink();
         Some(row)
     }
 
@@ -232,6 +243,18 @@ impl Table {
             }
         }
     }
+}
+
+/// Whether a request of `export` may have a place.
+fn has_place(free: &[Place], rows: &[Option<Row>], export: &str) -> bool {
+    let of_export = || rows.iter().flatten().filter(|row| &*row.trace.export == export).count();
+    let kept = usize::from(PLACES_KEPT);
+    free.len() > kept || (!free.is_empty() && of_export() < kept)
+}
+
+/// Most requests that are left out at this rate.
+fn skip_max(one_in: u32) -> u32 {
+    one_in.saturating_sub(1).saturating_mul(2)
 }
 
 /// How many requests to leave out before the next one is chosen: from none to twice the mean. A fixed number would, of a client which

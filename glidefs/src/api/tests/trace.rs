@@ -14,6 +14,10 @@ use crate::observe::trace::{Part, RequestTrace, Session, Steps, StoreTrace, Stor
 pub(super) struct Script {
     sessions: Mutex<Vec<Arc<Session>>>,
     store: StoreTraces,
+    /// Requests of the host, which grow with each look.
+    load: std::sync::atomic::AtomicU64,
+    /// Looks for names, of which the first finds none where told.
+    names_after: std::sync::atomic::AtomicUsize,
 }
 
 impl Source for Script {
@@ -32,10 +36,14 @@ impl Source for Script {
     }
 
     fn requests(&self) -> u64 {
-        0
+        self.load.fetch_add(100_000, std::sync::atomic::Ordering::Relaxed)
     }
 
     fn volumes(&self) -> Vec<(String, String)> {
+        let order = std::sync::atomic::Ordering::Relaxed;
+        if self.names_after.fetch_update(order, order, |left| left.checked_sub(1)).is_ok() {
+            return Vec::new();
+        }
         vec![("00aa".into(), "vm-1".into()), ("00bb".into(), "vm-2".into())]
     }
 }
@@ -177,6 +185,45 @@ async fn requests_to_the_store_have_the_name_of_their_export_and_are_filtered_by
     assert_eq!(seen, [Some("vm-1".into()), Some("vm-2".into()), None]);
     let Some(TraceLine::Store(line)) = one.next().await else { panic!("no request to the store") };
     assert_eq!(line.volume.as_deref(), Some("00bb"));
+}
+
+#[tokio::test]
+async fn the_rate_for_one_export_follows_the_requests_of_that_export() {
+    let served = Served::new().await;
+    served.create("vm-1", "1MiB").await;
+    let mut one = Reader::open(&served, "?export=vm-1").await;
+    assert!(one.counts().await.one_in > 1, "the load of the host");
+    while one.counts().await.one_in > 1 {
+        served.source.request("vm-1", 1);
+    }
+}
+
+#[tokio::test]
+async fn a_request_to_the_store_waits_for_the_name_of_its_export() {
+    let served = Served::new().await;
+    served.create("vm-2", "1MiB").await;
+    served.source.names_after.store(1, std::sync::atomic::Ordering::Relaxed);
+    let mut one = Reader::open(&served, "?export=vm-2&rate=1").await;
+    until_readers(&served, 1).await;
+    served.source.put("00bb");
+    let Some(TraceLine::Store(line)) = one.next().await else { panic!("no request to the store") };
+    assert_eq!(line.export.as_deref(), Some("vm-2"));
+}
+
+#[tokio::test]
+async fn traces_that_wait_at_the_end_are_sent_before_the_end() {
+    let served = Served::new().await;
+    let mut reader = Reader::open(&served, "?rate=1").await;
+    until_readers(&served, 1).await;
+    for _ in 0..1000 {
+        served.source.request("vm-1", 1);
+    }
+    served.stop.send(true).unwrap();
+    let mut lines = 0;
+    while let Some(TraceLine::Request(_)) = reader.next().await {
+        lines += 1;
+    }
+    assert_eq!(lines, 1000);
 }
 
 #[tokio::test]

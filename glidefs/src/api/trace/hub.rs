@@ -1,6 +1,7 @@
 //! The clients who read traces: how many, and the session of each from begin to end.
 //!
-//! Invariants: a session ends with its [`Reading`]; more clients than [`READERS_MAX`] never read at once.
+//! Invariants: a session ends with its [`Reading`]; more clients than [`READERS_MAX`] never read at once; the place of a client is taken
+//! until workers and store have let go of its session, so the memory of sessions is bounded, and is given back by none of the workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,9 @@ pub(super) const TRACES_A_SECOND: u64 = 200;
 /// How long requests are counted before the first choice of a rate.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Time between two looks whether workers and store have let go of a session that has ended.
+const LET_GO: Duration = Duration::from_millis(20);
+
 /// Counters of traces, of all clients.
 #[derive(Debug, Default)]
 pub struct TraceStats {
@@ -28,7 +32,7 @@ pub struct TraceStats {
     pub traces: AtomicU64,
     /// Requests chosen and not traced, as too many were traced at the same time.
     pub not_traced: AtomicU64,
-    /// Traces dropped because a client was too slow.
+    /// Traces dropped because they came faster than they were read.
     pub dropped: AtomicU64,
 }
 
@@ -78,13 +82,23 @@ pub(super) struct Reading {
     pub follows_load: bool,
     pub stats: Arc<TraceStats>,
     pub ending: watch::Receiver<bool>,
-    _place: OwnedSemaphorePermit,
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
         self.source.end(&self.session);
         self.stats.readers.fetch_sub(1, Ordering::Relaxed);
+        let (session, place) = (Arc::clone(&self.session), self.place.take());
+        // Without a runtime the daemon stops.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                while Arc::strong_count(&session) > 1 {
+                    tokio::time::sleep(LET_GO).await;
+                }
+                drop((session, place));
+            });
+        }
     }
 }
 
@@ -118,7 +132,7 @@ impl Traces {
             follows_load,
             stats: Arc::clone(&self.stats),
             ending: self.ending.subscribe(),
-            _place: place,
+            place: Some(place),
         };
         reading.source.begin(&reading.session);
         Ok(reading)
@@ -134,7 +148,50 @@ pub(super) fn rate(requests: u64, time: Duration) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+    use crate::observe::trace::Wanted;
+
+    /// Workers that take no message, so that sessions stay in their inboxes.
+    #[derive(Default)]
+    struct Stuck(Mutex<Vec<Arc<Session>>>);
+
+    impl Source for Stuck {
+        fn workers(&self) -> usize {
+            1
+        }
+
+        fn begin(&self, session: &Arc<Session>) {
+            self.0.lock().unwrap().push(Arc::clone(session));
+        }
+
+        fn end(&self, _: &Arc<Session>) {}
+
+        fn requests(&self) -> u64 {
+            0
+        }
+
+        fn volumes(&self) -> Vec<(String, String)> {
+            Vec::new()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_place_is_taken_until_the_workers_have_let_go_of_the_session() {
+        let stuck = Arc::new(Stuck::default());
+        let traces = Traces::new(Arc::clone(&stuck) as Arc<dyn Source>, Arc::default());
+        let ask = Ask { wanted: Wanted::All, export: None, slower_than: Duration::ZERO, one_in: 1 };
+        for _ in 0..READERS_MAX {
+            drop(traces.open(ask.clone()).await.unwrap_or_else(|_| panic!("a place is free")));
+        }
+        tokio::task::yield_now().await;
+        assert!(traces.open(ask.clone()).await.is_err());
+        stuck.0.lock().unwrap().clear();
+        while traces.open(ask.clone()).await.is_err() {
+            tokio::time::sleep(LET_GO).await;
+        }
+    }
 
     #[test]
     fn the_rate_is_for_two_hundred_traces_a_second_and_all_where_there_are_fewer() {

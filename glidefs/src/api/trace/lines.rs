@@ -104,7 +104,7 @@ mod tests {
         for (number, part) in (1..).zip(PARTS.into_iter().chain([Part::Queue])) {
             steps.enter(part, began + Duration::from_nanos(number * number));
         }
-        steps.close(began + Duration::from_nanos(1000));
+        steps.close(began + Duration::from_micros(1));
         let trace = RequestTrace {
             export: Arc::from("vm-1"),
             device_id: 3,

@@ -3,7 +3,7 @@
 //! Owns when a client gets lines, the names of exports in lines about the store, and the rate where the client leaves the rate to the
 //! daemon. Invariants: lines are made only when the client has taken those before; one chunk has at most [`CHUNK_LINES_MAX`] lines.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,17 +16,28 @@ use super::hub::{Reading, rate};
 use super::lines::{self, Clock};
 use crate::api::off_thread::OffThread;
 use crate::api::wire::{TraceCounts, TraceEnd, TraceLine};
+use crate::observe::trace::{StoreTrace, Wanted};
 
 /// Most lines that are made at once: of about a kilobyte each.
 const CHUNK_LINES_MAX: usize = 256;
 /// Time between two looks for traces.
 const LOOK: Duration = Duration::from_millis(20);
+/// Time until the next look behind one in which a worker had many traces.
+const LOOK_BUSY: Duration = Duration::from_millis(2);
+/// Traces of one worker in a look that are many: a quarter of the fewest that may wait.
+const BUSY_TRACES: usize = 16;
+/// Most chunks between the end and the last line: more traces than these hold do not wait.
+const LAST_CHUNKS_MAX: u32 = 32;
 /// Time between two choices of the rate, and between two lines of counts at least.
 const COUNTS: Duration = Duration::from_secs(1);
 /// Longest time without a line: a client that has gone without a word is noticed.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Shortest time between two looks for the names of volumes: a look goes over all exports.
 const NAMES: Duration = Duration::from_secs(5);
+/// The same for a client of one export, for whom a request without a name waits.
+const NAMES_AWAITED: Duration = Duration::from_millis(500);
+/// Most requests to the store that wait for the name of their export.
+const UNNAMED_MAX: usize = 256;
 
 /// The state of an answer.
 struct Answer {
@@ -37,13 +48,19 @@ struct Answer {
     look: Instant,
     /// The next choice of the rate.
     choice: Instant,
-    /// The requests of the host at the last choice.
+    /// The requests at the last choice: of the host, or of the only export.
     requests: u64,
     told: Option<(Instant, TraceCounts)>,
     /// The counts which are in the counters of the daemon.
     counted: TraceCounts,
     names: HashMap<String, String>,
     names_next: Instant,
+    /// Requests to the store which may be of the only export.
+    unnamed: VecDeque<StoreTrace>,
+    /// Requests to the store that did not wait for a name, as too many did.
+    unnamed_dropped: u64,
+    /// Why the trace ends, and the chunks since.
+    ending: Option<(&'static str, u32)>,
     has_ended: bool,
 }
 
@@ -55,7 +72,7 @@ pub(super) fn lines(
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
     let now = Instant::now();
     let answer = Answer {
-        requests: reading.source.requests(),
+        requests: came_until_now(&reading),
         reading,
         off_thread,
         clock: Clock::now(),
@@ -66,6 +83,9 @@ pub(super) fn lines(
         counted: TraceCounts::default(),
         names: HashMap::new(),
         names_next: now,
+        unnamed: VecDeque::new(),
+        unnamed_dropped: 0,
+        ending: None,
         has_ended: false,
     };
     stream::unfold(answer, |mut answer| async move {
@@ -78,16 +98,23 @@ impl Answer {
     /// The next lines; `None` behind the last ones.
     async fn chunk(&mut self) -> Option<Bytes> {
         while !self.has_ended {
-            let ending = self.wait().await;
-            let mut chunk = Vec::new();
-            self.gather(&mut chunk).await;
+            if self.ending.is_none() {
+                self.ending = self.wait().await.map(|reason| (reason, 0));
+            }
+            let (mut chunk, mut requests) = (Vec::new(), Vec::new());
+            let is_more = self.gather(&mut requests).await;
             self.choose_rate();
-            if let Some(reason) = ending {
-                self.has_ended = true;
-                line(&mut chunk, &TraceLine::Counts(lines::counts(&self.reading.session)));
-                line(&mut chunk, &TraceLine::End(TraceEnd { reason: reason.into() }));
-            } else {
-                self.tell_counts(&mut chunk);
+            // Counts come first: whoever leaves with one of these requests knows of the losses before.
+            self.tell_counts(&mut chunk);
+            chunk.append(&mut requests);
+            if let Some((reason, chunks)) = &mut self.ending {
+                *chunks += 1;
+                if !is_more || *chunks >= LAST_CHUNKS_MAX {
+                    let reason = (*reason).into();
+                    self.has_ended = true;
+                    line(&mut chunk, &TraceLine::Counts(self.counts()));
+                    line(&mut chunk, &TraceLine::End(TraceEnd { reason }));
+                }
             }
             if !chunk.is_empty() {
                 return Some(chunk.into());
@@ -116,8 +143,8 @@ impl Answer {
         (now >= self.end).then_some("time")
     }
 
-    /// Adds the traces that are there.
-    async fn gather(&mut self, chunk: &mut Vec<u8>) {
+    /// Adds the traces that are there. Returns whether more may be there.
+    async fn gather(&mut self, chunk: &mut Vec<u8>) -> bool {
         let mut left = CHUNK_LINES_MAX;
         let session = std::sync::Arc::clone(&self.reading.session);
         while left > 0
@@ -128,14 +155,21 @@ impl Answer {
                 Some(volume) => self.name_of(volume).await,
                 None => None,
             };
+            let is_named = export.is_some() || trace.volume.is_none();
             if session.ask().export.is_none() || session.ask().export == export {
                 line(chunk, &TraceLine::Store(lines::store(trace, export, &self.clock)));
+            } else if !is_named && self.unnamed.len() < UNNAMED_MAX {
+                self.unnamed.push_back(trace);
+            } else if !is_named {
+                self.unnamed_dropped += 1;
             }
         }
+        left -= self.name_unnamed(chunk, left).await;
         // The workers take turns, so that the traces of a busy one keep no others back.
-        let mut is_any = true;
+        let (mut is_any, mut rounds) = (true, 0);
         while is_any && left > 0 {
             is_any = false;
+            rounds += 1;
             for side in session.workers() {
                 if left > 0
                     && let Some(trace) = side.ring.pop()
@@ -148,17 +182,45 @@ impl Answer {
         if left == 0 {
             // More may be there.
             self.look = Instant::now();
+        } else if rounds > BUSY_TRACES {
+            self.look = Instant::now() + LOOK_BUSY;
         }
+        left == 0
+    }
+
+    /// Adds those of the requests without a name that are of the only export by now, and forgets the others. Returns their number, which
+    /// is at most `left`.
+    async fn name_unnamed(&mut self, chunk: &mut Vec<u8>, left: usize) -> usize {
+        let mut shown = 0;
+        if self.unnamed.is_empty() || Instant::now() < self.names_next {
+            return shown;
+        }
+        self.ask_names().await;
+        while shown < left
+            && let Some(trace) = self.unnamed.pop_front()
+        {
+            let export = trace.volume.as_ref().and_then(|volume| self.names.get(volume).cloned());
+            if export.is_some() && export == self.reading.session.ask().export {
+                shown += 1;
+                line(chunk, &TraceLine::Store(lines::store(trace, export, &self.clock)));
+            }
+        }
+        shown
+    }
+
+    async fn ask_names(&mut self) {
+        let is_awaited = self.reading.session.ask().export.is_some();
+        self.names_next = Instant::now() + if is_awaited { NAMES_AWAITED } else { NAMES };
+        let source = std::sync::Arc::clone(&self.reading.source);
+        // Without an answer the daemon stops.
+        let names = self.off_thread.run(move || source.volumes()).await;
+        self.names = names.unwrap_or_default().into_iter().collect();
     }
 
     /// The name of the export with this volume, where known.
     async fn name_of(&mut self, volume: &str) -> Option<String> {
         if !self.names.contains_key(volume) && Instant::now() >= self.names_next {
-            self.names_next = Instant::now() + NAMES;
-            let source = std::sync::Arc::clone(&self.reading.source);
-            // Without an answer the daemon stops.
-            let names = self.off_thread.run(move || source.volumes()).await;
-            self.names = names.unwrap_or_default().into_iter().collect();
+            self.ask_names().await;
         }
         self.names.get(volume).cloned()
     }
@@ -171,7 +233,7 @@ impl Answer {
         }
         let time = COUNTS.saturating_add(now.saturating_duration_since(self.choice));
         self.choice = now + COUNTS;
-        let requests = self.reading.source.requests();
+        let requests = came_until_now(&self.reading);
         let came = requests.wrapping_sub(std::mem::replace(&mut self.requests, requests));
         if self.reading.follows_load {
             self.reading.session.set_one_in(rate(came, time));
@@ -180,17 +242,24 @@ impl Answer {
 
     /// Adds a line of counts: the first, when counts have changed, and at times when nothing happens.
     fn tell_counts(&mut self, chunk: &mut Vec<u8>) {
-        let (now, counts) = (Instant::now(), lines::counts(&self.reading.session));
+        let (now, counts) = (Instant::now(), self.counts());
         self.count(counts);
         let is_due = match &self.told {
             None => true,
             Some((at, told)) if *told == counts => now.saturating_duration_since(*at) >= SILENCE_MAX,
+            Some((_, told)) if losses(told) != losses(&counts) => true,
             Some((at, _)) => now.saturating_duration_since(*at) >= COUNTS,
         };
         if is_due {
             self.told = Some((now, counts));
             line(chunk, &TraceLine::Counts(counts));
         }
+    }
+
+    /// The counts of the session, and of the requests that did not wait for a name.
+    fn counts(&self) -> TraceCounts {
+        let counts = lines::counts(&self.reading.session);
+        TraceCounts { dropped: counts.dropped.saturating_add(self.unnamed_dropped), ..counts }
     }
 
     /// Adds the news in `counts` to the counters of the daemon.
@@ -209,8 +278,22 @@ impl Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.count(lines::counts(&self.reading.session));
+        self.count(self.counts());
     }
+}
+
+/// The number of requests among which the client's are chosen.
+fn came_until_now(reading: &Reading) -> u64 {
+    let ask = reading.session.ask();
+    if ask.export.is_some() && ask.wanted != Wanted::Store {
+        reading.session.sum(|side| &side.matched)
+    } else {
+        reading.source.requests()
+    }
+}
+
+fn losses(counts: &TraceCounts) -> (u64, u64) {
+    (counts.not_traced, counts.dropped)
 }
 
 fn line(chunk: &mut Vec<u8>, line: &TraceLine) {

@@ -45,7 +45,7 @@ pub enum TraceLine {
     Request(TracedRequest),
     /// A request to the store that has ended.
     Store(TracedStoreRequest),
-    /// Counts since the begin of the trace: at the begin, at most every second, and at the end.
+    /// Counts since the begin of the trace: at the begin, at most every second, when traces were lost, and at the end.
     Counts(TraceCounts),
     /// The end of the trace, by the daemon. Without this line the connection was cut.
     End(TraceEnd),
@@ -76,7 +76,7 @@ pub struct TracedRequest {
     pub result: String,
     /// From the moment at which the worker found the request until the answer: the sum of `parts`, and of `steps`.
     pub total_nanoseconds: u64,
-    /// How long the request may have lain with the kernel before, at most, as the worker was in a turn. Not in the total.
+    /// How long the request may have lain with the kernel before, as the worker was in a turn: an estimate of the most. Not in the total.
     pub unseen_max_nanoseconds: u64,
     /// The time in each part of the way.
     pub parts: TraceParts,
@@ -149,7 +149,7 @@ pub struct TracedStoreRequest {
     pub volume: Option<String>,
     /// Whether the request is for READs, rather than for writeback or maintenance.
     pub is_read: bool,
-    /// Bytes sent or received; of a request that failed, those meant.
+    /// Bytes of the object that were sent or received; of a PUT that failed, those meant; none of other requests.
     pub bytes: u64,
     /// Number of tries, the first one included.
     pub tries: u32,
@@ -172,7 +172,7 @@ pub struct TraceCounts {
     pub sampled: u64,
     /// Requests chosen and not traced, as too many were traced at the same time.
     pub not_traced: u64,
-    /// Traces dropped as the client was too slow, of requests and of requests to the store.
+    /// Traces dropped as they came faster than they were read, of requests and of requests to the store.
     pub dropped: u64,
 }
 

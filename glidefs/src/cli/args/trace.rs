@@ -14,7 +14,7 @@ pub(in crate::cli) const EXAMPLES: &str = "Examples:\n  \
     QUEUE: waits for the worker. WAIT: for a limit of the export, for log space or another bound, or for memory. COPY: the bytes go to \
     or come from the client. LOG: the local log is written or read. SYNC: data becomes stable on the local disk. STORE: the store \
     is waited for. REST: everything else. The columns add up to TOTAL; --json has each part and each step.\n\n\
-    The daemon traces while this command runs, and no longer. Without --rate the daemon chooses a rate for about 200 requests a second. \
+    The daemon traces while this command runs, and no longer. Without --rate the daemon chooses a rate for about 200 requests a second, of the export where one is named. \
     Keys of the store are shown, never credentials.\n\n\
     Exit status: 0 by Ctrl-C, --count or --for, 1 where the daemon ends before.";
 
@@ -49,5 +49,10 @@ pub(in crate::cli) struct TraceArgs {
 
 fn time(text: &str) -> Result<TimeSpan, String> {
     let span: TimeSpan = text.parse().map_err(|error| format!("{error}"))?;
-    if (1..=3600).contains(&span.0.as_secs()) { Ok(span) } else { Err("a trace lasts from 1s to 1h".into()) }
+    let is_whole = span.0.subsec_nanos() == 0;
+    if is_whole && (1..=3600).contains(&span.0.as_secs()) {
+        Ok(span)
+    } else {
+        Err("a trace lasts from 1s to 1h, in whole seconds".into())
+    }
 }

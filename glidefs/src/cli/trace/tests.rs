@@ -25,7 +25,7 @@ fn the_arguments_are_the_parameters_of_the_request() {
     ] {
         assert_eq!(path(&args(text)), expected, "{text}");
     }
-    for refused in ["--rate 0", "--count 0", "--for 2h", "--for 1ms", "bad/name"] {
+    for refused in ["--rate 0", "--count 0", "--for 2h", "--for 1ms", "--for 1500ms", "bad/name"] {
         let words = ["glidefs", "trace"].into_iter().chain(refused.split(' '));
         assert!(Cli::try_parse_from(words).is_err(), "{refused}");
     }
@@ -131,4 +131,12 @@ fn losses_are_told_and_no_losses_are_not() {
             && text.contains("1 traces were dropped"),
         "{text}"
     );
+}
+
+#[test]
+fn a_pipe_without_a_reader_is_closed() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    assert!(!is_closed(writer.as_fd()));
+    drop(reader);
+    assert!(is_closed(writer.as_fd()));
 }

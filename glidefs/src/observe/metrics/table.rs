@@ -372,9 +372,9 @@ metrics! {
     TraceReaders: Gauge "glidefs_api_trace_readers" in Number by []
         = "Clients that read traces of requests, as glidefs trace does; while there are none, nothing is traced.";
     Traces: Counter "glidefs_api_traces_total" in Number by []
-        = "Requests of devices that were traced.";
+        = "Traces of requests of devices, counted for each client.";
     TracesLost: Counter "glidefs_api_traces_lost_total" in Number by [reason]
-        = "Traces that a client did not get: table, as too many requests were traced at the same time, or reader, as the client was too slow.";
+        = "Traces that a client did not get: table, as too many requests were traced at the same time, or reader, as traces came faster than they were read.";
 
     UpgradePauseMax: Gauge "glidefs_upgrade_pause_seconds_max" in Seconds by []
         = "Longest time for which requests of a device waited for this daemon to take over from the daemon before; only after an upgrade by hand-over.";

@@ -150,7 +150,7 @@ pub struct RequestTrace {
     pub fua: bool,
     /// Begin of the turn in which the worker found the request.
     pub began: Instant,
-    /// How long the request may have lain with the kernel before, at most, as the worker was in a turn.
+    /// How long the request may have lain with the kernel before, as the worker was in a turn: an estimate of the most.
     pub unseen_max: Duration,
     /// `ok`, or a word for the failure.
     pub result: &'static str,

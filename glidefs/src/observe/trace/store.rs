@@ -23,7 +23,7 @@ pub struct StoreTrace {
     pub volume: Option<String>,
     /// Whether a READ waits for the request, or reads ahead.
     pub is_read: bool,
-    /// Bytes sent or received; for a request that failed, those meant.
+    /// Bytes of the object that were sent or received; for a PUT that failed, those meant.
     pub bytes: u64,
     /// When the first try of the request began.
     pub began: Instant,
