@@ -6,9 +6,10 @@
 //! ```
 //!
 //! Owns the translation between the interface and the API, and the file systems on devices. Does not own exports, devices or snapshots
-//! (the daemon does). Invariants: the driver remembers nothing, so it may be killed at any moment and a repeated call does the rest; a
-//! call goes on when its caller goes away, and no second call works on the same volume meanwhile; only what the driver made is deleted;
-//! a device with any content is never formatted.
+//! (the daemon does). Invariants: the driver remembers nothing, so it may be killed at any moment and a repeated call does the rest,
+//! except for a format which was cut: that is told with its remedy; a
+//! call goes on when its caller goes away, and no second call works on the same volume meanwhile; only what the driver made is deleted,
+//! and nothing which is mounted; a device is formatted only if all of it reads as zeroes.
 
 mod capabilities;
 mod capacity;
@@ -36,7 +37,7 @@ use tonic::{Response, Status};
 
 use self::daemon::Daemon;
 use self::error::CsiError;
-use self::operations::Operations;
+use self::operations::{Operations, Work};
 pub(crate) use self::serve::{ServeError, run};
 use self::topology::Place;
 use crate::client::Client;
@@ -63,6 +64,7 @@ struct Driver {
     daemon: Daemon,
     place: Place,
     operations: Operations,
+    work: Work,
     node_deployment: bool,
 }
 
@@ -77,6 +79,7 @@ impl Service {
             daemon: Daemon::new(client),
             place,
             operations: Operations::default(),
+            work: Work::default(),
             node_deployment: options.node_deployment,
         }))
     }
@@ -88,7 +91,9 @@ impl Service {
         name: &'static str,
         work: impl Future<Output = Result<T, CsiError>> + Send + 'static,
     ) -> Result<Response<T>, Status> {
+        let call = self.0.work.begin();
         let done = tokio::spawn(async move {
+            let _call = call;
             let done = work.await;
             if let Err(error) = &done {
                 tracing::warn!(call = name, error = error as &dyn std::error::Error, "a call failed");

@@ -1,11 +1,13 @@
 //! The controller service: volumes and snapshots as objects.
 //!
-//! Owns the table of calls, and those which only look. Does not own the making of volumes (`create`) nor snapshots (`snapshots`).
+//! Owns the table of calls, and those which only look. Does not own the making of volumes (`create`) nor snapshots (`snapshots`)
+//! nor work on a volume which another host has had (`visit`).
 //! Invariant: a capability is offered only if the daemon can do the work: without a store there are no snapshots and no copies.
 
 mod change;
 mod create;
 mod snapshots;
+mod visit;
 
 use tonic::{Request, Response, Status};
 
@@ -242,7 +244,7 @@ impl Driver {
     /// their sizes; a store has no bound which the driver knows.
     async fn get_capacity(&self, request: GetCapacityRequest) -> Result<GetCapacityResponse, CsiError> {
         let is_elsewhere =
-            request.accessible_topology.as_ref().is_some_and(|topology| !self.place.is_in(topology));
+            request.accessible_topology.as_ref().is_some_and(|topology| !self.place.reaches(topology));
         let is_possible =
             request.volume_capabilities.is_empty() || Access::all(&request.volume_capabilities).is_ok();
         if is_elsewhere || !is_possible {

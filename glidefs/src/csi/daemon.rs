@@ -4,6 +4,7 @@
 //! that there is a store.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
@@ -12,14 +13,19 @@ use super::names::SnapshotId;
 use super::parameters::{Fixed, Mutable};
 use crate::api::wire::{
     CreateRequest, Deleted, Export, ForkRequest, OpenRequest, ResizeRequest, SetRequest, Size, Snapshot,
-    SnapshotRequest, Status, Top,
+    SnapshotRequest, Status, StoredExport, Top,
 };
-use crate::client::{Client, export_path};
+use crate::client::{Client, ClientError, export_path};
 use crate::config::ByteSize;
 use crate::router::ExportName;
 
 /// Exports whose snapshots are asked for at the same time.
 const LISTINGS_MAX: usize = 16;
+
+/// How long the daemon may take for an answer, and for a change, which may wait for the store. A change goes on in the daemon, and a
+/// repeated call finds what became of it.
+const ASK_MAX: Duration = Duration::from_secs(30);
+const CHANGE_MAX: Duration = Duration::from_mins(5);
 
 /// The daemon of this host.
 #[derive(Debug)]
@@ -36,7 +42,7 @@ impl Daemon {
 
     /// The state of the daemon.
     pub async fn status(&self) -> Result<Status, CsiError> {
-        Ok(self.client.get("/v1/status").await?)
+        within(ASK_MAX, self.client.get("/v1/status")).await
     }
 
     /// Whether the daemon has a store: snapshots and copies live there.
@@ -44,7 +50,7 @@ impl Daemon {
         if self.has_store.get().is_some() {
             return Ok(true);
         }
-        let top: Top = self.client.get("/v1/top").await?;
+        let top: Top = within(ASK_MAX, self.client.get("/v1/top")).await?;
         if top.store.is_some() {
             // Another call may have set it meanwhile.
             let _ = self.has_store.set(());
@@ -54,12 +60,18 @@ impl Daemon {
 
     /// All exports of this host.
     pub async fn exports(&self) -> Result<Vec<Export>, CsiError> {
-        Ok(self.client.get("/v1/exports").await?)
+        within(ASK_MAX, self.client.get("/v1/exports")).await
+    }
+
+    /// The names of all volumes of the store, whichever host has them.
+    pub async fn stored(&self) -> Result<Vec<String>, CsiError> {
+        let stored: Vec<StoredExport> = within(ASK_MAX, self.client.get("/v1/store/exports")).await?;
+        Ok(stored.into_iter().map(|volume| volume.name).collect())
     }
 
     /// The export `name`, if this host has it.
     pub async fn find(&self, name: &ExportName) -> Result<Option<Export>, CsiError> {
-        absent(self.client.get(&export_path(name, "")).await.map_err(CsiError::from))
+        absent(within(ASK_MAX, self.client.get(&export_path(name, ""))).await)
     }
 
     /// The export of the volume `id`.
@@ -89,7 +101,7 @@ impl Daemon {
             queue_depth: fixed.queue_depth,
             detached,
         };
-        Ok(self.client.post("/v1/exports", &request).await?)
+        within(CHANGE_MAX, self.client.post("/v1/exports", &request)).await
     }
 
     /// Makes an export with the content of `of`, or of a snapshot of `of`, or finds the one which was made before. Returns whether the
@@ -113,43 +125,56 @@ impl Daemon {
             queues: fixed.queues,
             queue_depth: fixed.queue_depth,
         };
-        Ok(self.client.make(&export_path(of, "/fork"), &request).await?)
+        within(CHANGE_MAX, self.client.make(&export_path(of, "/fork"), &request)).await
     }
 
     /// Opens an export of the store which no host has.
     pub async fn open(&self, name: &ExportName) -> Result<Export, CsiError> {
-        Ok(self.client.post(&export_path(name, "/open"), &OpenRequest::default()).await?)
+        within(CHANGE_MAX, self.client.post(&export_path(name, "/open"), &OpenRequest::default())).await
     }
 
     pub async fn resize(&self, name: &ExportName, bytes: u64) -> Result<Export, CsiError> {
         let request = ResizeRequest { size: Size(ByteSize(bytes)) };
-        Ok(self.client.post(&export_path(name, "/resize"), &request).await?)
+        within(CHANGE_MAX, self.client.post(&export_path(name, "/resize"), &request)).await
     }
 
     pub async fn set(&self, name: &ExportName, mutable: &Mutable) -> Result<Export, CsiError> {
         let request = SetRequest { limits: mutable.limits, weight: mutable.weight };
-        Ok(self.client.patch(&export_path(name, ""), &request).await?)
+        within(CHANGE_MAX, self.client.patch(&export_path(name, ""), &request)).await
     }
 
     /// Gives an export a device.
     pub async fn attach(&self, name: &ExportName) -> Result<Export, CsiError> {
-        Ok(self.client.post(&export_path(name, "/attach"), &()).await?)
+        within(CHANGE_MAX, self.client.post(&export_path(name, "/attach"), &())).await
     }
 
     /// Takes the device from an export which nobody uses, and lets other hosts open the export.
     pub async fn detach(&self, name: &ExportName) -> Result<Export, CsiError> {
-        Ok(self.client.post(&export_path(name, "/detach"), &()).await?)
+        within(CHANGE_MAX, self.client.post(&export_path(name, "/detach"), &())).await
     }
 
     pub async fn delete(&self, name: &ExportName) -> Result<(), CsiError> {
-        let _: Deleted = self.client.delete(&export_path(name, "")).await?;
+        let _: Deleted = within(CHANGE_MAX, self.client.delete(&export_path(name, ""))).await?;
         Ok(())
     }
 
     /// The snapshots of the export `name`; none for an export which is not here, or not in a store.
     pub async fn snapshots(&self, name: &ExportName) -> Result<Vec<Snapshot>, CsiError> {
-        let listed = self.client.get(&export_path(name, "/snapshots")).await.map_err(CsiError::from);
+        let listed = within(ASK_MAX, self.client.get(&export_path(name, "/snapshots"))).await;
         Ok(absent(listed)?.unwrap_or_default())
+    }
+
+    /// The snapshots of all `exports`, some exports at a time, except for those whose snapshots cannot be listed now.
+    pub async fn most_snapshots(&self, exports: Vec<ExportName>) -> Vec<Snapshot> {
+        let listings = stream::iter(exports).map(async |name| {
+            self.snapshots(&name).await.unwrap_or_else(|error| {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(volume = %name, error, "the snapshots of another volume cannot be listed");
+                Vec::new()
+            })
+        });
+        let all: Vec<Vec<Snapshot>> = listings.buffer_unordered(LISTINGS_MAX).collect().await;
+        all.into_iter().flatten().collect()
     }
 
     /// The snapshots of all `exports`, some exports at a time.
@@ -161,14 +186,27 @@ impl Daemon {
 
     pub async fn snapshot(&self, id: &SnapshotId) -> Result<Snapshot, CsiError> {
         let request = SnapshotRequest { name: id.snapshot.to_string() };
-        Ok(self.client.post(&export_path(&id.export, "/snapshots"), &request).await?)
+        within(CHANGE_MAX, self.client.post(&export_path(&id.export, "/snapshots"), &request)).await
     }
 
     pub async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), CsiError> {
         let path = export_path(&id.export, &format!("/snapshots/{}", id.snapshot));
-        let deleted: Result<Deleted, _> = self.client.delete(&path).await;
-        absent(deleted.map_err(CsiError::from))?;
+        let deleted: Result<Deleted, _> = within(CHANGE_MAX, self.client.delete(&path)).await;
+        absent(deleted)?;
         Ok(())
+    }
+}
+
+/// The answer of the daemon, if it comes within `limit`.
+async fn within<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, CsiError> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(CsiError::Later {
+            reason: format!("the glidefs daemon has not answered for {} s: see its log", limit.as_secs()),
+        }),
     }
 }
 
@@ -178,5 +216,23 @@ fn absent<T>(answer: Result<T, CsiError>) -> Result<Option<T>, CsiError> {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if matches!(error.refusal(), Some("not_found" | "not_in_store")) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_that_takes_a_request_and_never_answers_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("glidefs.sock");
+        // Nobody accepts: a connection is made all the same.
+        let _listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let daemon = Daemon::new(Client::of_socket(&socket));
+        let error = daemon.status().await.unwrap_err();
+        assert!(matches!(error, CsiError::Later { .. }), "{error}");
+        let error = daemon.detach(&ExportName::new("a").unwrap()).await.unwrap_err();
+        assert!(matches!(error, CsiError::Later { .. }), "{error}");
     }
 }

@@ -1,22 +1,27 @@
 //! The file system of a device: found, made, checked, made larger.
 //!
 //! Owns the decision whether a device may be formatted. Does not own mounting (`node::stage`). Invariants: a device is formatted only if
-//! blkid finds nothing on the device, and both ends of the device read as zeroes; a file system with errors which are not repaired
+//! blkid finds nothing on the device, and each byte of the device reads as zero; a file system with errors which are not repaired
 //! by themselves is not mounted.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::capabilities::FileSystem;
 use super::error::CsiError;
 use super::tools::{self, LONG, SHORT};
 
-/// How much of each end of a device has to be zeroes, bytes.
+/// How much of a device is read at once, bytes.
 const BLANK_BYTES: usize = 1 << 20;
-/// How long these reads may take. A new export answers without the store.
+/// How long such a read may take. A new export answers without the store.
 const READ_PATIENCE: Duration = Duration::from_mins(1);
+
+/// Ends a reading.
+const STOP: u64 = u64::MAX;
 
 /// The content of a device, as blkid sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +30,8 @@ pub(super) enum Found {
     Nothing,
     /// A file system, or another content with a type, such as LVM2_member.
     Type(String),
+    /// An XFS which was never finished.
+    HalfXfs,
     /// A partition table, with its kind.
     Partitions(String),
     /// Signatures which contradict each other.
@@ -40,7 +47,7 @@ pub(super) enum Plan {
     Use,
 }
 
-/// Decides about a device with the content `found`, of which `is_blank` says whether both ends read as zeroes. Gives the reason
+/// Decides about a device with the content `found`, of which `is_blank` says whether all of it reads as zeroes. Gives the reason
 /// where the device has to stay as it is.
 pub(super) fn plan(found: &Found, is_blank: bool, wanted: FileSystem) -> Result<Plan, String> {
     let wanted = wanted.name();
@@ -52,6 +59,10 @@ pub(super) fn plan(found: &Found, is_blank: bool, wanted: FileSystem) -> Result<
         )),
         Found::Type(found) if found == wanted => Ok(Plan::Use),
         Found::Type(found) => Err(format!("the device has {found}, not {wanted}: it is not formatted again")),
+        Found::HalfXfs => Err(format!(
+            "the device has an xfs whose format was interrupted. It is not formatted again by itself; discard it (blkdiscard DEVICE), \
+             and {wanted} is made then"
+        )),
         Found::Partitions(table) => {
             Err(format!("the device has a partition table ({table}), not {wanted}: it is not formatted"))
         }
@@ -71,6 +82,10 @@ pub(super) async fn look(path: &Path, wanted: FileSystem) -> Result<Plan, CsiErr
         Some(8) => Found::Several,
         _ => return Err(ended.failed().into()),
     };
+    let found = match found {
+        Found::Type(name) if name == "xfs" && is_half_xfs(&beginning(path).await?) => Found::HalfXfs,
+        found => found,
+    };
     let is_blank = found == Found::Nothing && blank(path).await?;
     plan(&found, is_blank, wanted)
         .map_err(|reason| CsiError::Forbidden { reason: format!("{}: {reason}", path.display()) })
@@ -87,28 +102,68 @@ fn found(output: &str) -> Found {
     }
 }
 
-/// Whether both ends of the device at `path` read as zeroes.
+/// Whether `superblock` is that of an XFS which mkfs.xfs has begun, and not finished.
+fn is_half_xfs(superblock: &[u8]) -> bool {
+    // The field sb_inprogress.
+    superblock.starts_with(b"XFSB") && superblock.get(126) == Some(&1)
+}
+
+/// The first bytes of the device at `path`.
+async fn beginning(path: &Path) -> Result<Vec<u8>, CsiError> {
+    let owned = path.to_owned();
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut bytes = Vec::new();
+        File::open(owned)?.take(512).read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let read = tokio::time::timeout(READ_PATIENCE, reading).await.map_err(|_| no_answer(path))?;
+    read.map_err(|_| CsiError::Broken)?.map_err(|source| CsiError::system("read", path, source))
+}
+
+/// Whether all of the device at `path` reads as zeroes. This takes as long as it takes, as long as reads are answered.
 async fn blank(path: &Path) -> Result<bool, CsiError> {
     let owned = path.to_owned();
-    let reading = tokio::task::spawn_blocking(move || File::open(owned).and_then(|file| is_blank(&file)));
-    match tokio::time::timeout(READ_PATIENCE, reading).await {
-        Ok(Ok(read)) => read.map_err(|source| CsiError::system("read", path, source)),
-        Ok(Err(_)) => Err(CsiError::Broken),
-        Err(_) => Err(CsiError::Later { reason: format!("{} does not answer", path.display()) }),
+    let reads = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&reads);
+    let mut reading =
+        tokio::task::spawn_blocking(move || File::open(owned).and_then(|file| is_blank(file, &count)));
+    loop {
+        let before = reads.load(Ordering::Relaxed);
+        match tokio::time::timeout(READ_PATIENCE, &mut reading).await {
+            Ok(Ok(read)) => return read.map_err(|source| CsiError::system("read", path, source)),
+            Ok(Err(_)) => return Err(CsiError::Broken),
+            Err(_) if reads.load(Ordering::Relaxed) == before => {
+                // A read which is answered after all ends the reading.
+                reads.store(STOP, Ordering::Relaxed);
+                return Err(no_answer(path));
+            }
+            Err(_) => {}
+        }
     }
 }
 
-fn is_blank(mut device: impl Read + Seek) -> io::Result<bool> {
-    let end = device.seek(SeekFrom::End(0))?;
-    for begin in [0, end.saturating_sub(BLANK_BYTES as u64)] {
-        device.seek(SeekFrom::Start(begin))?;
-        let mut bytes = Vec::with_capacity(BLANK_BYTES);
-        device.by_ref().take(BLANK_BYTES as u64).read_to_end(&mut bytes)?;
-        if bytes.iter().any(|&byte| byte != 0) {
+fn no_answer(path: &Path) -> CsiError {
+    CsiError::Later { reason: format!("{} does not answer", path.display()) }
+}
+
+/// Whether all of `device` reads as zeroes. Counts reads in `reads`, until there is [`STOP`].
+fn is_blank(mut device: impl Read, reads: &AtomicU64) -> io::Result<bool> {
+    let zeroes = vec![0; BLANK_BYTES];
+    let mut bytes = Vec::with_capacity(BLANK_BYTES);
+    loop {
+        bytes.clear();
+        if device.by_ref().take(BLANK_BYTES as u64).read_to_end(&mut bytes)? == 0 {
+            return Ok(true);
+        }
+        if !zeroes.starts_with(&bytes) {
             return Ok(false);
         }
+        let counted = reads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |reads| {
+            (reads != STOP).then_some(reads.saturating_add(1))
+        });
+        if counted.is_err() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
     }
-    Ok(true)
 }
 
 /// Makes a file system on the device at `path`. The tools refuse a device which somebody holds.
@@ -190,15 +245,33 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_at_either_end_is_seen() {
+    fn a_byte_anywhere_is_seen() {
         let bytes = 3 * BLANK_BYTES;
-        assert!(is_blank(Cursor::new(vec![0; bytes])).unwrap());
-        for place in [0, BLANK_BYTES - 1, bytes - BLANK_BYTES, bytes - 1] {
+        assert!(is_blank(Cursor::new(vec![0; bytes]), &AtomicU64::new(0)).unwrap());
+        for place in [0, BLANK_BYTES - 1, BLANK_BYTES + 7, bytes / 2, bytes - BLANK_BYTES, bytes - 1] {
             let mut device = vec![0; bytes];
             device[place] = 1;
-            assert!(!is_blank(Cursor::new(device)).unwrap(), "{place}");
+            assert!(!is_blank(Cursor::new(device), &AtomicU64::new(0)).unwrap(), "{place}");
         }
-        assert!(!is_blank(Cursor::new(vec![7])).unwrap());
-        assert!(is_blank(Cursor::new(Vec::new())).unwrap());
+        assert!(!is_blank(Cursor::new(vec![7]), &AtomicU64::new(0)).unwrap());
+        assert!(is_blank(Cursor::new(Vec::new()), &AtomicU64::new(0)).unwrap());
+    }
+
+    #[test]
+    fn an_interrupted_format_of_xfs_is_told_with_its_remedy() {
+        let mut superblock = [0; 512];
+        superblock[..4].copy_from_slice(b"XFSB");
+        assert!(!is_half_xfs(&superblock));
+        superblock[126] = 1;
+        assert!(is_half_xfs(&superblock));
+        assert!(!is_half_xfs(b"XFSB"));
+        for is_blank in [true, false] {
+            assert!(plan(&Found::HalfXfs, is_blank, FileSystem::Xfs).unwrap_err().contains("blkdiscard"));
+        }
+    }
+
+    #[test]
+    fn a_reading_that_nobody_waits_for_ends() {
+        assert!(is_blank(Cursor::new(vec![0; 10]), &AtomicU64::new(STOP)).is_err());
     }
 }

@@ -41,13 +41,36 @@ impl Identity for Service {
         Ok(Response::new(GetPluginCapabilitiesResponse { capabilities }))
     }
 
-    /// Ready as soon as the daemon has recovered its exports.
+    /// Ready as soon as the daemon has recovered its exports. A daemon which is away is no failure of the driver: whoever restarts
+    /// the driver for that only cuts work short.
     async fn probe(&self, _request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
         let driver = self.0.clone();
         self.answer("Probe", async move {
-            let ready = driver.daemon.status().await?.ready;
+            let ready = driver.daemon.status().await.is_ok_and(|status| status.ready);
             Ok(ProbeResponse { ready: Some(ready) })
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::client::Client;
+    use crate::csi::Options;
+
+    #[tokio::test]
+    async fn a_driver_whose_daemon_is_away_is_well_and_not_ready() {
+        let options = Options {
+            socket: "/x".into(),
+            node_id: "host-1".into(),
+            shared_store: None,
+            node_deployment: false,
+        };
+        let service = Service::new(Client::of_socket(Path::new("/nonexistent/glidefs.sock")), &options);
+        let answer = service.probe(Request::new(ProbeRequest {})).await.unwrap();
+        assert_eq!(answer.into_inner().ready, Some(false));
     }
 }

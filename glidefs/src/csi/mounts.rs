@@ -54,6 +54,11 @@ pub(super) struct Mount {
 }
 
 impl Mount {
+    /// Whether all of the file system is shown, as opposed to a folder or a device node of it.
+    pub fn is_whole(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
     /// Whether nobody can write here.
     pub fn is_read_only(&self) -> bool {
         self.options.iter().chain(&self.super_options).any(|option| option == "ro")

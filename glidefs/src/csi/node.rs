@@ -1,12 +1,14 @@
 //! The node service: volumes on this host.
 //!
 //! Owns the table of calls. Does not own the steps: `stage` mounts a device, `publish` shows the mount to a container, `usage` looks and
-//! makes larger, `device` brings the device. Invariant: the state of a volume on this host is what the kernel's table of mounts says.
+//! makes larger, `device` brings the device, `users` tells who
+//! uses a device. Invariant: the state of a volume on this host is what the kernel's table of mounts says.
 
 mod device;
 mod publish;
 mod stage;
 mod usage;
+mod users;
 
 use std::path::{Path, PathBuf};
 

@@ -5,6 +5,8 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
+use tokio::sync::watch;
+
 use super::error::CsiError;
 use crate::locks::MutexExt;
 
@@ -45,9 +47,55 @@ impl Drop for Operation {
     }
 }
 
+/// The calls under way, whether or not their callers wait.
+#[derive(Debug)]
+pub(super) struct Work(watch::Sender<usize>);
+
+/// A call under way, until dropped.
+#[derive(Debug)]
+pub(super) struct Call(watch::Sender<usize>);
+
+impl Default for Work {
+    fn default() -> Self {
+        Self(watch::Sender::new(0))
+    }
+}
+
+impl Work {
+    pub fn begin(&self) -> Call {
+        self.0.send_modify(|calls| *calls = calls.saturating_add(1));
+        Call(self.0.clone())
+    }
+
+    /// Waits until no call is under way.
+    pub async fn ended(&self) {
+        // Fails only without a sender, and there is one here.
+        let _ = self.0.subscribe().wait_for(|&calls| calls == 0).await;
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.send_modify(|calls| *calls = calls.saturating_sub(1));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_the_last_call_is_waited_for() {
+        let work = Work::default();
+        work.ended().await;
+        let (first, second) = (work.begin(), work.begin());
+        drop(first);
+        let ended = work.ended();
+        tokio::pin!(ended);
+        assert!(futures_util::poll!(&mut ended).is_pending());
+        drop(second);
+        ended.await;
+    }
 
     #[test]
     fn a_second_operation_on_a_volume_is_refused_until_the_first_has_ended() {

@@ -1,28 +1,35 @@
 //! The driver as a process: socket, signals, end.
 //!
-//! Owns the socket. Invariants: a socket on which another driver answers is left alone; only the user of the driver may connect; at the
-//! end calls under way are finished.
+//! Owns the socket. Invariants: the socket of another driver is left alone, also while that driver ends; only the user of the driver may
+//! connect; at the end calls under way are finished, within a bound, whether or not their callers wait.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::stream;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tonic::transport::Server;
 
 use super::proto::controller_server::ControllerServer;
 use super::proto::identity_server::IdentityServer;
 use super::proto::node_server::NodeServer;
+use super::tools::LONG;
 use super::{Options, Service};
 use crate::client::Client;
+
+/// How long calls under way may take at the end: more than a program of the system may take.
+const END_MAX: Duration = LONG.saturating_add(Duration::from_mins(1));
 
 /// Why the driver cannot run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
-    #[error("another driver answers on {path}: stop that one, or use another --endpoint")]
+    #[error("another driver has {path}, or has not ended yet: stop that one, or use another --endpoint")]
     InUse { path: PathBuf },
     /// The path of the socket is taken by something else than a socket.
     #[error("{path} is not a socket: remove it, or use another --endpoint")]
@@ -35,6 +42,11 @@ pub(crate) enum ServeError {
         #[source]
         source: io::Error,
     },
+    /// The address of the daemon is that of another host.
+    #[error(
+        "the driver mounts devices of this host, so the daemon has to be on this host: use --socket, or --api http://127.0.0.1:PORT"
+    )]
+    Remote,
     #[error("signals cannot be received")]
     Signals(#[source] io::Error),
     #[error("the driver cannot serve")]
@@ -45,7 +57,10 @@ pub(crate) enum ServeError {
 pub(crate) async fn run(client: Client, options: Options) -> Result<(), ServeError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
-    let listener = listen(&options.socket).await?;
+    if !client.is_local() {
+        return Err(ServeError::Remote);
+    }
+    let (_place, listener) = take(&options.socket).await?;
     let service = Service::new(client, &options);
     let incoming = stream::unfold(listener, async |listener| {
         let accepted = listener.accept().await.map(|(stream, _)| stream);
@@ -55,21 +70,58 @@ pub(crate) async fn run(client: Client, options: Options) -> Result<(), ServeErr
         socket = %options.socket.display(), node_id = options.node_id, shared_store = options.shared_store,
         "the CSI driver serves"
     );
-    Server::builder()
+    let driver = Arc::clone(&service.0);
+    let (end, told) = oneshot::channel();
+    let serving = Server::builder()
         .add_service(IdentityServer::new(service.clone()))
         .add_service(ControllerServer::new(service.clone()))
         .add_service(NodeServer::new(service))
-        .serve_with_incoming_shutdown(incoming, async {
+        .serve_with_incoming_shutdown(incoming, async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-        })
-        .await?;
-    // A driver which is started meanwhile has removed the socket already.
-    let _ = fs::remove_file(&options.socket);
+            tracing::info!("the CSI driver ends when its calls have ended");
+            // Nobody waits when the server has failed.
+            let _ = end.send(());
+        });
+    let ended = async {
+        serving.await?;
+        driver.work.ended().await;
+        Ok(())
+    };
+    let late = async {
+        match told.await {
+            Ok(()) => tokio::time::sleep(END_MAX).await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        ended = ended => ended.map_err(ServeError::Serve)?,
+        () = late => tracing::warn!("calls have not ended in time, and are cut short"),
+    }
     tracing::info!("the CSI driver has ended");
     Ok(())
+}
+
+/// Takes the place of the socket for as long as the file lives, so that the next driver waits for the calls of this one, and makes
+/// the socket. The socket is left behind at the end: the next driver replaces it.
+async fn take(path: &Path) -> Result<(File, UnixListener), ServeError> {
+    let error = |action| move |source| ServeError::Socket { action, path: path.into(), source };
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(error("make the folder of"))?;
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let mut options = OpenOptions::new();
+    let opened = options.create(true).append(true).mode(0o600).open(PathBuf::from(name));
+    let place = opened.map_err(error("open the lock file of"))?;
+    match place.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(ServeError::InUse { path: path.into() }),
+        Err(TryLockError::Error(source)) => return Err(error("lock")(source)),
+    }
+    Ok((place, listen(path).await?))
 }
 
 /// Makes the socket, in the place of one which a driver left behind.
@@ -87,9 +139,6 @@ async fn listen(path: &Path) -> Result<UnixListener, ServeError> {
         Err(absent) if absent.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(error("connect to")(source)),
     }
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(error("make the folder of"))?;
-    }
     let listener = UnixListener::bind(path).map_err(error("listen on"))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(error("protect"))?;
     Ok(listener)
@@ -103,11 +152,25 @@ mod tests {
     async fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/csi.sock");
-        let listener = listen(&path).await.unwrap();
+        let (place, listener) = take(&path).await.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(matches!(listen(&path).await, Err(ServeError::InUse { .. })));
+        assert!(matches!(take(&path).await, Err(ServeError::InUse { .. })));
+        // A driver which was killed.
+        drop((place, listener));
+        take(&path).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_driver_that_ends_keeps_its_place_until_its_last_call_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("csi.sock");
+        let (place, listener) = take(&path).await.unwrap();
+        // No connection is taken any more, and calls are still under way.
         drop(listener);
-        listen(&path).await.unwrap();
+        assert!(matches!(take(&path).await, Err(ServeError::InUse { .. })));
+        drop(place);
+        let (_place, _listener) = take(&path).await.unwrap();
+        UnixStream::connect(&path).await.unwrap();
     }
 
     #[tokio::test]

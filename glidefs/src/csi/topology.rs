@@ -43,7 +43,7 @@ impl Place {
         let Some(wanted) = wanted else { return Ok(()) };
         // The requisite ones are the rule; where there are none, a preferred one has to do.
         let options = if wanted.requisite.is_empty() { &wanted.preferred } else { &wanted.requisite };
-        if options.is_empty() || options.iter().any(|option| self.is_in(option)) {
+        if options.is_empty() || options.iter().any(|option| self.reaches(option)) {
             return Ok(());
         }
         Err(CsiError::Exhausted {
@@ -54,8 +54,14 @@ impl Place {
         })
     }
 
+    /// Whether a volume of this host can be used in `topology`: this host, or a host which shares the store.
+    pub fn reaches(&self, topology: &Topology) -> bool {
+        let is_shared = |store| topology.segments.get(STORE) == Some(store);
+        self.shared_store.as_ref().is_some_and(is_shared) || self.is_in(topology)
+    }
+
     /// Whether this host has all segments of `topology`.
-    pub fn is_in(&self, topology: &Topology) -> bool {
+    fn is_in(&self, topology: &Topology) -> bool {
         let own = self.of_node().segments;
         topology.segments.iter().all(|(key, value)| own.get(key) == Some(value))
     }
@@ -91,6 +97,12 @@ mod tests {
         assert!(matches!(place(None).check(Some(&elsewhere)), Err(CsiError::Exhausted { .. })));
         assert!(place(None).check(Some(&wanted(&[(STORE, "prod")]))).is_err());
         assert!(place(Some("prod")).check(Some(&wanted(&[(STORE, "prod")]))).is_ok());
+        // As an orchestrator sends it for another host: all segments of that host.
+        let other = wanted(&[(HOST, "host-2"), (STORE, "prod")]);
+        assert!(place(Some("prod")).check(Some(&other)).is_ok());
+        assert!(place(Some("test")).check(Some(&other)).is_err());
+        assert!(place(None).check(Some(&other)).is_err());
+        assert!(place(Some("prod")).check(Some(&elsewhere)).is_err());
         let both = TopologyRequirement {
             requisite: [elsewhere.requisite, here.requisite].concat(),
             preferred: vec![],

@@ -28,6 +28,14 @@ own_cases() {
 	check "parameters reach the export, and unknown ones are refused" parameters
 	check "limits are changed while a volume is in use" modified
 	check "a volume in use is not deleted" in_use
+	check "a raw device that is published or open is not deleted" in_use_raw
+	check "a raw device and its file system are not in use at the same time" one_form
+	check "a format goes on when its caller is gone and the driver is told to end" ends_in_good_order
+	check "an interrupted format of xfs is refused with the remedy" half_xfs
+	check "a growth that failed is made up for by the repeated call" grows_later
+	check "a publication for one pod is repeated beside a folder that kubelet has mounted" subpath
+	check "an API of another host is refused" remote_api
+	check "a driver is ready only when its daemon is there" probe
 	check "bytes and inodes of a volume are told" statistics
 	check "listings in pages have each volume once" pages
 	check "a volume for another host is refused" elsewhere
@@ -242,6 +250,10 @@ raw_data() {
 	printf 'x' | dd of="$device" bs=1 seek=$((100 * MIB - 1)) conv=notrunc,fsync status=none
 	untouched "$id" ext4
 	blkdiscard "$device"
+	# In the middle.
+	printf 'x' | dd of="$device" bs=1 seek=$((50 * MIB)) conv=notrunc,fsync status=none
+	untouched "$id" ext4
+	blkdiscard "$device"
 	use "$id" ext4
 	leave "$id"
 	delete_volume "$id"
@@ -342,6 +354,125 @@ in_use() {
 	delete_volume "$id"
 }
 
+in_use_raw() {
+	local id status=0
+	id=$(volume in-use-raw block $((100 * MIB)))
+	use "$id" block
+	printf 'mine' | dd of="$(target_of "$id")" bs=4 conv=notrunc,fsync status=none
+	refused FailedPrecondition Controller/DeleteVolume "{\"volume_id\": \"$id\"}"
+	[ -b "$(target_of "$id")" ]
+	[ "$(head -c 4 "$(target_of "$id")")" = mine ]
+	leave "$id"
+	# Open, and nowhere mounted.
+	exec 9<"$(device_of "$id")"
+	refused FailedPrecondition Controller/DeleteVolume "{\"volume_id\": \"$id\"}" || status=1
+	exec 9<&-
+	[ $status -eq 0 ]
+	delete_volume "$id"
+}
+
+one_form() {
+	local id
+	id=$(volume one-form block $((100 * MIB)))
+	use "$id" block
+	refused FailedPrecondition Node/NodeStageVolume "{\"volume_id\": \"$id\", \"staging_target_path\": \"$(staging_of "$id")\", \"volume_capability\": $(capability ext4)}"
+	leave "$id"
+	stage "$id" ext4
+	refused FailedPrecondition Node/NodePublishVolume "$(publish_request "$id" block)"
+	leave "$id"
+	delete_volume "$id"
+}
+
+# with_stub PROGRAM TEXT COMMAND…: the command with a driver for which PROGRAM is the script TEXT; then the driver as before.
+with_stub() {
+	local status=0 path=$PATH
+	mkdir -p "$WORK/stubs"
+	printf '#!/bin/bash\n%s\n' "$2" >"$WORK/stubs/$1"
+	chmod +x "$WORK/stubs/$1"
+	stop_driver
+	PATH=$WORK/stubs:$PATH start_driver
+	"${@:3}" || status=$?
+	rm "$WORK/stubs/$1"
+	PATH=$path
+	stop_driver
+	start_driver
+	return $status
+}
+
+stage_request() {
+	mkdir -p "$(staging_of "$1")"
+	printf '{"volume_id": "%s", "staging_target_path": "%s", "volume_capability": %s}' "$1" "$(staging_of "$1")" "$(capability "$2")"
+}
+
+# impatient_stage ID FORM: a caller that does not wait.
+impatient_stage() {
+	not "$GRPCURL" -max-time 4 -plaintext -unix -authority localhost -protoset "$SHARED/csi.protoset" -d "$(stage_request "$1" "$2")" "$CSI_SOCKET" csi.v1.Node/NodeStageVolume
+}
+
+ends_in_good_order() {
+	local id
+	id=$(volume good-order ext4 $((100 * MIB)))
+	with_stub mkfs.ext4 "sleep 8; $(command -v mkfs.ext4) \"\$@\" && touch '$WORK/formatted'" impatient_stage "$id" ext4
+	[ -e "$WORK/formatted" ]
+	use "$id" ext4
+	leave "$id"
+	delete_volume "$id"
+}
+
+half_xfs() {
+	local id device
+	id=$(volume half-xfs xfs $((400 * MIB)))
+	device=$(device_of "$id")
+	mkfs.xfs -q -f "$device"
+	printf '\1' | dd of="$device" bs=1 seek=126 conv=notrunc,fsync status=none
+	untouched "$id" xfs
+	blkdiscard "$device"
+	use "$id" xfs
+	leave "$id"
+	delete_volume "$id"
+}
+
+grows_later() {
+	local id copy
+	id=$(volume grows-later ext4 $((400 * MIB)))
+	use "$id" ext4
+	leave "$id"
+	copy=$(volume grows-later-copy ext4 $((700 * MIB)) "$(from_volume "$id")")
+	with_stub resize2fs "exit 1" refused Internal Node/NodeStageVolume "$(stage_request "$copy" ext4)"
+	use "$copy" ext4
+	[ "$(df --output=size -B1 "$(target_of "$copy")" | tail -n 1)" -gt $((500 * MIB)) ]
+	leave "$copy"
+	delete_volume "$copy"
+	delete_volume "$id"
+}
+
+subpath() {
+	local id request
+	id=$(volume subpath ext4 $((100 * MIB)))
+	stage "$id" ext4
+	request="{\"volume_id\": \"$id\", \"staging_target_path\": \"$(staging_of "$id")\", \"target_path\": \"$(target_of "$id")\", \"volume_capability\": $(capability ext4 SINGLE_NODE_SINGLE_WRITER)}"
+	rpc Node/NodePublishVolume "$request"
+	mkdir -p "$(target_of "$id")/folder" "$WORK/subpath"
+	mount --bind "$(target_of "$id")/folder" "$WORK/subpath"
+	rpc Node/NodePublishVolume "$request"
+	refused FailedPrecondition Node/NodePublishVolume "${request/pods/others}"
+	umount "$WORK/subpath"
+	leave "$id"
+	delete_volume "$id"
+}
+
+remote_api() {
+	not "$GLIDEFS" csi --api http://192.0.2.1:9470 --endpoint "unix://$WORK/remote.sock" --node-id host-9
+	[ ! -e "$WORK/remote.sock" ]
+}
+
+probe() {
+	rpc Identity/Probe '{}' | jq -e .ready
+	mv "$WORK/glidefs.sock" "$WORK/away.sock"
+	rpc Identity/Probe '{}' | jq -e '.ready | not'
+	mv "$WORK/away.sock" "$WORK/glidefs.sock"
+}
+
 statistics() {
 	local id
 	id=$(volume statistics ext4 $((200 * MIB)))
@@ -433,7 +564,7 @@ on() {
 }
 
 two_hosts() {
-	local id pid
+	local id pid snap
 	second_host
 	id=$(on a volume moving ext4 $((100 * MIB)))
 	on a use "$id" ext4
@@ -444,6 +575,15 @@ two_hosts() {
 	on a leave "$id"
 	on b use "$id" ext4
 	[ "$(cat "$(target_of "$id")/data")" = "from a" ]
+	# Host a does not know what b has written since.
+	on a refused FailedPrecondition Controller/CreateVolume "{\"name\": \"stale\", \"volume_capabilities\": [$(capability ext4)] $(from_volume "$id")}"
+	# A repeated call takes nothing from a pod, and no second volume gets the name.
+	on a refused FailedPrecondition Controller/DeleteVolume "{\"volume_id\": \"$id\"}"
+	[ "$(on b volume moving ext4 $((100 * MIB)))" = "$id" ]
+	on b refused AlreadyExists Controller/CreateVolume "{\"name\": \"moving\", \"volume_capabilities\": [$(capability ext4)] $(from_volume "$id")}"
+	snap=$(on b snapshot "$id" of-b)
+	on a refused FailedPrecondition Controller/DeleteSnapshot "{\"snapshot_id\": \"$snap\"}"
+	on b rpc Controller/DeleteSnapshot "{\"snapshot_id\": \"$snap\"}"
 	echo from b >>"$(target_of "$id")/data"
 	on a refused FailedPrecondition Node/NodeStageVolume "{\"volume_id\": \"$id\", \"staging_target_path\": \"$WORK/elsewhere\", \"volume_capability\": $(capability ext4)}"
 	on b leave "$id"

@@ -3,6 +3,7 @@
 //! Owns the defaults of the arguments. Does not own the driver (`csi`).
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::cli::args::DaemonArgs;
 use crate::cli::args::csi::{CsiArgs, segment};
@@ -24,7 +25,10 @@ pub(in crate::cli) fn run(daemon: &DaemonArgs, args: CsiArgs) -> Result<(), CliE
         .enable_all()
         .build()
         .map_err(CliError::Runtime)?;
-    Ok(runtime.block_on(csi::run(client, options))?)
+    let done = runtime.block_on(csi::run(client, options));
+    // A read of a device which does not answer is not waited for.
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    Ok(done?)
 }
 
 /// The name of this host, as the kernel has it.

@@ -3,13 +3,14 @@
 //! Owns the rules of deletion. Invariant: a volume is deleted only if the driver made it, nobody uses it, and it has no snapshots:
 //! snapshots end with their volume, and copies do not.
 
+use super::visit::Visit;
 use crate::api::wire::Export;
 use crate::csi::Driver;
 use crate::csi::capabilities::{Access, Form};
 use crate::csi::capacity::{Wanted, signed};
 use crate::csi::error::CsiError;
 use crate::csi::names::is_own;
-use crate::csi::parameters;
+use crate::csi::parameters::{self, Mutable};
 use crate::csi::proto::{
     ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerModifyVolumeRequest,
     ControllerModifyVolumeResponse, DeleteVolumeRequest, DeleteVolumeResponse,
@@ -40,14 +41,28 @@ impl Driver {
             return Err(CsiError::Forbidden { reason });
         }
         // Where hosts share the store the volume is brought here first: only the host which has a volume deletes the volume.
-        match self.here(name.as_str()).await {
-            Ok(_) => {}
+        let visit = match self.visit_locked(&name).await {
+            Ok(visit) => Some(visit),
             Err(CsiError::NotFound { .. }) => return Ok(DeleteVolumeResponse {}),
             // An earlier call has begun the deletion.
-            Err(error) if error.refusal() == Some("half_deleted") => {}
+            Err(error) if error.refusal() == Some("half_deleted") => None,
             Err(error) => return Err(error),
+        };
+        if let Err(error) = self.delete_here(&name, visit.as_ref()).await {
+            if let Some(visit) = visit {
+                self.end(visit).await?;
+            }
+            return Err(error);
         }
-        let snapshots = self.daemon.snapshots(&name).await?;
+        tracing::info!(volume = %name, "volume deleted");
+        Ok(DeleteVolumeResponse {})
+    }
+
+    async fn delete_here(&self, name: &ExportName, visit: Option<&Visit>) -> Result<(), CsiError> {
+        if let Some(visit) = visit {
+            self.unused(&visit.export).await?;
+        }
+        let snapshots = self.daemon.snapshots(name).await?;
         if !snapshots.is_empty() {
             let named: Vec<&str> =
                 snapshots.iter().take(NAMED_MAX).map(|snapshot| snapshot.name.as_str()).collect();
@@ -59,9 +74,7 @@ impl Driver {
             );
             return Err(CsiError::Forbidden { reason });
         }
-        self.daemon.delete(&name).await?;
-        tracing::info!(volume = %name, "volume deleted");
-        Ok(DeleteVolumeResponse {})
+        self.daemon.delete(name).await
     }
 
     pub(super) async fn expand_volume(
@@ -73,8 +86,10 @@ impl Driver {
         let wanted = Wanted::of(Some(&range))?;
         let access =
             request.volume_capability.as_ref().map(|capability| Access::of(Some(capability))).transpose()?;
-        let export = self.daemon.volume(&id).await?;
-        let export = self.enlarge(export, wanted).await?;
+        let visit = self.visit(&volume_name(&id)?).await?;
+        let enlarged = self.enlarge(visit.export.clone(), wanted).await;
+        self.end(visit).await?;
+        let export = enlarged?;
         Ok(ControllerExpandVolumeResponse {
             capacity_bytes: signed(export.size_bytes),
             // A raw device has its new size at once; a file system has to be told.
@@ -106,13 +121,23 @@ impl Driver {
     ) -> Result<ControllerModifyVolumeResponse, CsiError> {
         let id = required("volume_id", request.volume_id)?;
         let change = parameters::of_change(&request.mutable_parameters)?;
-        let export = self.daemon.volume(&id).await?;
-        let name = ExportName::new(&export.name)
-            .map_err(|error| CsiError::Invalid { field: "volume_id", reason: error.to_string() })?;
-        let _operation = self.operations.volume(&name)?;
-        if !change.is_empty() {
-            self.daemon.set(&name, &change).await?;
-        }
-        Ok(ControllerModifyVolumeResponse {})
+        let name = volume_name(&id)?;
+        let visit = self.visit(&name).await?;
+        let changed = self.modify_here(&name, &change).await;
+        self.end(visit).await?;
+        changed.map(|()| ControllerModifyVolumeResponse {})
     }
+
+    async fn modify_here(&self, name: &ExportName, change: &Mutable) -> Result<(), CsiError> {
+        let _operation = self.operations.volume(name)?;
+        if !change.is_empty() {
+            self.daemon.set(name, change).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of the export of the volume `id`. No volume has an id which is no name.
+fn volume_name(id: &str) -> Result<ExportName, CsiError> {
+    ExportName::new(id).map_err(|_| CsiError::NotFound { what: format!("volume {id:?} on this host") })
 }

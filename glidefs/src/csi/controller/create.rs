@@ -47,6 +47,7 @@ impl Driver {
         let source = source(request.volume_content_source.as_ref())?;
         let (fixed, mutable) = parameters::of_volume(&request.parameters, &request.mutable_parameters)?;
         self.place.check(request.accessibility_requirements.as_ref())?;
+        check_movable(self.place.shared_store.is_some(), &fixed, &mutable)?;
         let new = New {
             name: key.export(source.as_ref())?,
             wanted: Wanted::of(request.capacity_range.as_ref())?,
@@ -58,18 +59,29 @@ impl Driver {
         let _operation = self.operations.begin(format!("a volume of the name {:?}", request.name))?;
         let _operation = self.operations.volume(&new.name)?;
         let exports = self.daemon.exports().await?;
-        if let Some(other) =
-            exports.iter().find(|export| key.made(&export.name) && export.name != new.name.as_str())
-        {
-            let reason = format!("volume {} has this name, and began with another content", other.name);
+        let stored = match &self.place.shared_store {
+            Some(_) => self.daemon.stored().await?,
+            None => Vec::new(),
+        };
+        let mut names = exports.iter().map(|export| &export.name).chain(&stored);
+        if let Some(other) = names.find(|name| key.made(name) && *name != new.name.as_str()) {
+            let reason = format!("volume {other} has this name, and began with another content");
             return Err(CsiError::Exists { reason });
+        }
+        let is_here = exports.iter().any(|export| export.name == new.name.as_str());
+        if !is_here && stored.iter().any(|name| name == new.name.as_str()) {
+            let reason = format!(
+                "volume {} was made by another host, or is being made there: ask the driver of that host",
+                new.name
+            );
+            return Err(CsiError::Forbidden { reason });
         }
         let existing = exports.iter().find(|export| export.name == new.name.as_str());
         let export = match &new.source {
             None => self.create_empty(&new, existing).await?,
             Some(source) => self.copy(&new, source, existing).await?,
         };
-        let export = self.hand_over(&new.name, export).await?;
+        let export = self.hand_over(&new.name, export, !is_here).await?;
         tracing::info!(volume = %new.name, size_bytes = export.size_bytes, "volume created");
         Ok(CreateVolumeResponse { volume: Some(self.volume_of(&export, request.volume_content_source)) })
     }
@@ -89,11 +101,37 @@ impl Driver {
             let reason = "copies need a store: set `[store] url` in the daemon's configuration".into();
             return Err(CsiError::Invalid { field: "volume_content_source", reason });
         }
+        let of = match source {
+            Source::Volume(volume) => volume,
+            Source::Snapshot(id) => &id.export,
+        };
+        // Another host may have written since this one released the source: a copy is made only where the source is.
+        let visit = self.visit(of).await.map_err(|error| match error {
+            CsiError::NotFound { .. } => CsiError::NotFound { what: format!("volume {of} on this host") },
+            error => error,
+        })?;
+        let copied = self.copy_here(new, source, existing).await;
+        self.end(visit).await?;
+        copied
+    }
+
+    async fn copy_here(
+        &self,
+        new: &New,
+        source: &Source,
+        existing: Option<&Export>,
+    ) -> Result<Export, CsiError> {
         let (of, snapshot) = match source {
             Source::Volume(volume) => (volume, None),
             Source::Snapshot(id) => (&id.export, Some(&id.snapshot)),
         };
         let origin = self.origin(&self.daemon, source).await?;
+        if origin.state == "failed" {
+            let reason = origin.reason.unwrap_or_default();
+            return Err(CsiError::Forbidden {
+                reason: format!("volume {of} has failed, and is not copied: {reason}"),
+            });
+        }
         if snapshot.is_none() {
             self.sync(&origin).await;
             if existing.is_none() && !new.wanted.allows(origin.size_bytes) {
@@ -134,12 +172,14 @@ impl Driver {
         }
     }
 
-    /// Waits until the device is there; or lets other hosts have the export, where several hosts share the store.
-    async fn hand_over(&self, name: &ExportName, export: Export) -> Result<Export, CsiError> {
+    /// Waits until the device is there; or lets other hosts have an export `is_new`, where several hosts share the store. One which was
+    /// there before may be in use.
+    async fn hand_over(&self, name: &ExportName, export: Export, is_new: bool) -> Result<Export, CsiError> {
+        let _mounts = self.operations.mount(name)?;
         if self.place.shared_store.is_none() {
-            return Ok(self.ready(name, export).await?.1);
+            return Ok(self.ready(name, export, false).await?.1);
         }
-        if export.device.is_none() {
+        if export.device.is_none() || !is_new {
             return Ok(export);
         }
         let detached = self.daemon.detach(name).await?;
@@ -150,6 +190,15 @@ impl Driver {
             }
         }
     }
+}
+
+/// Refuses parameters which a volume would lose on its way to another host: the store keeps the content alone.
+fn check_movable(is_shared: bool, fixed: &Fixed, mutable: &Mutable) -> Result<(), CsiError> {
+    if !is_shared || (*fixed == Fixed::default() && mutable.is_empty()) {
+        return Ok(());
+    }
+    let reason = "a volume that moves between hosts would lose durability, limits and the like: leave them out with --shared-store".into();
+    Err(CsiError::Invalid { field: "parameters", reason })
 }
 
 /// Decides how the request goes on.
@@ -218,6 +267,16 @@ mod tests {
             let error = step(&new(required, limit, None), Some(&export(8192))).unwrap_err();
             assert!(matches!(error, CsiError::Exists { .. }), "{error}");
         }
+    }
+
+    #[test]
+    fn a_volume_that_moves_has_no_parameters_that_do_not_move() {
+        let durable = Fixed { queues: Some(2), ..Fixed::default() };
+        let weighty = Mutable { weight: Some(200), ..Mutable::default() };
+        check_movable(false, &durable, &weighty).unwrap();
+        check_movable(true, &Fixed::default(), &Mutable::default()).unwrap();
+        assert!(check_movable(true, &durable, &Mutable::default()).is_err());
+        assert!(check_movable(true, &Fixed::default(), &weighty).is_err());
     }
 
     #[test]

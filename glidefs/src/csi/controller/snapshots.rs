@@ -45,12 +45,19 @@ impl Driver {
         let others = exports.iter().filter(|export| export.name != origin.name);
         let others = others.map(|export| name_of(&export.name)).collect::<Result<_, _>>()?;
         let same_name = |snapshot: &DaemonSnapshot| snapshot.name == id.snapshot.as_str();
-        if let Some(other) = self.daemon.all_snapshots(others).await?.into_iter().find(same_name) {
+        if let Some(other) = self.daemon.most_snapshots(others).await.into_iter().find(same_name) {
             let reason = format!("volume {} has a snapshot of this name", other.export);
             return Err(CsiError::Exists { reason });
         }
         self.sync(&origin).await;
-        let made = self.daemon.snapshot(&id).await?;
+        let made = match self.daemon.snapshot(&id).await {
+            // An earlier call, whose time was over, has made it meanwhile.
+            Err(error) if error.refusal() == Some("snapshot_exists") => {
+                let existing = self.snapshot_of(&id).await?.ok_or(error)?;
+                return Ok(CreateSnapshotResponse { snapshot: Some(existing) });
+            }
+            made => made?,
+        };
         tracing::info!(snapshot = %id, "snapshot created");
         Ok(CreateSnapshotResponse { snapshot: Some(shown(&made)?) })
     }
@@ -63,8 +70,18 @@ impl Driver {
         // No snapshot has such an id, so the snapshot is gone.
         let Some(id) = SnapshotId::parse(&id) else { return Ok(DeleteSnapshotResponse {}) };
         let _volume = self.operations.volume(&id.export)?;
+        let visit = match self.visit(&id.export).await {
+            Err(CsiError::NotFound { .. }) => return Ok(DeleteSnapshotResponse {}),
+            visit => visit?,
+        };
+        let deleted = self.delete_snapshot_here(&id).await;
+        self.end(visit).await?;
+        deleted
+    }
+
+    async fn delete_snapshot_here(&self, id: &SnapshotId) -> Result<DeleteSnapshotResponse, CsiError> {
         if !is_own(id.snapshot.as_str()) {
-            if self.snapshot_of(&id).await?.is_none() {
+            if self.snapshot_of(id).await?.is_none() {
                 return Ok(DeleteSnapshotResponse {});
             }
             let reason = format!(
@@ -73,7 +90,7 @@ impl Driver {
             );
             return Err(CsiError::Forbidden { reason });
         }
-        self.daemon.delete_snapshot(&id).await?;
+        self.daemon.delete_snapshot(id).await?;
         tracing::info!(snapshot = %id, "snapshot deleted");
         Ok(DeleteSnapshotResponse {})
     }

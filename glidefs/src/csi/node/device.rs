@@ -6,6 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::mounts;
+use super::users::mounted;
 use crate::api::wire::Export;
 use crate::csi::Driver;
 use crate::csi::error::CsiError;
@@ -28,12 +30,47 @@ pub(in crate::csi) struct Device {
 }
 
 impl Driver {
-    /// Gives the export a device, if there is none, and waits until the device can be opened. Returns the device and the export.
+    /// Gives the export a device of the export's size, if there is none, and waits until the device can be opened. Returns the device
+    /// and the export. A device in use cannot get its size on some kernels: that is right for a call which finds a volume `in_use`, as
+    /// the volume was ready before.
     pub(in crate::csi) async fn ready(
         &self,
         name: &ExportName,
         export: Export,
+        may_be_in_use: bool,
     ) -> Result<(Device, Export), CsiError> {
+        let (device, export) = self.appeared(name, export).await?;
+        if size_bytes(&device)? >= export.size_bytes {
+            return Ok((device, export));
+        }
+        if may_be_in_use && mounted(&mounts()?, &device).is_some() {
+            tracing::warn!(volume = %name, "the device keeps its old size while it is in use");
+            return Ok((device, export));
+        }
+        self.unused(&export).await?;
+        self.daemon.detach(name).await?;
+        let export = self.daemon.attach(name).await?;
+        let (device, export) = self.appeared(name, export).await?;
+        if size_bytes(&device)? < export.size_bytes {
+            return Err(CsiError::Later {
+                reason: format!("the device of volume {name} has not the volume's size"),
+            });
+        }
+        Ok((device, export))
+    }
+
+    /// Refuses when the export has another device by now, or none.
+    pub(super) async fn still(&self, name: &ExportName, wanted: &Device) -> Result<(), CsiError> {
+        let export = self.daemon.find(name).await?;
+        let now = export.as_ref().map(device).transpose()?.flatten();
+        if now.as_ref() == Some(wanted) {
+            return Ok(());
+        }
+        let path = wanted.path.display();
+        Err(CsiError::Later { reason: format!("{path} is not the device of volume {name} any more") })
+    }
+
+    async fn appeared(&self, name: &ExportName, export: Export) -> Result<(Device, Export), CsiError> {
         let export = if export.state == "serving" { export } else { self.daemon.attach(name).await? };
         if export.state != "serving" {
             return Err(CsiError::Later { reason: format!("volume {name} is {}", export.state) });
@@ -94,6 +131,11 @@ pub(super) fn device(export: &Export) -> Result<Option<Device>, CsiError> {
         return Ok(None);
     }
     Ok(Some(Device { path: node.into(), number }))
+}
+
+/// The size of the device as the kernel has it, bytes.
+pub(super) fn size_bytes(device: &Device) -> Result<u64, CsiError> {
+    device.number.size_bytes().map_err(|source| CsiError::system("ask the size of", &device.path, source))
 }
 
 /// The number of the block device at `path`; `None` if there is none.

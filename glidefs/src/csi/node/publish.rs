@@ -38,8 +38,11 @@ impl Driver {
         let _operation = self.operations.mount(&id)?;
         let export = self.daemon.volume(&id).await?;
         let device = super::device::device(&export)?.ok_or_else(|| not_staged(&id))?;
+        let now = mounts()?;
+        // What is at the target already is looked at below, whoever has mounted the volume elsewhere since.
         if access.is_single
-            && let Some(other) = elsewhere(&mounts()?, &device, &staging, &target)
+            && now.at(&target).is_none()
+            && let Some(other) = elsewhere(&now, &device, &staging, &target)
         {
             let other = other.point.display();
             let reason = format!("volume {id} is published at {other}, and is for one pod at a time");
@@ -69,14 +72,24 @@ impl Driver {
 
 /// A publication of the volume at another path than `target`.
 fn elsewhere<'a>(mounts: &'a Mounts, device: &Device, staging: &Path, target: &Path) -> Option<&'a Mount> {
-    let mut all = mounts.of(device.number).chain(mounts.of_node(&device.path));
+    // Folders of the volume are shown by kubelet itself (subPath), to containers of a pod which has the volume.
+    let whole = mounts.of(device.number).filter(|mount| mount.is_whole());
+    let mut all = whole.chain(mounts.of_node(&device.path));
     all.find(|mount| mount.point != staging && mount.point != target)
 }
 
 /// Shows the device itself at `target`.
 fn publish_device(device: &Device, target: &Path) -> Result<(), CsiError> {
-    if mounts()?.at(target).is_some() {
+    let now = mounts()?;
+    if now.at(target).is_some() {
         return if number(target)? == Some(device.number) { Ok(()) } else { Err(taken(target)) };
+    }
+    if let Some(mount) = now.of(device.number).next() {
+        let point = mount.point.display();
+        let reason = format!(
+            "the file system of the volume is mounted at {point}: unpublish and unstage it there first"
+        );
+        return Err(CsiError::Forbidden { reason });
     }
     if let Some(folder) = target.parent() {
         fs::create_dir_all(folder).map_err(|source| CsiError::system("make", folder, source))?;
@@ -187,6 +200,9 @@ mod tests {
         };
         assert!(!found(&mounts, "/pod"));
         assert!(found(&mounts, "/other"));
+        // A part of the volume, which kubelet shows to a container by itself.
+        let part = Mounts::parse(b"24 1 259:3 /sub /pods/subpath rw - ext4 /dev/ublkb3 rw\n");
+        assert!(!found(&part, "/pod"));
         let raw = Mounts::parse(b"23 1 0:5 /ublkb3 /pod rw - devtmpfs udev rw\n");
         assert!(!found(&raw, "/pod"));
         assert!(found(&raw, "/other"));

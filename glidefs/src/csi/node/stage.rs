@@ -39,10 +39,11 @@ impl Driver {
         let access = Access::of(request.volume_capability.as_ref())?;
         let _operation = self.operations.mount(&id)?;
         let (name, export) = self.here(&id).await?;
-        let (device, _) = self.ready(&name, export).await?;
+        let (device, _) = self.ready(&name, export, true).await?;
         if let Form::Mount { fs, flags } = &access.form {
             let is_read_only = access.is_read_only;
-            self.mount(&Wanted { device: &device, point: &point, fs: *fs, flags, is_read_only }).await?;
+            self.mount(&name, &Wanted { device: &device, point: &point, fs: *fs, flags, is_read_only })
+                .await?;
         }
         tracing::info!(volume = id, device = %device.path.display(), "volume staged");
         Ok(NodeStageVolumeResponse {})
@@ -83,20 +84,29 @@ impl Driver {
         }
     }
 
-    async fn mount(&self, wanted: &Wanted<'_>) -> Result<(), CsiError> {
+    async fn mount(&self, name: &ExportName, wanted: &Wanted<'_>) -> Result<(), CsiError> {
         let Wanted { device, point, fs, .. } = *wanted;
         let now = mounts()?;
         if let Some(mount) = now.at(point) {
-            return is_as_wanted(mount, wanted);
+            is_as_wanted(mount, wanted)?;
+            // An earlier call may have ended between the mount and the growth.
+            return grow(wanted).await;
+        }
+        if let Some(mount) = now.of_node(&device.path).next() {
+            let point = mount.point.display();
+            let reason = format!("volume {name} is published as a raw device at {point}: unpublish it first");
+            return Err(CsiError::Forbidden { reason });
         }
         let is_new = match file_system::look(&device.path, fs).await? {
             Plan::Make => {
+                self.still(name, device).await?;
                 file_system::make(&device.path, fs).await?;
                 tracing::info!(device = %device.path.display(), file_system = fs.name(), "file system made");
                 true
             }
             Plan::Use => {
                 if !now.has(device.number) {
+                    self.still(name, device).await?;
                     file_system::check(&device.path, fs).await?;
                 }
                 false
@@ -107,11 +117,14 @@ impl Driver {
         let fixed = ["-t", fs.name(), "-o", &options, "--"].map(Path::new);
         tools::run_well("mount", fixed.into_iter().chain([device.path.as_path(), point]), SHORT, &[0])
             .await?;
-        if !is_new && !wanted.is_read_only {
-            // A copy may be larger than its source.
-            file_system::grow(&device.path, point, fs).await?;
+        let is_right = mounts()?.at(point).is_some_and(|mount| mount.device == device.number);
+        if !is_right || self.still(name, device).await.is_err() {
+            unmount(point).await?;
+            let reason = format!("volume {name} got another device while it was mounted");
+            return Err(CsiError::Later { reason });
         }
-        Ok(())
+        // A copy may be larger than its source.
+        if is_new { Ok(()) } else { grow(wanted).await }
     }
 
     pub(super) async fn unstage(
@@ -124,8 +137,9 @@ impl Driver {
         unmount(&point).await?;
         if self.place.shared_store.is_some()
             && let Ok(name) = ExportName::new(&id)
-            && self.daemon.find(&name).await?.is_some()
+            && let Some(export) = self.daemon.find(&name).await?
         {
+            self.unused(&export).await?;
             let detached = self.daemon.detach(&name).await?;
             if let Some(reason) = detached.unreleased {
                 let reason =
@@ -136,6 +150,14 @@ impl Driver {
         tracing::info!(volume = id, "volume unstaged");
         Ok(NodeUnstageVolumeResponse {})
     }
+}
+
+/// Makes the mounted file system as large as its device.
+async fn grow(wanted: &Wanted<'_>) -> Result<(), CsiError> {
+    if wanted.is_read_only {
+        return Ok(());
+    }
+    file_system::grow(&wanted.device.path, wanted.point, wanted.fs).await
 }
 
 /// Checks that the mount is the wanted one.

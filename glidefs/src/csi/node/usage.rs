@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::sys::statvfs::{Statvfs, statvfs};
 
-use super::device::{Device, device, number};
+use super::device::{Device, device, number, size_bytes};
 use super::{Driver, mounts};
 use crate::api::wire::Export;
 use crate::csi::capabilities::FileSystem;
@@ -70,10 +70,7 @@ impl Driver {
         let export = self.daemon.volume(&id).await?;
         let (device, shown) = shown(&export, &path)?;
         let export = self.enlarge(export, wanted).await?;
-        let device_bytes = device
-            .number
-            .size_bytes()
-            .map_err(|source| CsiError::system("ask the size of", &device.path, source))?;
+        let device_bytes = size_bytes(&device)?;
         if device_bytes < export.size_bytes {
             let reason = format!(
                 "volume {id} has {} bytes, and this kernel keeps {} at {device_bytes} bytes while it is attached: end the pod, and have \
