@@ -20,7 +20,7 @@ const BLANK_BYTES: usize = 1 << 20;
 /// How long such a read may take. A new export answers without the store.
 const READ_PATIENCE: Duration = Duration::from_mins(1);
 
-/// Ends a reading.
+/// The count of reads at which a reading ends before its end, as nobody waits for it.
 const STOP: u64 = u64::MAX;
 
 /// The content of a device, as blkid sees it.
