@@ -112,9 +112,10 @@ impl From<CsiError> for Status {
 
 fn daemon_code(error: &ClientError) -> Code {
     match error {
-        ClientError::NotRunning { .. } | ClientError::NoPermission { .. } | ClientError::Broken { .. } => {
-            Code::Unavailable
-        }
+        ClientError::NotRunning { .. }
+        | ClientError::NoPermission { .. }
+        | ClientError::Broken { .. }
+        | ClientError::Cut { .. } => Code::Unavailable,
         ClientError::Refused { code, .. } => refusal_code(code),
         ClientError::Url { .. } | ClientError::Token(_) | ClientError::NotUnderstood { .. } => Code::Internal,
     }
