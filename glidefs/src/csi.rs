@@ -6,10 +6,10 @@
 //! ```
 //!
 //! Owns the translation between the interface and the API, and the file systems on devices. Does not own exports, devices or snapshots
-//! (the daemon does). Invariants: the driver remembers nothing, so it may be killed at any moment and a repeated call does the rest,
-//! except for a format which was cut: that is told with its remedy; a
-//! call goes on when its caller goes away, and no second call works on the same volume meanwhile; only what the driver made is deleted,
-//! and nothing which is mounted; a device is formatted only if all of it reads as zeroes.
+//! (the daemon does). Invariants: the driver remembers nothing, so the driver may be killed at any moment, and a repeated call does the
+//! rest; only a format that was cut short is left to a person, and the error has the remedy. A call goes on when its caller goes away,
+//! and no second call works on the same volume meanwhile. Only exports that the driver made are deleted, and none that is mounted. A
+//! device is formatted only if all of the device reads as zeroes.
 
 mod capabilities;
 mod capacity;

@@ -23,6 +23,8 @@ use super::tools::LONG;
 use super::{Options, Service};
 use crate::client::Client;
 
+/// Pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long calls under way may take at the end: more than a program of the system may take.
 const END_MAX: Duration = LONG.saturating_add(Duration::from_mins(1));
 
@@ -64,6 +66,10 @@ pub(crate) async fn run(client: Client, options: Options) -> Result<(), ServeErr
     let service = Service::new(client, &options);
     let incoming = stream::unfold(listener, async |listener| {
         let accepted = listener.accept().await.map(|(stream, _)| stream);
+        if accepted.is_err() {
+            // Without descriptors the next try fails at once as well.
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
         Some((accepted, listener))
     });
     tracing::info!(

@@ -36,6 +36,7 @@ mod queues;
 mod remote;
 mod risk;
 mod share;
+mod traced;
 mod watched;
 mod worst;
 

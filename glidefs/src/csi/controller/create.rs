@@ -7,7 +7,6 @@ use crate::api::wire::Export;
 use crate::csi::Driver;
 use crate::csi::capabilities::Access;
 use crate::csi::capacity::Wanted;
-use crate::csi::daemon::Daemon;
 use crate::csi::error::CsiError;
 use crate::csi::names::{Key, SnapshotId, Source};
 use crate::csi::parameters::{self, Fixed, Mutable};
@@ -125,7 +124,7 @@ impl Driver {
             Source::Volume(volume) => (volume, None),
             Source::Snapshot(id) => (&id.export, Some(&id.snapshot)),
         };
-        let origin = self.origin(&self.daemon, source).await?;
+        let origin = self.origin(source).await?;
         if origin.state == "failed" {
             let reason = origin.reason.unwrap_or_default();
             return Err(CsiError::Forbidden {
@@ -156,13 +155,13 @@ impl Driver {
     }
 
     /// The export of the source, if the source is there.
-    async fn origin(&self, daemon: &Daemon, source: &Source) -> Result<Export, CsiError> {
+    async fn origin(&self, source: &Source) -> Result<Export, CsiError> {
         match source {
-            Source::Volume(volume) => daemon.volume(volume.as_str()).await,
+            Source::Volume(volume) => self.daemon.volume(volume.as_str()).await,
             Source::Snapshot(id) => {
                 let not_found = || CsiError::NotFound { what: format!("snapshot {id} on this host") };
-                let export = daemon.find(&id.export).await?.ok_or_else(not_found)?;
-                let snapshots = daemon.snapshots(&id.export).await?;
+                let export = self.daemon.find(&id.export).await?.ok_or_else(not_found)?;
+                let snapshots = self.daemon.snapshots(&id.export).await?;
                 if snapshots.iter().any(|snapshot| snapshot.name == id.snapshot.as_str()) {
                     Ok(export)
                 } else {
