@@ -32,6 +32,8 @@ const TURN: Duration = Duration::from_millis(200);
 const STOP_PATIENCE: Duration = Duration::from_mins(5);
 /// How long the process of a successor that has closed the socket may take to end, to tell how the process ended.
 const END_PATIENCE: Duration = Duration::from_secs(2);
+/// The same where the successor has failed before this process became the standby: devices wait, and the process may also be deaf.
+const LATE_END_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The end of a standby.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,6 +91,11 @@ impl Standby {
         let mut watch = Watch::new(Instant::now());
         let ended = loop {
             if let Some(reason) = self.handed.failure.take() {
+                // A successor that could not be told has ended, or ends. Of one whose end was seen before, the reason tells.
+                let reason = match self.wait_for_end(LATE_END_PATIENCE) {
+                    Some(end @ End::Status(_)) => format!("{reason} ({end})"),
+                    Some(End::Unknown) | None => reason,
+                };
                 break self.serve_again(reason);
             }
             let news = self.news();
@@ -244,7 +251,7 @@ mod tests {
     use std::process::Command;
 
     use nix::sys::signal::kill;
-    use nix::sys::wait::waitpid;
+    use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
     use nix::unistd::Pid;
 
     use super::*;
@@ -310,6 +317,18 @@ mod tests {
         let reason = upgrade.failure.unwrap();
         assert!(reason.contains("signal: 9"), "{reason}");
         drop(successor);
+    }
+
+    #[test]
+    fn a_successor_that_could_not_be_told_is_told_of_with_its_end() {
+        let (mut standby, _successor) = standby();
+        standby.handed.failure = Some("not told".into());
+        let pid = standby.successor.pid();
+        kill(pid, Signal::SIGKILL).unwrap();
+        waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+        let Ended::Again(upgrade, _) = standby.wait() else { panic!("the successor served") };
+        let reason = upgrade.failure.unwrap();
+        assert!(reason.starts_with("not told") && reason.contains("signal: 9"), "{reason}");
     }
 
     #[test]
