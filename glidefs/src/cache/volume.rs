@@ -186,6 +186,17 @@ impl Volume {
         inner.last_seq == stored.0 && inner.unsynced.is_empty() && inner.layers.is_blank_at(stored)
     }
 
+    /// Whether nothing was ever written, here or in the store: every sector reads as zeroes. `false` also where the store's part is not
+    /// known. For a volume in service, whose history recovery has found.
+    pub fn is_blank(&self) -> bool {
+        let is_blank_here = {
+            let inner = self.lock();
+            let is_whole = !inner.removed && inner.evicted == Seq(0);
+            is_whole && inner.last_seq == 0 && inner.under_way == 0 && inner.layers.is_blank_at(Seq(0))
+        };
+        is_blank_here && self.remote().is_none_or(VolumeWriter::is_blank)
+    }
+
     /// The export of the data.
     pub fn id(&self) -> ExportId {
         self.id

@@ -1,7 +1,7 @@
 //! The file system of a device: found, made, checked, made larger.
 //!
 //! Owns the decision whether a device may be formatted. Does not own mounting (`node::stage`). Invariants: a device is formatted only if
-//! blkid finds nothing on the device, and each byte of the device reads as zero; a file system with errors which are not repaired
+//! blkid finds nothing on the device, and each byte of the device reads as zero, or was never written; a file system with errors which are not repaired
 //! by themselves is not mounted.
 
 use std::fs::File;
@@ -72,8 +72,13 @@ pub(super) fn plan(found: &Found, is_blank: bool, wanted: FileSystem) -> Result<
     }
 }
 
-/// Finds the plan for the device at `path`.
-pub(super) async fn look(path: &Path, wanted: FileSystem) -> Result<Plan, CsiError> {
+/// Finds the plan for the device at `path`. `never_written` tells whether the daemon knows that nothing was ever written to the device:
+/// if not, and if blkid finds nothing, all of the device is read.
+pub(super) async fn look(
+    path: &Path,
+    wanted: FileSystem,
+    never_written: impl AsyncFnOnce() -> Result<bool, CsiError>,
+) -> Result<Plan, CsiError> {
     let ended =
         tools::run("blkid", [Path::new("-p"), Path::new("-o"), Path::new("export"), path], SHORT).await?;
     let found = match ended.status {
@@ -86,7 +91,7 @@ pub(super) async fn look(path: &Path, wanted: FileSystem) -> Result<Plan, CsiErr
         Found::Type(name) if name == "xfs" && is_half_xfs(&beginning(path).await?) => Found::HalfXfs,
         found => found,
     };
-    let is_blank = found == Found::Nothing && blank(path).await?;
+    let is_blank = found == Found::Nothing && (never_written().await? || blank(path).await?);
     plan(&found, is_blank, wanted)
         .map_err(|reason| CsiError::Forbidden { reason: format!("{}: {reason}", path.display()) })
 }

@@ -2,6 +2,7 @@
 //! and a store that fails.
 
 mod at_rest;
+mod blank;
 mod damaged;
 mod elsewhere;
 mod handed_over;

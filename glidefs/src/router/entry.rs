@@ -193,6 +193,7 @@ impl ExportEntry {
             // With damage the export would not be at rest.
             None => is_stored.then_some(0),
         };
+        let is_blank = volume.is_some_and(|volume| volume.is_blank());
         let status = self.status();
         let record = &status.record;
         let device =
@@ -201,15 +202,17 @@ impl ExportEntry {
             Ok(()) => Some(Ok(format!("{PATHS_FOLDER}/{}", self.name))),
             Err(reason) => Some(Err(reason.to_string())),
         };
+        let state = self.lost().unwrap_or_else(|| status.state.clone());
         ExportInfo {
             id: self.id,
             name: self.name.clone(),
             size_bytes: record.size_bytes,
+            is_blank: is_blank && state == State::Serving,
             queues: record.queues,
             queue_depth: record.queue_depth,
             device,
             path: device.and_then(|_| path()),
-            state: self.lost().unwrap_or_else(|| status.state.clone()),
+            state,
             created_unix_millis: record.created_unix_millis,
             durability: record.durability(),
             on_unreachable: record.on_unreachable(),

@@ -18,6 +18,8 @@ pub struct ExportInfo {
     pub id: ExportId,
     pub name: ExportName,
     pub size_bytes: u64,
+    /// Nothing was ever written, as far as known: only an export in service is known.
+    pub is_blank: bool,
     pub queues: u16,
     /// Most requests in flight per queue.
     pub queue_depth: u16,

@@ -103,6 +103,10 @@ pub struct Export {
     pub id: u32,
     /// Size of the export, bytes.
     pub size_bytes: u64,
+    /// Whether nothing was ever written to the export: every byte reads as zero. False also where this is not known, as of an export
+    /// that is not serving.
+    #[serde(default)]
+    pub blank: bool,
     /// Path of the block device; null while the export has none.
     pub device: Option<String>,
     /// Stable path of the block device, `/dev/glidefs/NAME`: a symlink, which led to the device when the export got the device. Left out
@@ -190,6 +194,7 @@ impl From<ExportInfo> for Export {
             name: info.name.to_string(),
             id: info.id.0,
             size_bytes: info.size_bytes,
+            blank: info.is_blank,
             device: info.device.map(DeviceId::path),
             path,
             no_path,

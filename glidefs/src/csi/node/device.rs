@@ -59,12 +59,12 @@ impl Driver {
         Ok((device, export))
     }
 
-    /// Refuses when the export has another device by now, or none.
-    pub(super) async fn still(&self, name: &ExportName, wanted: &Device) -> Result<(), CsiError> {
-        let export = self.daemon.find(name).await?;
-        let now = export.as_ref().map(device).transpose()?.flatten();
-        if now.as_ref() == Some(wanted) {
-            return Ok(());
+    /// The export as it is now. Refuses when the export has another device than `wanted` by now, or none.
+    pub(super) async fn still(&self, name: &ExportName, wanted: &Device) -> Result<Export, CsiError> {
+        if let Some(export) = self.daemon.find(name).await?
+            && device(&export)?.as_ref() == Some(wanted)
+        {
+            return Ok(export);
         }
         let path = wanted.path.display();
         Err(CsiError::Later { reason: format!("{path} is not the device of volume {name} any more") })

@@ -97,7 +97,9 @@ impl Driver {
             let reason = format!("volume {name} is published as a raw device at {point}: unpublish it first");
             return Err(CsiError::Forbidden { reason });
         }
-        let is_new = match file_system::look(&device.path, fs).await? {
+        // Asked for when blkid has looked: what is written before is found by one of the two.
+        let never_written = async || Ok(self.still(name, device).await?.blank);
+        let is_new = match file_system::look(&device.path, fs, never_written).await? {
             Plan::Make => {
                 self.still(name, device).await?;
                 file_system::make(&device.path, fs).await?;

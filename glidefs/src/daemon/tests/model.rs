@@ -135,6 +135,7 @@ impl Run {
 
     fn read(&mut self, name: &str, host: usize) -> Content {
         let volume = self.hosts[host].volume(name);
+        let is_blank = self.hosts[host].router().show(name).is_ok_and(|info| info.is_blank);
         let mut content = Content::new();
         for start in (0..SECTORS).step_by(READ_SECTORS as usize) {
             let range = SectorRange::new(start, READ_SECTORS).unwrap();
@@ -148,6 +149,10 @@ impl Run {
                 }
             };
             content.extend(numbers(&bytes, start, name));
+        }
+        if is_blank {
+            assert!(content.iter().all(|number| *number == 0), "{name} on host {host} is told to be blank");
+            self.count("reads of blank exports");
         }
         content
     }

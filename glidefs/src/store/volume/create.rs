@@ -45,7 +45,12 @@ impl VolumeStore {
         released: bool,
     ) -> Result<(Resume, bool), VolumeError> {
         let (manifest, _) = self.host.first_manifest(name, Beginning::blank(size_sectors), released).await?;
-        Ok((Resume::of(&manifest), manifest.is_released()))
+        let (resume, is_released) = (Resume::of(&manifest), manifest.is_released());
+        if !is_released {
+            // The first reads, and the question whether the volume is blank, need no request then.
+            self.host.reader.metadata.put_manifest(&Arc::new(manifest));
+        }
+        Ok((resume, is_released))
     }
 }
 

@@ -161,6 +161,23 @@ impl VolumeWriter {
         self.head().damaged_sectors
     }
 
+    /// Whether the newest manifest lists no content, nor content lost: the volume reads as zeroes. `false` also while the manifest is
+    /// not in memory, where the first read brings it, and for a volume that this writer has lost.
+    pub fn is_blank(&self) -> bool {
+        let (number, is_lost) = {
+            let head = self.head();
+            (head.number, head.lost.is_some())
+        };
+        if is_lost {
+            return false;
+        }
+        let here = self.host.reader.metadata.manifest_here(self.shared.id, number);
+        here.is_some_and(|loaded| {
+            let Manifest { cut, origin, packs, sections, .. } = &*loaded.manifest;
+            *cut == Seq(0) && origin.is_none() && packs.is_empty() && sections.damaged.is_empty()
+        })
+    }
+
     /// Whether the store may have a manifest of this host above the newest that this writer knows: this host noted such a manifest,
     /// or is an earlier version's host, which took no notes.
     pub fn may_be_behind(&self) -> bool {

@@ -18,7 +18,7 @@ const STEPS: u64 = 200;
 const THREADS: usize = 12;
 
 /// The events that have to happen in a run.
-const EVENTS: [&str; 40] = [
+const EVENTS: [&str; 41] = [
     "writes",
     "writes behind several cuts",
     "writes that failed",
@@ -27,6 +27,7 @@ const EVENTS: [&str; 40] = [
     "FLUSHes that waited for the store",
     "writebacks",
     "looks at the store",
+    "reads of blank exports",
     "snapshots",
     "forks",
     "rollbacks",
