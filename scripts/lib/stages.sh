@@ -16,14 +16,11 @@ MACHINE_STAGES=(
 	"recovery             kill -9 under load, Linux of trixie-backports"
 	"move                 devices moved between workers, kill -9 meanwhile, Linux of trixie-backports"
 	"upgrade              the daemon replaced by a successor under load, and successors that fail, Linux of trixie-backports"
-	"fio-verify-fixed     real devices, engine ring-fixed-direct"
-	"recovery-fixed       kill -9 under load, engine ring-fixed-direct"
 	"store-tier           a cache in front of a store"
 	"trace                requests traced on real devices, compared with fio"
 	"take-over            two daemons and one export"
 	"faults               disks, stores and mounts that fail under a daemon"
 	"fio-verify-trixie    real devices, Linux of trixie"
-	"recovery-trixie      kill -9 under load, Linux of trixie, engine ring-direct"
 	"bad-input            requests, configurations and caches that are refused"
 	"fio-verify-bookworm  real devices without USER_COPY, Linux of bookworm"
 	"numa                 buffers on two NUMA nodes"
@@ -35,6 +32,7 @@ LONG_STAGES=(
 	"churn                600 exports created, written, detached and deleted in a loop; CHURN_MINUTES sets another time (60 minutes)"
 	"density              1,025 exports with devices on one host, killed and recovered                                 (15 minutes)"
 	"take-over            100 rounds of two hosts that race for one export                                             (45 minutes)"
+	"engines              kill -9 under load with the engines ring-fixed-direct and ring-direct, on two kernels         (15 minutes)"
 	"store                8 GiB through a cache of 1 GiB and an S3 server                                              (60 minutes)"
 	"faults               every case of scripts/faults, with an outage of the store of ten minutes                     (20 minutes)"
 	"worst                fio on 2,000 devices with arenas of 8 slots, a full cache and an absent store; WORST_DEVICES (40 minutes)"
@@ -97,10 +95,6 @@ stage_fio_verify() { in_vm --timeout 1200 -- scripts/fio-verify; }
 stage_recovery() { in_vm --timeout 600 -- scripts/recovery; }
 stage_move() { in_vm --timeout 600 -- scripts/move; }
 stage_upgrade() { in_vm --timeout 1200 -- scripts/upgrade; }
-stage_fio_verify_fixed() {
-	GLIDEFS_CACHE_ENGINE=ring-fixed-direct in_vm --timeout 600 -- scripts/fio-verify --mode user-copy random mixed-size restart
-}
-stage_recovery_fixed() { GLIDEFS_CACHE_ENGINE=ring-fixed-direct in_vm --timeout 600 -- scripts/recovery; }
 stage_store_tier() { in_vm --cpus 1 --timeout 1500 -- scripts/store-tier; }
 stage_trace() { in_vm --timeout 900 -- scripts/trace-test; }
 stage_take_over() { in_vm --s3 --timeout 900 -- scripts/take-over 3; }
@@ -111,7 +105,6 @@ stage_faults() {
 }
 # Bounce mode runs on the newest kernel and on the oldest.
 stage_fio_verify_trixie() { in_vm --kernel trixie --timeout 1200 -- scripts/fio-verify --mode user-copy; }
-stage_recovery_trixie() { GLIDEFS_CACHE_ENGINE=ring-direct in_vm --kernel trixie --timeout 600 -- scripts/recovery; }
 stage_bad_input() { in_vm --kernel trixie --timeout 600 -- scripts/bad-input; }
 stage_fio_verify_bookworm() { in_vm --kernel bookworm --timeout 600 -- scripts/fio-verify random; }
 stage_numa() {
@@ -134,6 +127,11 @@ long_crash() {
 long_churn() { scripts/vm exec --disk 8G --memory 4G --timeout 7200 -- scripts/churn "${CHURN_MINUTES:-60}"; }
 long_density() { scripts/vm exec --disk 16G --memory 8G --timeout 3600 -- scripts/density 1025 --output target/vm/share/density-1025.json; }
 long_take_over() { scripts/vm exec --s3 --disk 8G --timeout 10800 -- scripts/take-over 100; }
+long_engines() {
+	GLIDEFS_CACHE_ENGINE=ring-fixed-direct in_vm --timeout 600 -- scripts/fio-verify --mode user-copy random mixed-size restart &&
+		GLIDEFS_CACHE_ENGINE=ring-fixed-direct in_vm --timeout 600 -- scripts/recovery &&
+		GLIDEFS_CACHE_ENGINE=ring-direct in_vm --kernel trixie --timeout 600 -- scripts/recovery
+}
 long_store() { scripts/vm exec --s3 --disk 16G --timeout 14400 -- scripts/store-tier --s3 --cache 1024 --size 8192; }
 long_faults() { scripts/vm exec --disk 8G --timeout 5400 -- scripts/faults --outage 600; }
 long_worst() { scripts/vm exec --disk 16G --memory 12G --s3 --timeout 7200 -- scripts/worst "${WORST_DEVICES:-2000}" --output target/vm/share/worst.json; }
