@@ -1,4 +1,4 @@
-//! The status page: three files, served from the program.
+//! The status page: a few files, served from the program.
 //!
 //! Owns the files and their headers. Does not own who may fetch them (`guard`), nor the figures: the page asks `/v1/top` for those,
 //! as any other client. Invariant: the page runs no script and no style but its own files, talks to this daemon only, and stands in
@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use crate::checksum;
 
 /// The paths of the page's files.
-pub(super) const PATHS: [&str; 3] = ["/", "/page.css", "/page.js"];
+pub(super) const PATHS: [&str; 6] = ["/", "/page.css", "/page.js", "/table.js", "/charts.js", "/numbers.js"];
 
 /// Everything that the page may do in a browser.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
@@ -30,10 +30,16 @@ const HTML: PageFile =
     PageFile { content_type: "text/html; charset=utf-8", text: include_str!("page/index.html") };
 const CSS: PageFile =
     PageFile { content_type: "text/css; charset=utf-8", text: include_str!("page/page.css") };
-const JS: PageFile =
-    PageFile { content_type: "text/javascript; charset=utf-8", text: include_str!("page/page.js") };
+const PAGE_JS: PageFile = PageFile::script(include_str!("page/page.js"));
+const TABLE_JS: PageFile = PageFile::script(include_str!("page/table.js"));
+const CHARTS_JS: PageFile = PageFile::script(include_str!("page/charts.js"));
+const NUMBERS_JS: PageFile = PageFile::script(include_str!("page/numbers.js"));
 
 impl PageFile {
+    const fn script(text: &'static str) -> Self {
+        Self { content_type: "text/javascript; charset=utf-8", text }
+    }
+
     /// The file, or the answer that the client has the same file already.
     fn answer(&self, request: &HeaderMap) -> Response {
         let tag = format!("\"{:x}-{:08x}\"", self.text.len(), checksum::crc32c(self.text.as_bytes()));
@@ -81,11 +87,38 @@ pub(super) async fn css(headers: HeaderMap) -> Response {
     CSS.answer(&headers)
 }
 
-/// The program of the status page.
+/// The program of the status page: asks and shows.
 #[utoipa::path(
     get, path = "/page.js", tag = "page",
-    responses((status = 200, description = "The program.", body = String, content_type = "text/javascript"))
+    responses((status = 200, description = "The module.", body = String, content_type = "text/javascript"))
 )]
-pub(super) async fn js(headers: HeaderMap) -> Response {
-    JS.answer(&headers)
+pub(super) async fn page_js(headers: HeaderMap) -> Response {
+    PAGE_JS.answer(&headers)
+}
+
+/// The table of exports of the status page.
+#[utoipa::path(
+    get, path = "/table.js", tag = "page",
+    responses((status = 200, description = "The module.", body = String, content_type = "text/javascript"))
+)]
+pub(super) async fn table_js(headers: HeaderMap) -> Response {
+    TABLE_JS.answer(&headers)
+}
+
+/// The charts of the status page.
+#[utoipa::path(
+    get, path = "/charts.js", tag = "page",
+    responses((status = 200, description = "The module.", body = String, content_type = "text/javascript"))
+)]
+pub(super) async fn charts_js(headers: HeaderMap) -> Response {
+    CHARTS_JS.answer(&headers)
+}
+
+/// The numbers of the status page, as text and as rates.
+#[utoipa::path(
+    get, path = "/numbers.js", tag = "page",
+    responses((status = 200, description = "The module.", body = String, content_type = "text/javascript"))
+)]
+pub(super) async fn numbers_js(headers: HeaderMap) -> Response {
+    NUMBERS_JS.answer(&headers)
 }

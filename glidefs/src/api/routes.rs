@@ -44,7 +44,10 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(openapi))
         .routes(routes!(page::html))
         .routes(routes!(page::css))
-        .routes(routes!(page::js))
+        .routes(routes!(page::page_js))
+        .routes(routes!(page::table_js))
+        .routes(routes!(page::charts_js))
+        .routes(routes!(page::numbers_js))
 }
 
 /// The service: every route, with the limits for all of them and the answers for unknown paths and methods.

@@ -15,6 +15,7 @@ import sys
 import time
 import urllib.request
 
+import drawn
 import expected
 from webdriver import Browser
 
@@ -38,7 +39,7 @@ return {
   rows: [...document.querySelectorAll('#rows tr')].map((row) => ({name: row.dataset.export, cells: cells(row, 0).slice(0, -1)})),
   store: rows('#store-rows', 1), workers: rows('#worker-rows', 1), detail: rows('#detail-rows', 1),
   latency: charts('#latency'), detailLatency: charts('#detail-latency'),
-  alerts: [...document.querySelectorAll('#alert-list li')].map((item) => [item.dataset.alert, item.textContent]),
+  alerts: [...document.querySelectorAll('#alert-list li')].map((item) => item.dataset.alert),
   range: document.getElementById('range').textContent,
 };
 """
@@ -131,10 +132,9 @@ def compare(browser, what):
             of = selected["io"][kind]
             latency = of.get("latency", [])
             wrong.histogram(f"detail {kind}", chart, latency + [0] * (len(bounds) + 1 - len(latency)), of.get("latency_nanoseconds", 0), bounds)
-    names = [alert["name"] for alert in now["alerts"]]
-    if [name for name, _ in found["alerts"]] != names:
-        wrong.append(f"alerts: {found['alerts']} instead of {names}")
-    compared = len(figures) + sum(len(line["cells"]) for line in found["rows"]) + 5 * len(found["store"]) + 3 * len(found["workers"])
+    differences, charts = drawn.differences(browser.run(drawn.COLLECT), shown)
+    wrong += differences
+    compared = charts + len(figures) + sum(len(line["cells"]) for line in found["rows"]) + 5 * len(found["store"]) + 3 * len(found["workers"])
     compared += sum(len(chart["bars"]) + 4 for chart in found["latency"] + (found["detailLatency"] if selected else [])) + (16 if selected else 0)
     check(f"{what}: {compared} figures are those of the API's answers", not wrong, "\n".join(wrong[:20]))
     browser.run("if (window.glidefs.shown().paused) document.getElementById('pause').click()")
@@ -251,7 +251,7 @@ def alert(browser):
     leave("damage", api("/v1/exports/web-7")["device"])
     browser.wait("an alert", "return document.querySelectorAll('#alert-list li').length > 0", seconds=120)
     found = compare(browser, "with an alert")
-    check("the alert about damaged data holds", [name for name, _ in found["alerts"]] == ["GlidefsDamagedData"], found["alerts"])
+    check("the alert about damaged data holds", found["alerts"] == ["GlidefsDamagedData"], found["alerts"])
     check("the title counts alerts", browser.run("return document.title").startswith("(1)"))
     picture(browser, "alert")
 

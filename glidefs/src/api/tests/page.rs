@@ -6,8 +6,14 @@ use super::access::{TOKEN, with_token};
 use super::{Answer, Served, TOP};
 
 /// The page's files with the types of their contents.
-const FILES: [(&str, &str); 3] =
-    [("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")];
+const FILES: [(&str, &str); 6] = [
+    ("/", "text/html"),
+    ("/page.css", "text/css"),
+    ("/page.js", "text/javascript"),
+    ("/table.js", "text/javascript"),
+    ("/charts.js", "text/javascript"),
+    ("/numbers.js", "text/javascript"),
+];
 
 fn header<'a>(answer: &'a Answer, name: &str) -> &'a str {
     let prefix = format!("{name}: ");

@@ -19,7 +19,7 @@ async fn an_export_lives_from_create_to_delete() {
     assert_eq!(
         export,
         json!({
-            "name": "vm-1", "id": 1, "size_bytes": 10_u64 << 30, "durability": "local", "on_unreachable": "wait", "device": "/dev/ublkb0",
+            "name": "vm-1", "id": 1, "size_bytes": 10_u64 << 30, "blank": true, "durability": "local", "on_unreachable": "wait", "device": "/dev/ublkb0",
             "path": "/dev/glidefs/vm-1", "state": "serving", "reason": null, "queues": 1, "queue_depth": 64, "weight": 100,
         })
     );
