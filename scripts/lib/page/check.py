@@ -17,6 +17,7 @@ import urllib.request
 
 import drawn
 import expected
+import metrics
 from webdriver import Browser
 
 URL, TOKEN_FILE, GLIDEFS, DIRECTORY = sys.argv[1:]
@@ -53,11 +54,15 @@ def check(what, holds, said=""):
     print(f"ok  {what}", flush=True)
 
 
-def api(path, body=None):
+def answer(path, body=None):
     request = urllib.request.Request(URL + path, None if body is None else json.dumps(body).encode(),
                                      {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"})
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=120) as answer:
-        return json.load(answer)
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=120) as answered:
+        return answered.read().decode()
+
+
+def api(path, body=None):
+    return json.loads(answer(path, body))
 
 
 def leave(name, text=""):
@@ -243,6 +248,8 @@ def rest(browser):
     fresh = api("/v1/top")
     counters = lambda top: {export["name"]: export.get("io") for export in top["exports"]}
     check("counters on the page are those of a fresh answer", counters(found["shown"]["now"]) == counters(fresh))
+    wrong, compared = metrics.differences(api("/v1/top"), answer("/metrics"))
+    check(f"{compared} figures of /v1/top are those of /metrics", not wrong, "\n".join(wrong[:20]))
     check("rates are zero again", float(found["figures"]["write.ops"]["value"]) == 0)
     browser.click("#close")
 
