@@ -42,17 +42,31 @@ pub(super) enum Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plan {
     /// The file system is made.
-    Make,
+    Make {
+        /// All of the device was read. If not, the daemon knows that nothing was ever written.
+        was_read: bool,
+    },
     /// The file system is there.
     Use,
 }
 
-/// Decides about a device with the content `found`, of which `is_blank` says whether all of it reads as zeroes. Gives the reason
-/// where the device has to stay as it is.
-pub(super) fn plan(found: &Found, is_blank: bool, wanted: FileSystem) -> Result<Plan, String> {
+/// What is known of a device on which blkid finds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Nothing was ever written, as the daemon knows.
+    NeverWritten,
+    /// Each byte was read, and is zero.
+    Zeroes,
+    /// Some bytes are not zero.
+    Data,
+}
+
+/// Decides about a device with the signature `found`, and `content` where blkid finds nothing. Gives the reason where the device has to
+/// stay as it is.
+pub(super) fn plan(found: &Found, content: Content, wanted: FileSystem) -> Result<Plan, String> {
     let wanted = wanted.name();
     match found {
-        Found::Nothing if is_blank => Ok(Plan::Make),
+        Found::Nothing if content != Content::Data => Ok(Plan::Make { was_read: content == Content::Zeroes }),
         Found::Nothing => Err(format!(
             "the device has data, and no file system that blkid knows: an interrupted format, or a volume used as a raw device. It is \
              not formatted; if nobody needs the data, discard it (blkdiscard DEVICE), and {wanted} is made then"
@@ -73,7 +87,8 @@ pub(super) fn plan(found: &Found, is_blank: bool, wanted: FileSystem) -> Result<
 }
 
 /// Finds the plan for the device at `path`. `never_written` tells whether the daemon knows that nothing was ever written to the device:
-/// if not, and if blkid finds nothing, all of the device is read.
+/// if not, and if blkid finds nothing, all of the device is read. The daemon is asked when it has everything that programs have written,
+/// synced or not.
 pub(super) async fn look(
     path: &Path,
     wanted: FileSystem,
@@ -91,8 +106,16 @@ pub(super) async fn look(
         Found::Type(name) if name == "xfs" && is_half_xfs(&beginning(path).await?) => Found::HalfXfs,
         found => found,
     };
-    let is_blank = found == Found::Nothing && (never_written().await? || blank(path).await?);
-    plan(&found, is_blank, wanted)
+    let content = if found != Found::Nothing {
+        Content::Data
+    } else if settled(path).await? && never_written().await? {
+        Content::NeverWritten
+    } else if blank(path).await? {
+        Content::Zeroes
+    } else {
+        Content::Data
+    };
+    plan(&found, content, wanted)
         .map_err(|reason| CsiError::Forbidden { reason: format!("{}: {reason}", path.display()) })
 }
 
@@ -111,6 +134,16 @@ fn found(output: &str) -> Found {
 fn is_half_xfs(superblock: &[u8]) -> bool {
     // The field sb_inprogress.
     superblock.starts_with(b"XFSB") && superblock.get(126) == Some(&1)
+}
+
+/// Has the kernel write what it keeps of the device, whoever wrote it, and reads the beginning: blkid ends with the status of a device
+/// without a signature also where it could not read. Whether the beginning is there.
+async fn settled(path: &Path) -> Result<bool, CsiError> {
+    let owned = path.to_owned();
+    let writing = tokio::task::spawn_blocking(move || File::open(owned)?.sync_all());
+    let written = tokio::time::timeout(READ_PATIENCE, writing).await.map_err(|_| no_answer(path))?;
+    written.map_err(|_| CsiError::Broken)?.map_err(|source| CsiError::system("sync", path, source))?;
+    Ok(!beginning(path).await?.is_empty())
 }
 
 /// The first bytes of the device at `path`.
@@ -215,8 +248,10 @@ mod tests {
     #[test]
     fn only_a_device_without_any_signature_and_without_data_is_formatted() {
         for fs in [FileSystem::Ext4, FileSystem::Xfs] {
-            assert_eq!(plan(&Found::Nothing, true, fs), Ok(Plan::Make));
-            assert!(plan(&Found::Nothing, false, fs).is_err());
+            assert_eq!(plan(&Found::Nothing, Content::Zeroes, fs), Ok(Plan::Make { was_read: true }));
+            let unread = plan(&Found::Nothing, Content::NeverWritten, fs);
+            assert_eq!(unread, Ok(Plan::Make { was_read: false }));
+            assert!(plan(&Found::Nothing, Content::Data, fs).is_err());
             for found in [
                 of_type("btrfs"),
                 of_type("LVM2_member"),
@@ -224,8 +259,8 @@ mod tests {
                 Found::Several,
                 Found::Partitions("gpt".into()),
             ] {
-                for is_blank in [true, false] {
-                    assert!(plan(&found, is_blank, fs).is_err(), "{found:?}");
+                for content in [Content::NeverWritten, Content::Zeroes, Content::Data] {
+                    assert!(plan(&found, content, fs).is_err(), "{found:?}");
                 }
             }
         }
@@ -233,11 +268,13 @@ mod tests {
 
     #[test]
     fn the_wanted_file_system_is_used_and_another_one_stays() {
-        assert_eq!(plan(&of_type("ext4"), false, FileSystem::Ext4), Ok(Plan::Use));
-        assert_eq!(plan(&of_type("xfs"), false, FileSystem::Xfs), Ok(Plan::Use));
-        assert!(plan(&of_type("xfs"), false, FileSystem::Ext4).unwrap_err().contains("has xfs, not ext4"));
-        assert!(plan(&of_type("ext4"), false, FileSystem::Xfs).is_err());
-        assert!(plan(&of_type("ext3"), false, FileSystem::Ext4).is_err());
+        assert_eq!(plan(&of_type("ext4"), Content::Data, FileSystem::Ext4), Ok(Plan::Use));
+        assert_eq!(plan(&of_type("xfs"), Content::Data, FileSystem::Xfs), Ok(Plan::Use));
+        assert!(
+            plan(&of_type("xfs"), Content::Data, FileSystem::Ext4).unwrap_err().contains("has xfs, not ext4")
+        );
+        assert!(plan(&of_type("ext4"), Content::Data, FileSystem::Xfs).is_err());
+        assert!(plan(&of_type("ext3"), Content::Data, FileSystem::Ext4).is_err());
     }
 
     #[test]
@@ -270,8 +307,8 @@ mod tests {
         superblock[126] = 1;
         assert!(is_half_xfs(&superblock));
         assert!(!is_half_xfs(b"XFSB"));
-        for is_blank in [true, false] {
-            assert!(plan(&Found::HalfXfs, is_blank, FileSystem::Xfs).unwrap_err().contains("blkdiscard"));
+        for content in [Content::NeverWritten, Content::Zeroes, Content::Data] {
+            assert!(plan(&Found::HalfXfs, content, FileSystem::Xfs).unwrap_err().contains("blkdiscard"));
         }
     }
 

@@ -21,6 +21,7 @@ own_cases() {
 	check "a new volume is not read before its first format" first_format
 	check "a device with a foreign signature is never formatted" foreign_signatures
 	check "a device with data and without a signature is never formatted" raw_data
+	check "a device with data that its writer has not synced is never formatted" unsynced_data
 	check "an ext4 with errors that are not safely repaired is not mounted" broken_ext4
 	check "a read-only publication cannot be written to" read_only
 	check "a raw device is not handed out as read-only" no_read_only_device

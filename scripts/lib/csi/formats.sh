@@ -20,6 +20,20 @@ untouched() {
 	not mountpoint -q "$(staging_of "$1")"
 }
 
+# A program has written and not synced, and has the device open: the daemon has nothing of it yet.
+unsynced_data() {
+	local id device
+	id=$(volume unsynced ext4 $((400 * MIB)))
+	device=$(device_of "$id")
+	head -c 4096 /dev/urandom >"$WORK/data"
+	exec 9<>"$device"
+	cat "$WORK/data" >&9
+	refused FailedPrecondition Node/NodeStageVolume "$(stage_request "$id" ext4)"
+	cmp -n 4096 "$WORK/data" "$device"
+	exec 9>&-
+	delete_volume "$id"
+}
+
 # A device to which nothing was ever written is not read before its first format, whatever its size.
 first_format() {
 	local id device sectors

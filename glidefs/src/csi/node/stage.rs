@@ -97,11 +97,15 @@ impl Driver {
             let reason = format!("volume {name} is published as a raw device at {point}: unpublish it first");
             return Err(CsiError::Forbidden { reason });
         }
-        // Asked for when blkid has looked: what is written before is found by one of the two.
+        // Asked for when blkid has looked, and when the daemon has what was written before: one of the two finds it.
         let never_written = async || Ok(self.still(name, device).await?.blank);
         let is_new = match file_system::look(&device.path, fs, never_written).await? {
-            Plan::Make => {
-                self.still(name, device).await?;
+            Plan::Make { was_read } => {
+                let export = self.still(name, device).await?;
+                if !was_read && !export.blank {
+                    let reason = format!("volume {name} was written to while it was looked at");
+                    return Err(CsiError::Later { reason });
+                }
                 file_system::make(&device.path, fs).await?;
                 tracing::info!(device = %device.path.display(), file_system = fs.name(), "file system made");
                 true

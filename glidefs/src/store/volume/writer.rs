@@ -162,13 +162,14 @@ impl VolumeWriter {
     }
 
     /// Whether the newest manifest lists no content, nor content lost: the volume reads as zeroes. `false` also while the manifest is
-    /// not in memory, where the first read brings it, and for a volume that this writer has lost.
+    /// not in memory, where the first read brings it, for a volume that this writer has lost, and while the store may have a newer
+    /// manifest of this host.
     pub fn is_blank(&self) -> bool {
         let (number, is_lost) = {
             let head = self.head();
             (head.number, head.lost.is_some())
         };
-        if is_lost {
+        if is_lost || self.may_be_behind() {
             return false;
         }
         let here = self.host.reader.metadata.manifest_here(self.shared.id, number);
