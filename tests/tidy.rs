@@ -65,7 +65,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("aws_credential_types", &["store"]),
     ("aws_runtime", &["store"]),
     ("aws_types", &["store"]),
-    ("blake3", &["csi", "store"]),
+    ("blake3", &["csi", "router", "store"]),
     ("crc_fast", &["checksum"]),
     ("chrono", &["api", "cli", "csi", "store"]),
     ("zstd", &["cli", "store"]),

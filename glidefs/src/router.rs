@@ -16,6 +16,7 @@
 //! | `options` | limits and defaults |
 //! | `state` | the life cycle: states, events, the transition function |
 //! | `catalog` | the database of exports on disk |
+//! | `keys` | requests that are sent again: idempotency keys |
 //! | `entry` | one export in memory, and the right to change the export |
 //! | `exports`, `numbers` | the exports in memory, and the device numbers in use |
 //! | `create` | how an export comes into being |
@@ -48,6 +49,7 @@ mod error;
 mod exports;
 mod history;
 mod info;
+mod keys;
 mod loss;
 mod moving;
 mod name;
@@ -77,6 +79,7 @@ use tokio::sync::{Notify, OwnedRwLockReadGuard, watch};
 use self::background::{Background, finish};
 pub use self::catalog::Catalog;
 use self::catalog::record::ExportRecord;
+pub(crate) use self::catalog::request_record::{Fingerprint, KeptAnswer, RequestKey};
 pub(crate) use self::catalog::{CatalogGlance, CatalogHandle, error::CatalogError, health::CatalogHealth};
 use self::confirm::Unasked;
 pub use self::create::CreateExport;
@@ -85,6 +88,7 @@ use self::entry::{ExportEntry, HeldExport};
 pub(crate) use self::error::RouterError;
 use self::exports::Exports;
 pub(crate) use self::info::{ExportInfo, Glance};
+pub(crate) use self::keys::{Admission, KEPT_BODY_BYTES_MAX, KeyUnderWay, Keys};
 pub use self::name::ExportName;
 pub(crate) use self::name::{NAME_CHARS_MAX, NameError};
 pub(crate) use self::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, kernel_boot_id};
@@ -129,6 +133,8 @@ pub struct Router {
     background: Background,
     /// Limits the log lines about a store that cannot be asked.
     away: Repeat,
+    /// Requests with an idempotency key.
+    keys: Arc<Keys>,
     /// Exports from the catalog, held so that operations on them wait until [`Router::start`] has dealt with them.
     loaded: Mutex<Vec<HeldExport>>,
 }
@@ -149,6 +155,7 @@ impl Router {
         options: RouterOptions,
     ) -> Arc<Self> {
         let records = catalog.take_loaded();
+        let keys = Keys::new(catalog.request_journal(), catalog.take_requests(), &options.boot_id);
         let mut exports = Exports::new(catalog.next_export_id(), options.exports_max);
         let stopping = Arc::new(tokio::sync::RwLock::new(false));
         let mut loaded = Vec::with_capacity(records.len());
@@ -180,6 +187,7 @@ impl Router {
             tries_changed: Notify::new(),
             background: Background::default(),
             away: Repeat::default(),
+            keys,
             loaded: Mutex::new(loaded),
         })
     }
@@ -213,9 +221,10 @@ impl Router {
         }
     }
 
-    /// Memory of all exports, without the indexes of their volumes, bytes.
+    /// Memory of all exports, without the indexes of their volumes, and of idempotency keys, bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.entries().iter().map(|entry| entry.glance().memory_bytes).sum()
+        let exports: u64 = self.entries().iter().map(|entry| entry.glance().memory_bytes).sum();
+        exports.saturating_add(self.keys.memory_bytes())
     }
 
     /// The exports that are not at rest, by name. For tests and benches: the daemon visits exports.
@@ -238,6 +247,11 @@ impl Router {
     /// Whether the catalog can be written.
     pub fn catalog_health(&self) -> &CatalogHealth {
         self.catalog.health()
+    }
+
+    /// Requests with an idempotency key.
+    pub(crate) fn keys(&self) -> &Arc<Keys> {
+        &self.keys
     }
 
     /// Limits and defaults in force.

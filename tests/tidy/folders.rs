@@ -185,7 +185,10 @@ mod tests {
     fn the_use_of_an_external_crate_is_seen() {
         let misused = |text| misused_crates(&made_up(&[("cache/log", text)]));
         let found = misused("use super::volume;\nfn f() { blake3::hash(b) }");
-        assert_eq!(found, ["glidefs/src/cache/log.rs:2: cache uses blake3, which belongs to csi and store"]);
+        assert_eq!(
+            found,
+            ["glidefs/src/cache/log.rs:2: cache uses blake3, which belongs to csi and router and store"]
+        );
         assert_eq!(misused("use zstd::{Decoder, bulk};").len(), 2);
         assert_eq!(misused("use redb as r; fn f() { r::open() }").len(), 1);
         assert!(misused("use std::io; fn f() { let toml = 1; my::redb::x() }").is_empty());

@@ -1,6 +1,7 @@
 //! The bytes of a value of the catalog.
 //!
-//! Owns version and checksum around the JSON. Does not own the JSON (`record`, `volume_record`, `loss`). Invariant: a value
+//! Owns version and checksum around the JSON. Does not own the JSON (`record`, `volume_record`, `loss`,
+//! `request_record`). Invariant: a value
 //! that decodes was written whole by a version known to this code.
 //!
 //! ```text
@@ -40,6 +41,9 @@ pub enum DecodeError {
     /// The identity of a volume or a writer is malformed.
     #[error("it is not a record")]
     Id(#[from] crate::store::ids::IdError),
+    /// The fingerprint of a request is malformed.
+    #[error("it has no fingerprint of 64 hex digits")]
+    Fingerprint,
 }
 
 impl DecodeError {

@@ -40,7 +40,7 @@ impl Changes {
     }
 
     /// Queues `change`. The answer comes after the transaction with the change, or after its failure.
-    fn push(&self, change: Change) -> Result<oneshot::Receiver<Result<(), CatalogError>>, WriterEnded> {
+    pub fn push(&self, change: Change) -> Result<oneshot::Receiver<Result<(), CatalogError>>, WriterEnded> {
         let (done, answer) = oneshot::channel();
         let queued = WriterMessage::Change(Box::new(QueuedChange { change, done }));
         self.0.send(queued).map_err(|_| WriterEnded)?;

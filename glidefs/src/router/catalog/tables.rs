@@ -1,7 +1,7 @@
 //! The catalog's tables, and how they are read.
 //!
 //! Owns the layout of `catalog.redb`. Does not own how tables are changed (`commit`) nor the bytes of a value (`record`,
-//! `volume_record`, `loss`).
+//! `volume_record`, `loss`, `request_record`).
 //!
 //! | Table | Key | Value |
 //! |---|---|---|
@@ -12,6 +12,7 @@
 //! | `intents` | volume, number and hash of a manifest that the store was asked to create | nothing |
 //! | `allowed` | volume | the number above which all manifests count as being in the volume's journal |
 //! | `lost` | volume and epoch | why this host lost the epoch |
+//! | `requests` | hash of an idempotency key | record of the request with the key |
 //!
 //! `intents`, `allowed` and `lost` together are the journals of the volumes.
 
@@ -31,6 +32,7 @@ pub(super) const INTENTS: TableDefinition<(u128, u64, &[u8; 32]), ()> = TableDef
 /// Volumes from a catalog of a version without a journal, each with the number of the newest manifest in that catalog.
 pub(super) const ALLOWED: TableDefinition<u128, u64> = TableDefinition::new("allowed");
 pub(super) const LOST: TableDefinition<(u128, u64), &[u8]> = TableDefinition::new("lost");
+pub(super) const REQUESTS: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("requests");
 pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 pub(super) const SCHEMA_VERSION_KEY: &str = "schema_version";
 pub(super) const NEXT_EXPORT_ID_KEY: &str = "next_export_id";
@@ -60,6 +62,7 @@ pub(super) fn initialise(database: &Database) -> Result<u64, redb::Error> {
     if version == SCHEMA_VERSION {
         transaction.open_table(INTENTS)?;
         transaction.open_table(LOST)?;
+        transaction.open_table(REQUESTS)?;
         if has_journal {
             transaction.open_table(ALLOWED)?;
         } else {
@@ -108,6 +111,8 @@ pub(super) struct Contents {
     pub allowed: Vec<(VolumeId, u64)>,
     /// Volume, epoch, and the encoded loss.
     pub losses: Vec<(VolumeId, u64, Vec<u8>)>,
+    /// Hash of the key, and the encoded request.
+    pub requests: Vec<([u8; 32], Vec<u8>)>,
 }
 
 pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
@@ -154,7 +159,12 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
         let (volume, epoch) = key.value();
         losses.push((volume_id(volume), epoch, bytes.value().to_vec()));
     }
-    Ok(Contents { entries, next, start, store_id, intents, allowed, losses })
+    let mut requests = Vec::new();
+    for item in transaction.open_table(REQUESTS)?.iter()? {
+        let (key, bytes) = item?;
+        requests.push((*key.value(), bytes.value().to_vec()));
+    }
+    Ok(Contents { entries, next, start, store_id, intents, allowed, losses, requests })
 }
 
 /// Number of the last transaction; 0 in a catalog of a version that did not number transactions, and in a new one.

@@ -393,3 +393,20 @@ async fn the_end_of_an_export_takes_no_journal_of_another_one_that_has_its_volum
     assert!(confirmed.is_ok(), "{confirmed:?}");
     assert_eq!((second.loss(), second.state().number), (None, known.number + 1));
 }
+
+#[tokio::test]
+async fn a_table_of_a_newer_version_is_passed_over_and_kept() {
+    // As an older program does with the requests of this one.
+    const LATER: redb::TableDefinition<&[u8; 32], &[u8]> = redb::TableDefinition::new("later");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.redb");
+    Catalog::open(&path).unwrap().put(record(1, "a")).await.unwrap();
+    let row = |transaction: &redb::WriteTransaction| {
+        let mut table = transaction.open_table(LATER).unwrap();
+        table.insert(&[7; 32], b"kept".as_slice()).unwrap().map(|old| old.value().to_vec())
+    };
+    tamper(&path, |transaction| assert_eq!(row(transaction), None));
+    Catalog::open(&path).unwrap().put(record(2, "b")).await.unwrap();
+    tamper(&path, |transaction| assert_eq!(row(transaction).as_deref(), Some(b"kept".as_slice())));
+    assert_eq!(Catalog::open(&path).unwrap().known().len(), 2);
+}
