@@ -10,6 +10,7 @@ mod connection;
 mod error;
 mod exports;
 mod guard;
+mod idempotency;
 mod off_thread;
 mod page;
 mod peer;

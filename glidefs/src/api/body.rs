@@ -25,16 +25,25 @@ pub(super) struct JsonBody<T, const BYTES_MAX: usize = BODY_BYTES_MAX>(pub T);
 impl<S: Send + Sync, T: DeserializeOwned, const BYTES_MAX: usize> FromRequest<S> for JsonBody<T, BYTES_MAX> {
     type Rejection = ApiError;
 
-    async fn from_request(mut request: Request, state: &S) -> Result<Self, ApiError> {
-        DefaultBodyLimit::max(BYTES_MAX).apply(&mut request);
-        let bytes = tokio::time::timeout(BODY_TIME_MAX, Bytes::from_request(request, state)).await;
-        let bytes = bytes
-            .map_err(|_| ApiError::timeout("the body of the request did not come: send the request again"))?
-            .map_err(|rejection| refusal(&rejection, BYTES_MAX))?;
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let bytes = whole(request, state, BYTES_MAX).await?;
         serde_json::from_slice(&bytes)
             .map(Self)
             .map_err(|error| ApiError::bad_request(format!("the body is not the JSON it should be: {error}")))
     }
+}
+
+/// The whole body of `request`, of at most `bytes_max` bytes.
+pub(super) async fn whole<S: Send + Sync>(
+    mut request: Request,
+    state: &S,
+    bytes_max: usize,
+) -> Result<Bytes, ApiError> {
+    DefaultBodyLimit::max(bytes_max).apply(&mut request);
+    let bytes = tokio::time::timeout(BODY_TIME_MAX, Bytes::from_request(request, state)).await;
+    bytes
+        .map_err(|_| ApiError::timeout("the body of the request did not come: send the request again"))?
+        .map_err(|rejection| refusal(&rejection, bytes_max))
 }
 
 /// Reads the body of a request that is refused whatever the body is, and keeps nothing: a client that is still sending when the

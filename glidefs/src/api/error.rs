@@ -13,6 +13,8 @@ use crate::store::gc::GcError;
 use crate::store::volume::VolumeError;
 
 const RETRY_SECONDS: u32 = 1;
+const IDEMPOTENCY_KEY_IN_USE: &str = "idempotency_key_in_use";
+const TOO_MANY_IDEMPOTENCY_KEYS: &str = "too_many_idempotency_keys";
 
 /// An answer that refuses a request: status, code and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +106,52 @@ impl ApiError {
             "{exports} exports wait for the store to confirm that this host still has them: `glidefs export list` shows which"
         );
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unconfirmed", message)
+    }
+
+    /// The header `Idempotency-Key` has no key.
+    pub fn bad_idempotency_key(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_idempotency_key", message)
+    }
+
+    /// The path takes no idempotency key.
+    pub fn no_idempotency_key(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "no_idempotency_key", message)
+    }
+
+    /// The key belongs to another request.
+    pub fn idempotency_key_reused() -> Self {
+        let message = "the idempotency key was used for another request, with another method, path, query or body: choose a new key for each \
+                       request, and send a request again exactly as before";
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused", message)
+    }
+
+    /// The first request with the key is under way.
+    pub fn idempotency_key_in_use() -> Self {
+        let message = "the first request with this idempotency key is under way: send the request again in a moment for the answer";
+        Self::new(StatusCode::CONFLICT, IDEMPOTENCY_KEY_IN_USE, message)
+    }
+
+    /// Nobody knows whether the request with the key was carried out.
+    pub fn idempotency_outcome_unknown() -> Self {
+        let message = "the daemon ended while the first request with this idempotency key was under way, so the request may or may not have \
+                       been carried out: look at the state of the export, and if it is not as wished, send the request with a new key";
+        Self::new(StatusCode::CONFLICT, "idempotency_outcome_unknown", message)
+    }
+
+    /// The request with the key was carried out, and the answer was too large to be kept.
+    pub fn idempotency_answer_too_large(status: u16) -> Self {
+        let message = format!(
+            "the request with this idempotency key was carried out, with status {status}, and is not carried out again; the answer was too \
+             large to be kept: look at the state of the exports"
+        );
+        Self::new(StatusCode::CONFLICT, "idempotency_answer_too_large", message)
+    }
+
+    /// There is no room for another key.
+    pub fn too_many_idempotency_keys() -> Self {
+        let message = "too many requests with an idempotency key are under way, or have an unknown outcome: send the request again later; \
+                       nothing was done";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_IDEMPOTENCY_KEYS, message)
     }
 
     /// The catalog cannot be written.
@@ -251,7 +299,7 @@ impl IntoResponse for ApiError {
             let value = header::HeaderValue::from_static("Bearer");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
         }
-        if code == TOO_MANY_BATCHES {
+        if [TOO_MANY_BATCHES, IDEMPOTENCY_KEY_IN_USE, TOO_MANY_IDEMPOTENCY_KEYS].contains(&code) {
             response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from(RETRY_SECONDS));
         }
         response

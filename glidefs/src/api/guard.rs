@@ -103,7 +103,7 @@ pub(super) async fn browsers(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-fn reads(method: &Method) -> bool {
+pub(super) fn reads(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 

@@ -7,7 +7,7 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::state::AppState;
-use super::{batch, exports, guard, page, snapshots, system, trace, volumes};
+use super::{batch, exports, guard, idempotency, page, snapshots, system, trace, volumes};
 
 #[derive(OpenApi)]
 #[openapi(info(title = "glidefs", description = "Exports of the glidefs daemon on this host."))]
@@ -53,7 +53,9 @@ fn described() -> OpenApiRouter<AppState> {
 /// The service: every route, with the limits for all of them and the answers for unknown paths and methods.
 pub(crate) fn service(state: AppState) -> axum::Router {
     let (routes, _) = described().split_for_parts();
+    let keyed = idempotency::Keyed::of(&state);
     routes
+        .route_layer(axum::middleware::from_fn_with_state(keyed, idempotency::keyed))
         .fallback(|| async { ApiError::not_found("there is no such path: /openapi.json lists all paths") })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
         .layer(axum::middleware::from_fn(guard::browsers))
@@ -63,7 +65,9 @@ pub(crate) fn service(state: AppState) -> axum::Router {
 
 /// The description of the API: the content of `/openapi.json`.
 pub fn description() -> utoipa::openapi::OpenApi {
-    described().into_openapi()
+    let mut description = described().into_openapi();
+    idempotency::describe(&mut description);
+    description
 }
 
 /// The description of this API.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
@@ -203,6 +204,7 @@ pub(super) async fn serve_with(
     let Listeners { tcp, unix, _file: file } = listeners;
     let Access { token, hosts, group, connections_max } = access;
     let (stats, traces) = (Arc::clone(&state.stats), state.traces.clone());
+    let keys = Arc::clone(state.router.keys());
     let routes = service(state);
     let door = |routes: axum::Router, max, stats: &Arc<_>| Door {
         routes,
@@ -241,9 +243,14 @@ pub(super) async fn serve_with(
     drop((tcp, unix));
     // These answers have no end of their own.
     traces.end_all();
-    let drained = futures_util::future::join_all(doors.iter().map(Seats::empty));
+    // A request with an idempotency key goes on without a connection.
+    let drained = futures_util::future::join(join_all(doors.iter().map(Seats::empty)), keys.idle());
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
-        tracing::warn!("some requests to the API were cut off at the end");
+        let keyed = keys.under_way();
+        tracing::warn!(
+            keyed,
+            "some requests to the API were cut off at the end; of those with an idempotency key the outcome is unknown"
+        );
     }
     drop(file);
     Ok(())

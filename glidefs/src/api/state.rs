@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
+use super::idempotency::KeyStats;
 use super::off_thread::OffThread;
 use super::scrape::{ScrapeStats, Scrapes};
 use super::seats::DoorStats;
@@ -46,6 +47,29 @@ pub struct AppState {
     pub started: Instant,
 }
 
+#[cfg(test)]
+impl AppState {
+    /// The state of a daemon that shows nothing but the exports of `router`.
+    pub(crate) fn of_router(router: &Arc<Router>) -> Self {
+        let empty = || Arc::new(Scrapes::new(|_| Ok(String::new()), Arc::default()));
+        Self {
+            router: Arc::clone(router),
+            metrics: empty(),
+            export_histograms: ExportHistograms::default(),
+            stats: Arc::default(),
+            daemon: Arc::new(wire::DaemonStatus::default),
+            top: empty(),
+            traces: Traces::default(),
+            memory: Arc::new(|| Some(wire::Memory::default())),
+            off_thread: OffThread::default(),
+            batch_ended: Arc::default(),
+            upgrades: Arc::new(super::NoUpgrades),
+            ready: Readiness::default(),
+            started: Instant::now(),
+        }
+    }
+}
+
 /// The counters of the API.
 #[derive(Debug, Default)]
 pub struct ApiStats {
@@ -61,6 +85,8 @@ pub struct ApiStats {
     pub tops: Arc<ScrapeStats>,
     /// Clients that read traces, and the traces.
     pub traces: Arc<TraceStats>,
+    /// Requests with an idempotency key.
+    pub keys: Arc<KeyStats>,
 }
 
 /// Whether the daemon has finished recovery: set once, read by `/readyz`.

@@ -3,6 +3,7 @@
 mod access;
 mod batch;
 mod clients;
+mod idempotency;
 mod listening;
 mod page;
 mod routes;

@@ -6,6 +6,7 @@
 
 mod answers;
 mod batch;
+mod key;
 mod requests;
 mod settings;
 mod status;
@@ -21,6 +22,7 @@ pub use self::answers::{
 pub use self::batch::{
     BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult, TOO_MANY_BATCHES,
 };
+pub use self::key::{IDEMPOTENCY_KEY, IDEMPOTENCY_REPLAYED, IdempotencyKey};
 pub use self::requests::{
     AttachQuery, CreateRequest, FlushQuery, ForkRequest, GcRequest, OpenRequest, RemoveQuery, ResizeRequest,
     RollbackRequest, SnapshotRequest, UndeleteRequest,

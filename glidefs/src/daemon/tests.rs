@@ -8,6 +8,7 @@ mod elsewhere;
 mod handed_over;
 mod holders;
 mod host;
+mod keys;
 mod loss;
 mod model;
 mod operations;
