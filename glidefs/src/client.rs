@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
-use crate::api::wire::{ErrorBody, TOO_MANY_BATCHES};
+use crate::api::wire::{ErrorBody, IDEMPOTENCY_KEY, IdempotencyKey, TOO_MANY_BATCHES};
 use crate::api::{Token, TokenError};
 use crate::router::ExportName;
 
@@ -103,12 +103,14 @@ enum DaemonAddress {
 pub(crate) struct Client {
     address: DaemonAddress,
     token: Option<Token>,
+    /// The key of every request that changes something.
+    key: Option<IdempotencyKey>,
 }
 
 impl Client {
     /// A client of the daemon behind the Unix socket `socket`.
     pub fn of_socket(socket: &Path) -> Self {
-        Self { address: DaemonAddress::Socket(socket.into()), token: None }
+        Self { address: DaemonAddress::Socket(socket.into()), token: None, key: None }
     }
 
     /// A client of the daemon at `url`, which has the form http://HOST:PORT, with the token of `token_file`.
@@ -121,7 +123,12 @@ impl Client {
         }
         let address = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(9470));
         let token = token_file.map(Token::load).transpose()?;
-        Ok(Self { address: DaemonAddress::Tcp(address), token })
+        Ok(Self { address: DaemonAddress::Tcp(address), token, key: None })
+    }
+
+    /// This client with `key` in every request that changes something, of which there should be one.
+    pub fn with_key(self, key: Option<IdempotencyKey>) -> Self {
+        Self { key, ..self }
     }
 
     /// Whether the daemon's address is a socket or a loopback address, so that the daemon's devices are on this host.
@@ -371,7 +378,11 @@ impl Client {
             DaemonAddress::Socket(_) => "localhost",
             DaemonAddress::Tcp(address) => address,
         };
+        let key = self.key.as_ref().filter(|_| method != Method::GET);
         let mut request = Request::builder().method(method).uri(path).header(HOST, host);
+        if let Some(key) = key {
+            request = request.header(IDEMPOTENCY_KEY, key.to_header());
+        }
         if !body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");
         }

@@ -333,24 +333,7 @@ async fn every_command_reaches_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("sock");
     let listeners = crate::api::Listeners::bind(None, &socket, None).await.unwrap();
-    let state = crate::api::AppState {
-        router: std::sync::Arc::clone(&router),
-        metrics: std::sync::Arc::new(crate::api::Scrapes::new(
-            |_| Ok(String::new()),
-            std::sync::Arc::default(),
-        )),
-        export_histograms: crate::observe::metrics::ExportHistograms::default(),
-        stats: std::sync::Arc::default(),
-        daemon: std::sync::Arc::new(wire::DaemonStatus::default),
-        top: std::sync::Arc::new(crate::api::Scrapes::new(|_| Ok(String::new()), std::sync::Arc::default())),
-        traces: crate::api::Traces::default(),
-        memory: std::sync::Arc::new(|| Some(wire::Memory::default())),
-        off_thread: crate::api::OffThread::default(),
-        batch_ended: std::sync::Arc::default(),
-        upgrades: std::sync::Arc::new(crate::api::NoUpgrades),
-        ready: crate::api::Readiness::default(),
-        started: std::time::Instant::now(),
-    };
+    let state = crate::api::AppState::of_router(&router);
     let (_stop, stopped) = tokio::sync::watch::channel(false);
     tokio::spawn(crate::api::serve(listeners, state, crate::api::Access::default(), stopped));
     let client = client(&socket, None).unwrap();
@@ -411,4 +394,51 @@ async fn every_command_reaches_the_daemon() {
     daemon::memory(&client, false).await.unwrap();
     let error = exports::run(&client, export_command("show none")).await.unwrap_err();
     assert!(error.to_string().contains("there is no export"), "{error}");
+}
+
+#[tokio::test]
+async fn a_command_with_a_key_is_carried_out_once_and_a_key_is_for_one_export() {
+    let host = crate::router::tests::fake::Host::new();
+    let router = host.started().await;
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("sock");
+    let listeners = crate::api::Listeners::bind(None, &socket, None).await.unwrap();
+    let state = crate::api::AppState::of_router(&router);
+    let (_stop, stopped) = tokio::sync::watch::channel(false);
+    tokio::spawn(crate::api::serve(listeners, state, crate::api::Access::default(), stopped));
+    let run = async |line: &str| {
+        let command = export_command(line);
+        let client = client(&socket, None).unwrap().with_key(command.key().cloned());
+        exports::run(&client, command).await
+    };
+    for line in [
+        "create a --size 1GiB --detached --idempotency-key first",
+        "delete a --yes --idempotency-key second",
+        "create a --size 1GiB --detached --idempotency-key first --json",
+        "open none --idempotency-key first",
+        "delete a b --yes --idempotency-key third",
+        "create a --count 2 --size 1GiB --idempotency-key third",
+    ] {
+        match run(line).await {
+            Ok(()) => assert!(!line.starts_with("open") && !line.contains("third"), "{line}"),
+            Err(CliError::KeyOfMany) => assert!(line.contains("third"), "{line}"),
+            Err(error) => {
+                assert!(line.starts_with("open") && error.to_string().contains("another request"), "{error}");
+            }
+        }
+        assert_eq!(
+            router.list().len(),
+            usize::from(line.contains("create a --size") && line.ends_with("first")),
+            "{line}"
+        );
+    }
+    for line in ["delete a --idempotency-key", "delete a --idempotency-key ä"] {
+        assert!(parse(&format!("glidefs export {line}")).is_err(), "{line}");
+    }
+    let Command::Snapshot { command } =
+        parse("glidefs snapshot rollback a monday --idempotency-key job-7").unwrap().command
+    else {
+        panic!("not about snapshots")
+    };
+    assert_eq!(command.key().map(wire::IdempotencyKey::as_str), Some("job-7"));
 }
