@@ -43,8 +43,8 @@ mod tidy {
 
 /// The layers, highest first: each imports only those after it.
 const LAYERS: &[&str] = &[
-    "testing", "daemon", "cli", "csi", "doctor", "bench", "client", "api", "config", "handover", "ublk",
-    "worker", "router", "export", "cache", "store", "buffer", "observe", "fair", "checksum", "units",
+    "testing", "daemon", "otlp", "cli", "csi", "doctor", "bench", "client", "api", "config", "handover",
+    "ublk", "worker", "router", "export", "cache", "store", "buffer", "observe", "fair", "checksum", "units",
     "locks", "tasks",
 ];
 
@@ -80,6 +80,8 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("ratatui", &["cli"]),
     ("hdrhistogram", &["bench"]),
     ("plotters", &["bench"]),
+    ("reqwest", &["otlp"]),
+    ("opentelemetry_proto", &["otlp"]),
     ("hyper", &["client", "api"]),
     ("hyper_util", &["client", "api"]),
     ("http_body_util", &["client"]),

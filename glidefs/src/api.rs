@@ -35,4 +35,6 @@ pub use self::serve::{Access, Listeners, ServeError, serve};
 pub use self::state::{ApiStats, AppState, Readiness};
 pub use self::token::{Token, TokenError, TokenFile};
 pub use self::trace::Traces;
+#[cfg(feature = "otel")]
+pub use self::trace::{Reading, SpanStats, TraceStats, rate};
 pub use self::upgrade::{NoUpgrades, UpgradeError, Upgrades};

@@ -17,6 +17,7 @@
 //! | `storage` | the data of exports: cache and store as the router sees them |
 //! | `collecting` | garbage collection at intervals |
 //! | `figures` | `/v1/status` and `/metrics` |
+//! | `exporting` | the export of traces, with the feature `otel` |
 //! | `top`, `alerts` | `/v1/top`: figures for rates; shipped alerts that hold at this moment |
 //! | `nodes` | NUMA nodes of CPUs |
 //! | `memory` | `/v1/memory`: memory by category |
@@ -27,6 +28,7 @@ mod alerts;
 mod cache_setup;
 mod collecting;
 mod error;
+mod exporting;
 mod figures;
 mod locked_memory;
 mod memory;
@@ -55,6 +57,7 @@ use self::cache_setup::{
 };
 use self::collecting::Collections;
 use self::error::DaemonError;
+use self::exporting::Exporting;
 use self::figures::Parts;
 pub use self::figures::of_exports_and_cache as measured_figures;
 pub use self::memory::Holders as MemoryHolders;
@@ -82,8 +85,9 @@ async fn close_block_cache(block_cache: &BlockCache) {
     let _ = tokio::time::timeout(STOP_PATIENCE, block_cache.close()).await;
 }
 
-/// Refuses what [`run`] would refuse of the API's group and token, and starts nothing.
+/// Refuses what [`run`] would refuse of the API's group and token and of the export of traces, and starts nothing.
 pub fn check(config: &Config) -> Result<(), DaemonError> {
+    Exporting::check(config)?;
     serving::access(config).map(drop)
 }
 

@@ -80,8 +80,8 @@ stage_lints() {
 stage_deny() { check_dependencies; }
 stage_release() { build_release; }
 stage_unit() {
-	# Pictures need the feature; that a program without says so is seen in the stage bad-input.
-	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-200} cargo test --locked --workspace --features plots
+	# Pictures and the export of traces need the features; that a program without says so is seen in the stage bad-input.
+	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-200} cargo test --locked --workspace --features plots,otel
 }
 stage_fuzz() { scripts/fuzz; }
 
@@ -110,7 +110,7 @@ stage_fio_verify_bookworm() { in_vm --kernel bookworm --timeout 600 -- scripts/f
 stage_numa() {
 	local test
 	# With the features of the stage unit, so that nothing is compiled anew.
-	test=$(cargo test --locked --workspace --features plots --test numa --no-run --message-format=json | jq -r 'select(.executable != null and .target.name == "numa").executable')
+	test=$(cargo test --locked --workspace --features plots,otel --test numa --no-run --message-format=json | jq -r 'select(.executable != null and .target.name == "numa").executable')
 	GLIDEFS_TEST_NUMA=1 scripts/vm exec --cpus 4 --numa 2 --timeout 300 -- "$test"
 }
 stage_density() { in_vm --timeout 600 -- scripts/density 65 60 --busy 8 --seconds 1 --settle 2; }

@@ -17,6 +17,8 @@ use axum::extract::{Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
+#[cfg(feature = "otel")]
+pub use self::hub::{Reading, SpanStats, rate};
 pub use self::hub::{TraceStats, Traces};
 use super::error::ApiError;
 use super::state::AppState;

@@ -317,6 +317,43 @@ pub const SECTIONS: &[Section] = &[
         ],
     },
     Section {
+        name: "traces",
+        help: "Traces of requests, sent to an OpenTelemetry collector. Only for a glidefs built with `--features otel`; others refuse the keys.",
+        keys: &[
+            optional(
+                "otlp_endpoint",
+                "\"http://127.0.0.1:4318\"",
+                "an http:// or https:// URL without user, query and the path /v1/traces, which is appended",
+                "The collector that spans are sent to, by OTLP over HTTP with protobuf. When not set, nothing is sent.",
+            ),
+            optional(
+                "otlp_headers_file",
+                "\"/etc/glidefs/otlp-headers\"",
+                "a file with a header a line, such as \"Authorization: Bearer …\", which only its owner may read",
+                "Headers of each request to the collector. Read at start.",
+            ),
+            key("otlp_timeout", "\"10s\"", "100ms to 1min", "Time limit of one request to the collector."),
+            key(
+                "service_name",
+                "\"glidefs\"",
+                "1 to 255 printable characters",
+                "The attribute service.name of all spans.",
+            ),
+            optional(
+                "one_in",
+                "1000",
+                "1 to 1000000000",
+                "One request of a device in so many is traced, on average. When not set, the daemon chooses for about 20 a second of the host and follows the load, or traces all where slower_than is set.",
+            ),
+            key(
+                "slower_than",
+                "\"0s\"",
+                "0s to 1h",
+                "Only requests of devices that took at least so long are sent. Requests to the store are all sent.",
+            ),
+        ],
+    },
+    Section {
         name: "log",
         help: "The daemon's log.",
         keys: &[

@@ -30,6 +30,8 @@ pub struct Config {
     pub exports: ExportsSection,
     /// The section `[control]` of the file.
     pub control: ControlSection,
+    /// The section `[traces]` of the file.
+    pub traces: TracesSection,
     /// The section `[log]` of the file.
     pub log: LogSection,
     /// The text of the file; empty for a configuration that was not read from a file.
@@ -248,6 +250,37 @@ pub enum OnStop {
     Keep,
     /// The devices are removed.
     Remove,
+}
+
+/// The section `[traces]` of the file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TracesSection {
+    /// The collector's URL, without `/v1/traces`; `None` for no export of traces.
+    pub otlp_endpoint: Option<String>,
+    /// The file with further headers of requests to the collector.
+    pub otlp_headers_file: Option<PathBuf>,
+    /// Time limit of one request to the collector.
+    pub otlp_timeout: TimeSpan,
+    /// The attribute `service.name` of all spans.
+    pub service_name: String,
+    /// One request in so many is traced; `None`: the daemon follows the load.
+    pub one_in: Option<u32>,
+    /// Only requests of devices that took at least so long are sent.
+    pub slower_than: TimeSpan,
+}
+
+impl Default for TracesSection {
+    fn default() -> Self {
+        Self {
+            otlp_endpoint: None,
+            otlp_headers_file: None,
+            otlp_timeout: TimeSpan(Duration::from_secs(10)),
+            service_name: "glidefs".into(),
+            one_in: None,
+            slower_than: TimeSpan(Duration::ZERO),
+        }
+    }
 }
 
 /// The section `[log]` of the file.

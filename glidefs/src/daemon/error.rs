@@ -51,6 +51,10 @@ pub enum DaemonError {
     /// The token of the API could not be read.
     #[error("the token of the API could not be read")]
     Token(#[from] TokenError),
+    /// The export of traces cannot begin.
+    #[cfg(feature = "otel")]
+    #[error("the export of traces cannot begin")]
+    Traces(#[from] crate::otlp::OtlpError),
     /// This process does not succeed the daemon before.
     #[error(transparent)]
     Successor(#[from] SuccessorError),

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::collecting::collect;
 use super::error::DaemonError;
+use super::exporting::Exporting;
 use super::figures::Parts;
 use super::releasing::Releasing;
 use super::signals::{SignalThread, Stops};
@@ -64,6 +65,7 @@ pub(super) async fn serve(
         Upgrading::new(launch, identity(config)?, router, cache, ready.clone(), last);
     let state = parts.state(config, ready.clone(), upgrades.clone());
     let batch_ended = Arc::clone(&state.batch_ended);
+    let mut exporting = Exporting::begin(config, &state.traces);
     let mut serving = tokio::spawn(api::serve(listeners, state, access, stopped));
     // The watchdog is fed by the main process of the service.
     let (to_be_main, is_main) = watch::channel(turn.successor.is_none());
@@ -116,7 +118,10 @@ pub(super) async fn serve(
     drop(successors);
     recovering.abort();
     if let Some(ready) = offer.take() {
-        let letting_go = let_go(&parts.router, parts.block_cache.as_ref(), &stop, &mut serving);
+        let letting_go = async {
+            let letting_go = let_go(&parts.router, parts.block_cache.as_ref(), &stop, &mut serving);
+            tokio::join!(letting_go, exporting.end());
+        };
         offer = may_go(ready, letting_go, &mut stops, signals).await;
     }
     if offer.is_some() {
@@ -142,7 +147,7 @@ pub(super) async fn serve(
     if let Some(collecting) = collecting {
         collecting.abort();
     }
-    end_api(&stop, &mut serving).await;
+    tokio::join!(end_api(&stop, &mut serving), exporting.end());
     Ok(None)
 }
 

@@ -18,8 +18,8 @@ use crate::units::{SECTOR_BYTES, SectorRange};
 pub const PLACES: u8 = 128;
 /// Places that are kept for exports with fewer traced requests than this: those of one stuck export never take all.
 pub const PLACES_KEPT: u8 = 32;
-/// Most readers of traces at the same time.
-pub const SESSIONS_MAX: usize = 4;
+/// Most readers of traces at the same time: clients, and the daemon's own reader.
+pub const SESSIONS_MAX: usize = 5;
 
 /// The place of a traced request in the table of the request's worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,10 +13,13 @@ use crate::api::error::ApiError;
 use crate::observe::trace::{Ask, Session, Source};
 use crate::worker::traces::SESSIONS_MAX;
 
-/// Most clients that read traces at once.
-pub(in crate::api) const READERS_MAX: usize = SESSIONS_MAX;
+/// Most clients that read traces at once. The daemon's own reader has the place beyond.
+pub(in crate::api) const READERS_MAX: usize = SESSIONS_MAX - 1;
 /// Requests that are traced a second, of all exports, where the client leaves the rate to the daemon.
 pub(super) const TRACES_A_SECOND: u64 = 200;
+/// The rate of the daemon's own reader before the first choice: a daemon may begin under load.
+#[cfg(feature = "otel")]
+const ONE_IN_AT_FIRST: u32 = 1000;
 /// How long requests are counted before the first choice of a rate.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -34,6 +37,27 @@ pub struct TraceStats {
     pub not_traced: AtomicU64,
     /// Traces dropped because they came faster than they were read.
     pub dropped: AtomicU64,
+    /// Spans for a collector.
+    pub spans: SpanStats,
+}
+
+/// Counters of spans for an OpenTelemetry collector; all zero where none is configured.
+#[derive(Debug, Default)]
+pub struct SpanStats {
+    /// Spans that wait to be sent, a gauge.
+    pub waiting: AtomicU64,
+    /// Spans that the collector has taken.
+    pub sent: AtomicU64,
+    /// Spans dropped as too many waited.
+    pub no_room: AtomicU64,
+    /// Spans that the collector did not want.
+    pub rejected: AtomicU64,
+    /// Spans given up after several tries.
+    pub given_up: AtomicU64,
+    /// Spans that were left when the daemon stopped.
+    pub stopped: AtomicU64,
+    /// Requests to the collector that failed.
+    pub failures: AtomicU64,
 }
 
 /// The traces of a daemon, for clients. Cheap to clone.
@@ -74,13 +98,17 @@ impl Default for Traces {
     }
 }
 
-/// A client that reads. Dropped, the traces for the client end.
-pub(super) struct Reading {
+/// A client that reads, or the daemon itself. Dropped, the traces for the reader end.
+pub struct Reading {
+    /// The filter of the reader, and the lines on which traces come.
     pub session: Arc<Session>,
+    /// Those who make the traces.
     pub source: Arc<dyn Source>,
     /// Whether the daemon chooses the rate.
     pub follows_load: bool,
+    /// Counters of the traces of all readers.
     pub stats: Arc<TraceStats>,
+    /// Becomes true when all clients have to end.
     pub ending: watch::Receiver<bool>,
     place: Option<OwnedSemaphorePermit>,
 }
@@ -122,8 +150,21 @@ impl Traces {
         if follows_load {
             let before = self.source.requests();
             tokio::time::sleep(LOOK).await;
-            ask.one_in = rate(self.source.requests().wrapping_sub(before), LOOK);
+            ask.one_in = rate(self.source.requests().wrapping_sub(before), LOOK, TRACES_A_SECOND);
         }
+        Ok(self.begin(ask, follows_load, Some(place)))
+    }
+
+    /// Begins to trace for the daemon's own reader, the only one that is not a client. Called once in the life of a daemon, as the place
+    /// of that reader is not counted. Where `ask` has no rate, the reader has to follow the load.
+    #[cfg(feature = "otel")]
+    pub fn open_own(&self, ask: Ask) -> Reading {
+        let follows_load = ask.one_in == 0;
+        let one_in = if follows_load { ONE_IN_AT_FIRST } else { ask.one_in };
+        self.begin(Ask { one_in, ..ask }, follows_load, None)
+    }
+
+    fn begin(&self, ask: Ask, follows_load: bool, place: Option<OwnedSemaphorePermit>) -> Reading {
         let session = Arc::new(Session::new(ask, self.source.workers()));
         self.stats.readers.fetch_add(1, Ordering::Relaxed);
         let reading = Reading {
@@ -132,18 +173,18 @@ impl Traces {
             follows_load,
             stats: Arc::clone(&self.stats),
             ending: self.ending.subscribe(),
-            place: Some(place),
+            place,
         };
         reading.source.begin(&reading.session);
-        Ok(reading)
+        reading
     }
 }
 
-/// The rate for so many requests in `time`.
-pub(super) fn rate(requests: u64, time: Duration) -> u32 {
+/// The rate for so many requests in `time`, of which `traces_a_second` are to be traced.
+pub fn rate(requests: u64, time: Duration, traces_a_second: u64) -> u32 {
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
     let a_second = requests.saturating_mul(1000) / millis;
-    u32::try_from(a_second.div_ceil(TRACES_A_SECOND)).unwrap_or(u32::MAX).max(1)
+    u32::try_from(a_second.div_ceil(traces_a_second.max(1))).unwrap_or(u32::MAX).max(1)
 }
 
 #[cfg(test)]
@@ -193,12 +234,27 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "otel")]
+    #[tokio::test]
+    async fn the_daemons_own_reader_takes_no_place_of_clients() {
+        let traces = Traces::default();
+        let ask = Ask { wanted: Wanted::All, export: None, slower_than: Duration::ZERO, one_in: 1 };
+        let own = traces.open_own(ask.clone());
+        let mut clients = Vec::new();
+        while let Ok(client) = traces.open(ask.clone()).await {
+            clients.push(client);
+        }
+        assert_eq!(clients.len(), READERS_MAX);
+        assert_eq!(own.stats.readers.load(Ordering::Relaxed), READERS_MAX as u64 + 1);
+    }
+
     #[test]
     fn the_rate_is_for_two_hundred_traces_a_second_and_all_where_there_are_fewer() {
         for (requests, millis, expected) in
             [(0, 1000, 1), (200, 1000, 1), (201, 1000, 2), (10_000, 100, 500), (7, 0, 35)]
         {
-            assert_eq!(rate(requests, Duration::from_millis(millis)), expected, "{requests} in {millis} ms");
+            let rate = rate(requests, Duration::from_millis(millis), TRACES_A_SECOND);
+            assert_eq!(rate, expected, "{requests} in {millis} ms");
         }
     }
 }

@@ -12,7 +12,7 @@ use axum::body::Bytes;
 use futures_util::stream::{self, Stream};
 use tokio::time::{Instant, sleep_until};
 
-use super::hub::{Reading, rate};
+use super::hub::{Reading, TRACES_A_SECOND, rate};
 use super::lines::{self, Clock};
 use crate::api::off_thread::OffThread;
 use crate::api::wire::{TraceCounts, TraceEnd, TraceLine};
@@ -236,7 +236,7 @@ impl Answer {
         let requests = came_until_now(&self.reading);
         let came = requests.wrapping_sub(std::mem::replace(&mut self.requests, requests));
         if self.reading.follows_load {
-            self.reading.session.set_one_in(rate(came, time));
+            self.reading.session.set_one_in(rate(came, time, TRACES_A_SECOND));
         }
     }
 

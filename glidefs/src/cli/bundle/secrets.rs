@@ -67,7 +67,7 @@ impl Secrets {
     }
 
     /// The secrets that this command can know: of its own environment, of the service's and the daemon's, and the tokens of `token_file`
-    /// and of the configuration file at `config`. Reads files, each for no longer than `patience`: those that gave no answer are in
+    /// and of the configuration file at `config`, and the headers for a collector of traces. Reads files, each for no longer than `patience`: those that gave no answer are in
     /// [`Self::unread`].
     pub fn of_this_host(
         token_file: Option<&Path>,
@@ -92,12 +92,17 @@ impl Secrets {
         reader.deadline = Instant::now() + patience;
         let files = named.iter().filter(|(name, _)| name.ends_with("CREDENTIALS_FILE"));
         let files: Vec<_> = files.map(|(_, path)| Reader::begin(path.into())).collect();
-        let token = configured.and_then(|config| config.api.token_file).map(Reader::begin);
+        let (token_file, headers_file) = configured
+            .map(|config| (config.api.token_file, config.traces.otlp_headers_file))
+            .unwrap_or_default();
+        let (token, headers) = (token_file.map(Reader::begin), headers_file.map(Reader::begin));
         for file in files {
             named.extend(variables(&reader.end(file)));
         }
         tokens.extend(token.map(|token| reader.end(token)));
+        let headers = headers.map(|headers| reader.end(headers)).unwrap_or_default();
         let tokens = tokens.iter().filter_map(|text| Some(text.lines().next()?.trim().to_owned()));
+        let tokens = tokens.chain(of_headers(&headers));
         let named = named.into_iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value);
         Self { unread: reader.unread, ..Self::of_values(named.chain(tokens)) }
     }
@@ -117,6 +122,13 @@ impl Secrets {
         }
         text.split_inclusive('\n').map(|line| without_users(&without_named(line))).collect()
     }
+}
+
+/// The values of headers in a file for a collector of traces, and the last word of each: the token behind `Bearer`.
+fn of_headers(text: &str) -> impl Iterator<Item = String> {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let values = lines.filter_map(|line| Some(line.split_once(':')?.1.trim()));
+    values.flat_map(|value| [Some(value), value.split_whitespace().last()]).flatten().map(Into::into)
 }
 
 /// The variables of an environment file of systemd.
@@ -231,6 +243,26 @@ mod tests {
         fs::write(&config, format!("[api]\ntoken_file = \"{}\"\n", token.display())).unwrap();
         let secrets = Secrets::of_this_host(None, &config, None, PATIENCE);
         assert_eq!(secrets.remove("x 0123456789abcdef y"), "x [removed] y");
+    }
+
+    #[test]
+    fn the_headers_for_a_collector_are_secrets() {
+        let text = "# a comment: harmless\nAuthorization: Bearer hush-hush\n\nx-key: tenant-9\nno header";
+        assert_eq!(
+            of_headers(text).collect::<Vec<_>>(),
+            ["Bearer hush-hush", "hush-hush", "tenant-9", "tenant-9"]
+        );
+    }
+
+    #[cfg(feature = "otel")]
+    #[test]
+    fn the_headers_file_of_the_configuration_is_read_for_secrets() {
+        let folder = tempfile::tempdir().unwrap();
+        let (headers, config) = (folder.path().join("headers"), folder.path().join("glidefs.toml"));
+        fs::write(&headers, "Authorization: Basic aHVzaDpodXNo\n").unwrap();
+        fs::write(&config, format!("[traces]\notlp_headers_file = \"{}\"\n", headers.display())).unwrap();
+        let secrets = Secrets::of_this_host(None, &config, None, PATIENCE);
+        assert_eq!(secrets.remove("x aHVzaDpodXNo y"), "x [removed] y");
     }
 
     #[test]

@@ -376,11 +376,19 @@ metrics! {
     ApiKeysUnnoted: Counter "glidefs_api_idempotency_keys_unnoted_total" in Number by []
         = "Requests with an idempotency key that were carried out and whose answers could not be written to the catalog: after the next start their outcome counts as unknown.";
     TraceReaders: Gauge "glidefs_api_trace_readers" in Number by []
-        = "Clients that read traces of requests, as glidefs trace does; while there are none, nothing is traced.";
+        = "Readers of traces of requests: clients, as glidefs trace is one, and the export to [traces] otlp_endpoint; while there are none, nothing is traced.";
     Traces: Counter "glidefs_api_traces_total" in Number by []
-        = "Traces of requests of devices, counted for each client.";
+        = "Traces of requests of devices, counted for each reader.";
     TracesLost: Counter "glidefs_api_traces_lost_total" in Number by [reason]
-        = "Traces that a client did not get: table, as too many requests were traced at the same time, or reader, as traces came faster than they were read.";
+        = "Traces that a reader did not get: table, as too many requests were traced at the same time, or reader, as traces came faster than they were read.";
+    OtlpWaiting: Gauge "glidefs_otlp_waiting_spans" in Number by []
+        = "Spans that wait to be sent to the collector of [traces] otlp_endpoint.";
+    OtlpSent: Counter "glidefs_otlp_sent_spans_total" in Number by []
+        = "Spans that the collector has taken.";
+    OtlpDropped: Counter "glidefs_otlp_dropped_spans_total" in Number by [reason]
+        = "Spans that were not sent: queue, as too many waited, rejected by the collector, failed after several tries, or stop, as the daemon ended.";
+    OtlpFailures: Counter "glidefs_otlp_failures_total" in Number by []
+        = "Requests to the collector that failed or were refused.";
 
     UpgradePauseMax: Gauge "glidefs_upgrade_pause_seconds_max" in Seconds by []
         = "Longest time for which requests of a device waited for this daemon to take over from the daemon before; only after an upgrade by hand-over.";

@@ -1,0 +1,123 @@
+//! Begin and end of the export.
+//!
+//! Owns the task that gathers and sends, both at once. Invariants: the export ends within [`Patience::last`] and a moment; spans left then are
+//! dropped and counted; a dropped export traces nothing any more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::client::{Collector, OtlpError};
+use super::gather::Gatherer;
+use super::proto::Resource;
+use super::queue::Queue;
+use super::send::{Patience, Sender};
+use super::spans::resource;
+use crate::api::{Reading, Traces};
+use crate::config::TracesSection;
+use crate::observe::trace::{Ask, Wanted};
+
+/// How much longer than [`Patience::last`] the end of the task is waited for.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Refuses all settings refused by [`Exporter::begin`], and asks nobody.
+pub fn check(traces: &TracesSection) -> Result<(), OtlpError> {
+    Collector::of(traces).map(drop)
+}
+
+/// The export of traces, while it runs. Dropped, the export ends without its last batch.
+#[derive(Debug)]
+pub struct Exporter {
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+    patience: Patience,
+}
+
+impl Exporter {
+    /// Begins to send traces, if `config` has a collector. Called once in the life of a daemon.
+    pub fn begin(
+        config: &TracesSection,
+        traces: &Traces,
+        host_name: &str,
+    ) -> Result<Option<Self>, OtlpError> {
+        Self::begin_with(config, traces, host_name, Patience::default())
+    }
+
+    pub(super) fn begin_with(
+        config: &TracesSection,
+        traces: &Traces,
+        host_name: &str,
+        patience: Patience,
+    ) -> Result<Option<Self>, OtlpError> {
+        let Some(collector) = Collector::of(config)? else { return Ok(None) };
+        let slower_than = config.slower_than.0;
+        // What is slow is known at the end only.
+        let one_in = config.one_in.unwrap_or(u32::from(!slower_than.is_zero()));
+        let reading = traces.open_own(Ask { wanted: Wanted::All, export: None, slower_than, one_in });
+        tracing::info!(collector = collector.url(), "traces are sent to a collector");
+        let (stop, stopped) = watch::channel(false);
+        let resource = resource(&config.service_name, host_name.trim());
+        let task = tokio::spawn(run(reading, collector, resource, patience, stopped));
+        Ok(Some(Self { stop, task, patience }))
+    }
+
+    /// Ends tracing, and sends the last spans, for no longer than [`Patience::last`]. May be called again.
+    pub async fn end(&mut self) {
+        self.stop.send_replace(true);
+        if self.task.is_finished() {
+            return;
+        }
+        // The task counts and drops the last spans by itself, unless the daemon has no time for it.
+        if tokio::time::timeout(self.patience.last + GRACE, &mut self.task).await.is_err() {
+            self.task.abort();
+        }
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn run(
+    reading: Reading,
+    collector: Collector,
+    resource: Resource,
+    patience: Patience,
+    mut stop: watch::Receiver<bool>,
+) {
+    let (stats, queue, under_way) = (Arc::clone(&reading.stats), Queue::default(), AtomicU64::new(0));
+    let sender = Sender {
+        collector: &collector,
+        resource: &resource,
+        queue: &queue,
+        stats: &stats.spans,
+        patience,
+        under_way: &under_way,
+    };
+    let gatherer = Gatherer::new(reading, &queue);
+    let work = async {
+        let sending = async {
+            sender.run(stop.clone()).await;
+        };
+        tokio::join!(gatherer.run(stop.clone()), sending);
+    };
+    let mut stopped = stop.clone();
+    let end = async {
+        // An error is that of a daemon that stops.
+        let _ = stopped.wait_for(|is_stopping| *is_stopping).await;
+        tokio::time::sleep(patience.last).await;
+    };
+    tokio::select! {
+        () = work => {}
+        () = end => {}
+    }
+    let _ = stop.borrow_and_update();
+    let left = (queue.spans() as u64).saturating_add(under_way.load(Relaxed));
+    stats.spans.stopped.fetch_add(left, Relaxed);
+    stats.spans.waiting.store(0, Relaxed);
+}

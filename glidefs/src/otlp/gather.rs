@@ -1,0 +1,195 @@
+//! Traces from the reader's session into the queue.
+//!
+//! Owns the rate where the user leaves the rate to the daemon, the time on the wall of each trace, and the names of exports in traces about
+//! the store. Invariants: a look takes at most [`LOOK_TRACES_MAX`] traces before other tasks have their turn; whoever makes traces is never
+//! waited for; all losses of the session are counted.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::clock::Clock;
+use super::queue::{Queue, Trace, Waiting};
+use crate::api::{Reading, TraceStats, rate};
+
+/// Most traces that a look takes of the workers, and of the store.
+const LOOK_TRACES_MAX: usize = 256;
+/// Time between two looks for traces.
+const LOOK: Duration = Duration::from_millis(50);
+/// Time until the next look behind one in which a worker had many traces.
+const LOOK_BUSY: Duration = Duration::from_millis(2);
+/// Traces of one worker in a look that are many: a quarter of the fewest that may wait.
+const BUSY_TRACES: usize = 16;
+/// Most looks for the last traces at the end.
+const LAST_LOOKS_MAX: usize = 16;
+/// Time between two choices of the rate.
+const CHOICE: Duration = Duration::from_secs(1);
+/// Requests that are traced a second, of all exports, where the rate is left to the daemon.
+const TRACES_A_SECOND: u64 = 20;
+/// Shortest time between two looks for the names of volumes: a look goes over all exports.
+const NAMES: Duration = Duration::from_secs(10);
+
+/// The counts of a session that are in the counters of the daemon.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    sampled: u64,
+    not_traced: u64,
+    dropped: u64,
+}
+
+/// The reader of the session.
+pub(super) struct Gatherer<'a> {
+    reading: Reading,
+    queue: &'a Queue,
+    stats: Arc<TraceStats>,
+    chosen: Instant,
+    /// The requests of the host at the last choice.
+    requests: u64,
+    counted: Counted,
+    names: HashMap<String, String>,
+    names_next: Instant,
+}
+
+impl<'a> Gatherer<'a> {
+    pub fn new(reading: Reading, queue: &'a Queue) -> Self {
+        let now = Instant::now();
+        Self {
+            requests: reading.source.requests(),
+            stats: Arc::clone(&reading.stats),
+            reading,
+            queue,
+            chosen: now,
+            counted: Counted::default(),
+            names: HashMap::new(),
+            names_next: now,
+        }
+    }
+
+    /// Gathers until `stop` is true, and closes the queue.
+    pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        let mut look = Instant::now();
+        loop {
+            let is_stopping = tokio::select! {
+                biased;
+                // An error is that of a daemon that stops.
+                _ = stop.wait_for(|is_stopping| *is_stopping) => true,
+                () = sleep_until(look) => false,
+            };
+            if is_stopping {
+                break;
+            }
+            look = Instant::now() + self.look().await;
+            self.choose_rate();
+            tokio::task::yield_now().await;
+        }
+        self.reading.source.end(&self.reading.session);
+        for _ in 0..LAST_LOOKS_MAX {
+            if !self.look().await.is_zero() {
+                break;
+            }
+        }
+        self.queue.close();
+    }
+
+    /// Takes the traces that are there. Returns the time until the next look: none where more may be there.
+    async fn look(&mut self) -> Duration {
+        let clock = Clock::now();
+        let of_store = self.look_at_store(&clock).await;
+        let (mut left, mut rounds, mut is_any) = (LOOK_TRACES_MAX, 0, true);
+        let session = Arc::clone(&self.reading.session);
+        // The workers take turns, so that the traces of a busy one keep no others back.
+        while is_any && left > 0 {
+            is_any = false;
+            rounds += 1;
+            for side in session.workers() {
+                if left > 0
+                    && let Some(trace) = side.ring.pop()
+                {
+                    (is_any, left) = (true, left - 1);
+                    let began_unix_nanos = clock.unix_nanos(trace.began);
+                    self.push(Waiting { began_unix_nanos, trace: Trace::Request(Box::new(trace)) });
+                }
+            }
+        }
+        self.count();
+        if left == 0 || of_store == LOOK_TRACES_MAX {
+            Duration::ZERO
+        } else if rounds > BUSY_TRACES {
+            LOOK_BUSY
+        } else {
+            LOOK
+        }
+    }
+
+    async fn look_at_store(&mut self, clock: &Clock) -> usize {
+        let mut taken = 0;
+        while taken < LOOK_TRACES_MAX
+            && let Some(trace) = self.reading.session.pop_store()
+        {
+            taken += 1;
+            let began_unix_nanos = clock.unix_nanos(trace.began);
+            let export = match &trace.volume {
+                Some(volume) => self.name_of(volume).await,
+                None => None,
+            };
+            self.push(Waiting { began_unix_nanos, trace: Trace::Store { trace: Box::new(trace), export } });
+        }
+        taken
+    }
+
+    fn push(&self, trace: Waiting) {
+        let spans = trace.spans() as u64;
+        if !self.queue.push(trace) {
+            self.stats.spans.no_room.fetch_add(spans, Relaxed);
+        }
+        self.stats.spans.waiting.store(self.queue.spans() as u64, Relaxed);
+    }
+
+    /// The name of the export with this volume, where known.
+    async fn name_of(&mut self, volume: &str) -> Option<String> {
+        if !self.names.contains_key(volume) && Instant::now() >= self.names_next {
+            self.names_next = Instant::now() + NAMES;
+            let source = Arc::clone(&self.reading.source);
+            // Without an answer the daemon stops.
+            let names = tokio::task::spawn_blocking(move || source.volumes()).await;
+            self.names = names.unwrap_or_default().into_iter().collect();
+        }
+        self.names.get(volume).cloned()
+    }
+
+    /// Follows the load with the rate, where the user has left the rate to the daemon: once a second, and at once when more requests came than
+    /// the rate is for. Busy clients pay for few traces behind a quiet time.
+    fn choose_rate(&mut self) {
+        let session = &self.reading.session;
+        let requests = self.reading.source.requests();
+        let came = requests.wrapping_sub(self.requests);
+        let time = self.chosen.elapsed();
+        let is_burst = came > TRACES_A_SECOND.saturating_mul(session.one_in().into());
+        if self.reading.follows_load && (time >= CHOICE || is_burst) {
+            (self.chosen, self.requests) = (Instant::now(), requests);
+            session.set_one_in(rate(came, time, TRACES_A_SECOND));
+        }
+    }
+
+    /// Adds the news of the session to the counters of the daemon.
+    fn count(&mut self) {
+        let session = &self.reading.session;
+        let now = Counted {
+            sampled: session.sum(|side| &side.sampled),
+            not_traced: session.sum(|side| &side.unplaced),
+            dropped: session.sum(|side| &side.dropped).saturating_add(session.store_dropped()),
+        };
+        let before = std::mem::replace(&mut self.counted, now);
+        for (cell, now, before) in [
+            (&self.stats.traces, now.sampled, before.sampled),
+            (&self.stats.not_traced, now.not_traced, before.not_traced),
+            (&self.stats.dropped, now.dropped, before.dropped),
+        ] {
+            cell.fetch_add(now.saturating_sub(before), Relaxed);
+        }
+    }
+}

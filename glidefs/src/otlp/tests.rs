@@ -1,0 +1,7 @@
+//! The export against collectors that take, refuse, hang, or are away: real requests over TCP, decoded by `opentelemetry-proto`.
+
+mod collector;
+mod export;
+mod queue;
+mod source;
+mod spans;
