@@ -6,9 +6,9 @@
 //! ```text
 //!            begun is on disk           done is on disk
 //!  (free) ──► under way ──► the work ──► done ──► (free, after 24 hours or for the room)
-//!    ▲            │             │
-//!    └── failed ──┴── refused ──┤
-//!                               └── cut off ──► unknown ──► (free, after 24 hours)
+//!    ▲                          │
+//!    └───────── refused ────────┤
+//!                               └── failed, cut off ──► unknown ──► (free, after 24 hours)
 //! ```
 //!
 //! Invariants: a request is carried out under a key only when the catalog says so on disk, so after a crash the key is done or unknown;
@@ -31,15 +31,15 @@ use self::table::{KEEP_MILLIS, KeyLimits, Table, Verdict};
 use super::catalog::LoadedRequest;
 use super::catalog::error::CatalogError;
 use super::catalog::request_record::{
-    Fingerprint, KeptAnswer, Moment, RequestKey, RequestRecord, RequestState,
+    Fingerprint, KeptAnswer, RequestKey, RequestRecord, RequestState,
 };
 use super::catalog::requests::{QueuedRequest, RequestJournal};
 use crate::locks::MutexExt;
 
 /// Largest body of an answer that is kept, bytes.
-pub const KEPT_BODY_BYTES_MAX: usize = 64 << 10;
-/// The bounds on keys. A program of an older version reads the whole catalog at a start, so the catalog stays small.
-const LIMITS: KeyLimits = KeyLimits { keys_max: 10_000, under_way_max: 1024, bytes_max: 8 << 20 };
+pub const KEPT_BODY_BYTES_MAX: usize = 4 << 10;
+/// The bounds on keys. The number alone decides which keys go: all of the largest answers take less than `bytes_max`.
+const LIMITS: KeyLimits = KeyLimits { keys_max: 10_000, under_way_max: 1024, bytes_max: 64 << 20 };
 /// Most keys that one change of the catalog removes at a start.
 const REMOVED_AT_ONCE: usize = 1024;
 
@@ -122,9 +122,9 @@ impl Keys {
 
     /// Whether the request `fingerprint` with `key` is to be carried out.
     pub fn admit(self: &Arc<Self>, key: RequestKey, fingerprint: Fingerprint) -> Admission {
-        let now = self.clock.now();
+        let now = self.clock.boot_millis();
         let mut table = self.table();
-        let (verdict, gone) = table.admit(key, fingerprint, now.boot_millis);
+        let (verdict, gone) = table.admit(key, fingerprint, now);
         if verdict != Verdict::Admitted {
             if !gone.is_empty() {
                 // Keys that stay in the catalog because of an error come back with the next start, and go then.
@@ -181,14 +181,14 @@ impl Keys {
         self.table.lock_whole()
     }
 
-    fn record(&self, fingerprint: Option<Fingerprint>, since: Moment, state: RequestState) -> RequestRecord {
-        RequestRecord { fingerprint, since, boot_id: self.boot_id.clone(), state }
+    fn record(&self, fingerprint: Option<Fingerprint>, now: u64, state: RequestState) -> RequestRecord {
+        RequestRecord { fingerprint, since_boot_millis: now, boot_id: self.boot_id.clone(), state }
     }
 
     /// Takes over the requests from the catalog. What was begun has an unknown outcome from this start on, and so has what cannot be
     /// read.
     fn load(&self, loaded: Vec<LoadedRequest>) {
-        let now = self.clock.now();
+        let now = self.clock.boot_millis();
         let (mut unknown, mut damaged, mut gone) = (0_u64, 0_u64, Vec::new());
         let mut table = self.table();
         for (key, record) in loaded {
@@ -203,27 +203,28 @@ impl Keys {
                 damaged = damaged.saturating_add(1);
                 self.record(None, now, RequestState::Begun)
             });
-            let RequestRecord { fingerprint, since, boot_id, state } = record;
-            let left = KEEP_MILLIS.checked_sub(self.age(since, &boot_id, now));
-            let is_of_the_future = left == Some(KEEP_MILLIS) && since.unix_millis > now.unix_millis;
-            let until = now.boot_millis.saturating_add(left.unwrap_or(0));
+            let RequestRecord { fingerprint, since_boot_millis, boot_id, state } = record;
+            // Nothing says how long a host was down: the time of day may have been set. A key of another boot counts anew.
+            let is_of_this_boot = boot_id == self.boot_id;
+            let age = if is_of_this_boot { now.saturating_sub(since_boot_millis) } else { 0 };
+            let until = now.saturating_add(KEEP_MILLIS.saturating_sub(age));
             let rewritten = match state {
                 RequestState::Begun => {
                     unknown = unknown.saturating_add(1);
-                    table.insert_unknown(key, fingerprint, now.boot_millis.saturating_add(KEEP_MILLIS));
+                    table.insert_unknown(key, fingerprint, now.saturating_add(KEEP_MILLIS));
                     Some(RequestState::Unknown)
                 }
-                _ if left.is_none_or(|left| left == 0) => {
+                _ if until <= now => {
                     gone.push(key);
                     None
                 }
                 RequestState::Unknown => {
                     table.insert_unknown(key, fingerprint, until);
-                    is_of_the_future.then_some(RequestState::Unknown)
+                    (!is_of_this_boot).then_some(RequestState::Unknown)
                 }
                 RequestState::Done(answer) => {
                     table.insert_done(key, fingerprint, answer.clone(), until);
-                    is_of_the_future.then_some(RequestState::Done(answer))
+                    (!is_of_this_boot).then_some(RequestState::Done(answer))
                 }
             };
             if let Some(state) = rewritten {
@@ -243,14 +244,6 @@ impl Keys {
                 "requests with an idempotency key were cut off, or their records are damaged: they may or may not have been carried out"
             );
         }
-    }
-
-    /// Milliseconds from `since`, in the boot `boot_id`, to `now`: 0 where the clock was set back since.
-    fn age(&self, since: Moment, boot_id: &str, now: Moment) -> u64 {
-        if boot_id == self.boot_id && since.boot_millis <= now.boot_millis {
-            return now.boot_millis.saturating_sub(since.boot_millis);
-        }
-        now.unix_millis.saturating_sub(since.unix_millis)
     }
 }
 
@@ -274,9 +267,11 @@ impl KeyUnderWay {
     /// Notes the answer of a request that was carried out. Returns when the answer is on disk, or cannot be noted.
     pub async fn done(mut self, answer: KeptAnswer) {
         let keys = Arc::clone(&self.keys);
-        let now = keys.clock.now();
+        let now = keys.clock.boot_millis();
         let record = keys.record(Some(self.fingerprint), now, RequestState::Done(answer.clone()));
+        let table = keys.table();
         let queued = keys.journal.queue(Some((self.key, record)), Vec::new());
+        drop(table);
         self.phase = Phase::Answered;
         if let Err(error) = queued.written().await {
             keys.unnoted.fetch_add(1, Ordering::Relaxed);
@@ -288,7 +283,7 @@ impl KeyUnderWay {
             );
         }
         let mut table = keys.table();
-        let gone = table.finish(self.key, answer, now.boot_millis);
+        let gone = table.finish(self.key, answer, now);
         if !gone.is_empty() {
             drop(keys.journal.queue(None, gone));
         }
@@ -299,18 +294,21 @@ impl KeyUnderWay {
     /// Frees the key of a request that was refused or has failed. Returns when the key is free on disk as well, or the disk fails: then
     /// the outcome counts as unknown after the next start.
     pub async fn free(mut self) {
-        let queued = self.let_go();
-        self.end();
-        // The catalog has logged the error.
+        let table = self.keys.table();
+        let queued = self.keys.journal.queue(None, vec![self.key]);
+        drop(table);
+        // The catalog has logged the error. Until then the key is under way: the end of the daemon waits for the disk.
         let _: Result<(), CatalogError> = queued.written().await;
+        self.keys.table().free(self.key);
+        self.end();
     }
 
     /// Notes that nobody knows the outcome.
     fn lose(&self) {
-        let now = self.keys.clock.now();
+        let now = self.keys.clock.boot_millis();
         let record = self.keys.record(Some(self.fingerprint), now, RequestState::Unknown);
         let mut table = self.keys.table();
-        table.lose(self.key, now.boot_millis);
+        table.lose(self.key, now);
         // Until the change is on disk, and without it, a start finds the request begun, which comes to the same.
         drop(self.keys.journal.queue(Some((self.key, record)), Vec::new()));
     }
@@ -334,7 +332,7 @@ impl Drop for KeyUnderWay {
             Phase::Noting(_) => drop(self.let_go()),
             Phase::UnderWay => self.lose(),
             // The catalog gets the answer, which must not be replaced.
-            Phase::Answered => self.keys.table().lose(self.key, self.keys.clock.now().boot_millis),
+            Phase::Answered => self.keys.table().lose(self.key, self.keys.clock.boot_millis()),
         }
         self.end();
     }

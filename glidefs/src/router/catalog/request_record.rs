@@ -42,16 +42,6 @@ impl Fingerprint {
     }
 }
 
-/// A moment by two clocks: the time of day may be set, and the time since the boot says nothing about another boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(in crate::router) struct Moment {
-    /// The time of day: milliseconds since 1970-01-01 UTC.
-    pub unix_millis: u64,
-    /// Milliseconds since the boot of the kernel, also those asleep.
-    pub boot_millis: u64,
-}
-
 /// An answer to a request that was carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -90,9 +80,9 @@ pub(in crate::router) enum RequestState {
 pub(in crate::router) struct RequestRecord {
     /// `None` for a request whose record was damaged.
     pub fingerprint: Option<Fingerprint>,
-    /// When the request came into the state.
-    pub since: Moment,
-    /// The boot of the kernel in which the state began.
+    /// When the request came into the state, or the first start of a later boot found it: milliseconds since the boot of the kernel.
+    pub since_boot_millis: u64,
+    /// The boot of that moment.
     pub boot_id: String,
     pub state: RequestState,
 }
@@ -104,7 +94,7 @@ struct RecordJson {
     /// The hash as 64 hex digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fingerprint: Option<String>,
-    since: Moment,
+    since_boot_millis: u64,
     boot_id: String,
     state: RequestState,
 }
@@ -114,7 +104,7 @@ impl RequestRecord {
     pub(super) fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
         encode_json(&RecordJson {
             fingerprint: self.fingerprint.map(|fingerprint| fingerprint.0.to_hex().to_string()),
-            since: self.since,
+            since_boot_millis: self.since_boot_millis,
             boot_id: self.boot_id.clone(),
             state: self.state.clone(),
         })
@@ -122,10 +112,10 @@ impl RequestRecord {
 
     /// Decodes bytes of [`Self::encode`], and checks the fingerprint.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let RecordJson { fingerprint, since, boot_id, state } = decode_json(bytes)?;
+        let RecordJson { fingerprint, since_boot_millis, boot_id, state } = decode_json(bytes)?;
         let parse = |hex: String| blake3::Hash::from_hex(hex).map_err(|_| DecodeError::Fingerprint);
         let fingerprint = fingerprint.map(parse).transpose()?.map(Fingerprint);
-        Ok(Self { fingerprint, since, boot_id, state })
+        Ok(Self { fingerprint, since_boot_millis, boot_id, state })
     }
 }
 
@@ -138,7 +128,7 @@ pub(in crate::router) mod tests {
     pub(in crate::router) fn done(body: &str) -> RequestRecord {
         RequestRecord {
             fingerprint: Some(Fingerprint::of(&[b"POST", b"/v1/exports"])),
-            since: Moment { unix_millis: 1_700_000_000_000, boot_millis: 5 },
+            since_boot_millis: 5,
             boot_id: "boot".into(),
             state: RequestState::Done(KeptAnswer {
                 status: 201,
