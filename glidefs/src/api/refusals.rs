@@ -56,6 +56,7 @@ const VOLUME: &[P] = &[
 
 /// Codes of operations that take an idempotency key.
 const KEY: &[P] = &[
+    P::CatalogFails,
     P::BadIdempotencyKey,
     P::IdempotencyAnswerTooLarge,
     P::IdempotencyKeyInUse,
@@ -124,7 +125,7 @@ fn codes(operation: &Operation) -> Vec<P> {
         let RefOr::T(parameter) = parameter else { continue };
         match parameter.parameter_in {
             ParameterIn::Path => groups.push(NAME),
-            ParameterIn::Header => groups.push(KEY),
+            ParameterIn::Header => groups.extend([KEY, BODY]),
             _ => groups.push(&[P::BadRequest]),
         }
     }
