@@ -9,7 +9,7 @@
 //!    │                                                           └── cycles     three or more files in a circle
 //!    ├── comments ── pronouns, stubs
 //!    ├── files ───── openings, lengths, reasons of `unsafe`
-//!    ├── documents ─ metrics, faults, configuration
+//!    ├── documents ─ metrics, faults, configuration, codes of the API
 //!    ├── questions ─ docs/questions.md
 //!    ├── dashboard ─ docs/grafana, and queries of documents ── queries ── metrics and labels of a query, answers
 //!    ├── figures ─── figures in documents, from benches/baselines ── figure_tables

@@ -2,7 +2,8 @@
 //!
 //! Owns the way users ask over HTTP, on TCP and on a Unix socket. Does not own operations on exports (`router`) nor the
 //! content of the metrics (`observe`). Invariant: every answer other than `/metrics`, `/healthz`, `/readyz` and the status
-//! page is JSON, or lines of JSON for a batch and a trace, and every refusal is `{"error": {"code", "message"}}`, with a message for the user about the next step.
+//! page is JSON, or lines of JSON for a batch and a trace, and every refusal
+//! is a problem by RFC 9457, with a code for programs and a sentence for people about the next step.
 
 mod batch;
 mod body;
@@ -13,7 +14,10 @@ mod guard;
 mod idempotency;
 mod off_thread;
 mod page;
+mod paging;
 mod peer;
+mod problems;
+mod refusals;
 mod routes;
 mod scrape;
 mod seats;
@@ -30,6 +34,7 @@ mod volumes;
 pub mod wire;
 
 pub use self::off_thread::OffThread;
+pub(crate) use self::routes::description;
 pub use self::scrape::{ScrapeStats, Scrapes, Selection};
 pub use self::serve::{Access, Listeners, ServeError, serve};
 pub use self::state::{ApiStats, AppState, Readiness};

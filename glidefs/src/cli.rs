@@ -82,6 +82,7 @@ fn dispatch(
         Command::Run(args) => run::command(&args, run_daemon, check),
         Command::Init { path, force } => files::init(&path, force),
         Command::Completions { shell } => files::completions(shell),
+        Command::Openapi => files::openapi(),
         Command::Man { dir } => files::man(dir.as_deref()),
         Command::Doctor { config, json } => doctor::run(&config, json),
         Command::SupportBundle { config, out, json } => bundle::run(&cli.daemon, &config, out, json),

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
-use crate::api::wire::{ErrorBody, IDEMPOTENCY_KEY, IdempotencyKey, TOO_MANY_BATCHES};
+use crate::api::wire::{IDEMPOTENCY_KEY, IdempotencyKey, Problem, ProblemCode};
 use crate::api::{Token, TokenError};
 use crate::router::ExportName;
 
@@ -293,8 +293,9 @@ impl Client {
 
     /// The error of a refused request.
     fn refusal(&self, status: StatusCode, body: &[u8]) -> ClientError {
-        match serde_json::from_slice::<ErrorBody>(body) {
-            Ok(refusal) => ClientError::Refused { code: refusal.error.code, message: refusal.error.message },
+        match serde_json::from_slice::<Problem>(body) {
+            // Daemons of all versions have this member.
+            Ok(Problem { error, .. }) => ClientError::Refused { code: error.code, message: error.message },
             Err(_) => ClientError::NotUnderstood { address: self.address(), status },
         }
     }
@@ -315,8 +316,7 @@ impl Client {
             let refusal =
                 refusal.map_err(|_| ClientError::NotUnderstood { address: self.address(), status })?;
             let refusal = self.refusal(status, &refusal.to_bytes());
-            let is_for_now =
-                matches!(&refusal, ClientError::Refused { code, .. } if code == TOO_MANY_BATCHES);
+            let is_for_now = matches!(&refusal, ClientError::Refused { code, .. } if code == ProblemCode::TooManyBatches.as_str());
             if !is_for_now || begin.elapsed() >= RETRY_MAX {
                 return Err(refusal);
             }

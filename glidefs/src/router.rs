@@ -202,6 +202,12 @@ impl Router {
         self.entries().into_iter().map(|entry| entry.info())
     }
 
+    /// At most `max` exports behind the name `after`, by name, each as of the moment when the iterator gets there. `after` need not exist.
+    pub fn infos_after(&self, after: Option<&str>, max: usize) -> impl Iterator<Item = ExportInfo> + use<> {
+        let entries = self.exports.read_whole().after(after, max);
+        entries.into_iter().map(|entry| entry.info())
+    }
+
     /// One export.
     pub fn show(&self, name: &str) -> Result<ExportInfo, RouterError> {
         self.entry(name).map(|entry| entry.info()).ok_or_else(|| RouterError::NotFound { name: name.into() })

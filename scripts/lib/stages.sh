@@ -41,6 +41,7 @@ LONG_STAGES=(
 	"api                  load on the API of a host with 5,000 exports, beside fio                                     (20 minutes)"
 	"package              the Debian package: installed, upgraded under load, removed and purged on a whole system     (10 minutes)"
 	"page                 the status page in Chromium, each figure compared with the API; glidefs top in a terminal    (10 minutes)"
+	"client               a Python client made from the description of the API, used over TCP and the Unix socket      (10 minutes)"
 	"containers           volumes and devices of Podman and Docker: the commands of docs/containers.md                 (5 minutes)"
 	"csi                  csi-sanity against the CSI driver on real devices, checks of our own, manifests of Kubernetes (40 minutes)"
 	"reproducible         two builds and packages of the last commit, in different folders, and the list of dependencies (30 minutes)"
@@ -140,6 +141,7 @@ long_power_cuts() { scripts/power-cuts --cuts "${POWER_CUTS:-20}" ${POWER_CUTS_S
 long_api() { scripts/vm exec --disk 8G --memory 8G --timeout 7200 -- scripts/api-load 5000; }
 long_package() { scripts/package-test; }
 long_page() { scripts/page-test; }
+long_client() { scripts/client-test; }
 long_containers() { scripts/containers-test; }
 long_csi() { scripts/csi-test; }
 long_reproducible() { check_reproducible; }

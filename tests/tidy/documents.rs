@@ -1,8 +1,8 @@
-//! Documents which must agree with the code: metrics, faults, configuration.
+//! Documents which must agree with the code: metrics, faults, configuration, the API.
 
-use std::fmt::Write;
 use std::fs;
 
+use glidefs::testing::api::wire;
 use glidefs::testing::config::keys;
 
 use super::sources::{SOURCES, Source, compare_or_bless, fail_if_any, is_source, layer, read, repository};
@@ -116,18 +116,30 @@ fn evidence_which_does_not_exist_is_seen() {
     assert!(misplaced_tests("`one_two_three_four` in `a.rs`", &sources).is_empty());
 }
 
+/// `document`, the text of `path`, with `part` in the place of the part called `name`, which is made from the file `source`.
+fn with_part(path: &str, document: &str, (name, source): (&str, &str), part: &str) -> String {
+    let begin = format!("<!-- {name}: made from {source} by GLIDEFS_BLESS=1 cargo test --test tidy -->\n");
+    let end = format!("<!-- end of {name} -->");
+    let marked = document.split_once(&begin);
+    let (before, rest) = marked.unwrap_or_else(|| panic!("{path} marks where the {name} begin"));
+    let (_, after) = rest.split_once(&end).unwrap_or_else(|| panic!("{path} marks where the {name} end"));
+    format!("{before}{begin}\n{part}{end}{after}")
+}
+
 #[test]
 fn the_configuration_document_lists_every_key() {
-    const BEGIN: &str =
-        "<!-- keys: made from glidefs/src/config/keys.rs by GLIDEFS_BLESS=1 cargo test --test tidy -->\n";
-    const END: &str = "<!-- end of keys -->";
-    let document = read("docs/configuration.md");
-    let (before, rest) =
-        document.split_once(BEGIN).expect("docs/configuration.md marks where the keys begin");
-    let (_, after) = rest.split_once(END).expect("docs/configuration.md marks where the keys end");
-    let mut expected = before.to_owned();
-    write!(expected, "{BEGIN}\n{}{END}{after}", keys::markdown()).expect("writing to a string does not fail");
-    compare_or_bless("docs/configuration.md", &document, &expected);
+    let path = "docs/configuration.md";
+    let document = read(path);
+    let part = ("keys", "glidefs/src/config/keys.rs");
+    compare_or_bless(path, &document, &with_part(path, &document, part, &keys::markdown()));
+}
+
+#[test]
+fn the_document_of_the_api_lists_every_code() {
+    let path = "docs/api.md";
+    let document = read(path);
+    let part = ("problems", "glidefs/src/api/wire/codes.rs");
+    compare_or_bless(path, &document, &with_part(path, &document, part, &wire::problems_markdown()));
 }
 
 #[test]

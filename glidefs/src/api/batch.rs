@@ -10,20 +10,20 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequest, Query, Request, State};
+use axum::extract::{FromRequest, Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::body::{JsonBody, discard};
+use super::body::{InQuery, JsonBody, discard};
 use super::error::ApiError;
 use super::exports;
 use super::state::AppState;
 use super::wire::{
     AttachQuery, BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult, CreateRequest,
-    ErrorBody, RemoveQuery,
+    RemoveQuery,
 };
 use crate::router::{ExportName, SharedPatience};
 
@@ -80,21 +80,15 @@ impl<S: Send + Sync> FromRequest<S> for Placed {
 /// `Retry-After` says when to ask again. A client that closes the connection ends the batch: operations
 /// that have begun are finished. The parameters are those of the operations on one export.
 #[utoipa::path(
-    post, path = "/v1/batch", tag = "exports", request_body = BatchRequest,
-    params(
-        ("force" = Option<bool>, Query, description = "For detach and delete: whether to remove devices that are mounted, or held in another way; false when left out."),
-        ("unconfirmed" = Option<bool>, Query, description = "For attach: whether to serve the cache's content although the store cannot confirm that this host still has the export; false when left out."),
-    ),
+    post, path = "/v1/batch", operation_id = "batch", tag = "exports", request_body = BatchRequest,
+    params(BatchQuery),
     responses(
         (status = 200, description = "A line for each export.", body = BatchResult, content_type = "application/x-ndjson"),
-        (status = 503, description = "Too many batches at once; nothing was done.", body = ErrorBody,
-            headers(("retry-after" = u32, description = "Seconds until the request may be sent again."))),
-        (status = "4XX", description = "The request was refused, and nothing was done.", body = ErrorBody),
     )
 )]
 pub(super) async fn batch(
     State(state): State<AppState>,
-    Query(query): Query<BatchQuery>,
+    InQuery(query): InQuery<BatchQuery>,
     Placed(place, request): Placed,
 ) -> Result<Response, ApiError> {
     if request.exports() > BATCH_EXPORTS_MAX {

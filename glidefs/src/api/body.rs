@@ -1,11 +1,11 @@
-//! Reading requests: JSON bodies and export names in paths. Refusals use the words of this API instead of those of the HTTP
+//! Reading requests: JSON bodies, paths and queries. Refusals use the words of this API instead of those of the HTTP
 //! library.
 
 use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Request};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use futures_util::StreamExt;
@@ -68,6 +68,32 @@ fn refusal(rejection: &BytesRejection, bytes_max: usize) -> ApiError {
     ApiError::bad_request("the body could not be read: send the request again")
 }
 
+/// The query of a request, read as a `T`.
+pub(super) struct InQuery<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for InQuery<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let query = Query::<T>::from_request_parts(parts, state).await;
+        query
+            .map(|Query(query)| Self(query))
+            .map_err(|rejection| ApiError::bad_request(rejection.body_text()))
+    }
+}
+
+/// The variable parts of the path, read as a `T`: text, or a tuple of texts.
+pub(super) struct InPath<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for InPath<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let not_text = |_| ApiError::bad_request("a name in the path is not UTF-8 text");
+        Path::<T>::from_request_parts(parts, state).await.map(|Path(parts)| Self(parts)).map_err(not_text)
+    }
+}
+
 /// The name of the export in the path.
 pub(super) struct NameInPath(pub ExportName);
 
@@ -75,8 +101,7 @@ impl<S: Send + Sync> FromRequestParts<S> for NameInPath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let not_text = |_| ApiError::bad_request("the export name in the path is not UTF-8 text");
-        let Path(name) = Path::<String>::from_request_parts(parts, state).await.map_err(not_text)?;
+        let InPath(name) = InPath::<String>::from_request_parts(parts, state).await?;
         Ok(Self(ExportName::new(&name)?))
     }
 }

@@ -1,11 +1,11 @@
 //! Refusals: the status, code and sentence for each error. The only file that maps errors to HTTP.
 
 use axum::Json;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::upgrade::UpgradeError;
-use super::wire::{ErrorBody, ErrorDetail, TOO_MANY_BATCHES};
+use super::wire::{BatchError, ErrorDetail, PROBLEM_TYPE, Problem, ProblemCode};
 use crate::cache::IoError;
 use crate::observe::chain;
 use crate::router::{DeviceError, NameError, RouterError, SizeError};
@@ -13,53 +13,55 @@ use crate::store::gc::GcError;
 use crate::store::volume::VolumeError;
 
 const RETRY_SECONDS: u32 = 1;
-const IDEMPOTENCY_KEY_IN_USE: &str = "idempotency_key_in_use";
-const TOO_MANY_IDEMPOTENCY_KEYS: &str = "too_many_idempotency_keys";
 
 /// An answer that refuses a request: status, code and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
-    code: &'static str,
+    code: ProblemCode,
     message: String,
 }
 
 impl ApiError {
-    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+    fn new(status: StatusCode, code: ProblemCode, message: impl Into<String>) -> Self {
+        debug_assert!(
+            code.statuses().contains(&status.as_u16()),
+            "{code:?} does not have the status {status}"
+        );
         Self { status, code, message: message.into() }
     }
 
     /// The request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+        Self::new(StatusCode::BAD_REQUEST, ProblemCode::BadRequest, message)
     }
 
     /// The body is larger than allowed.
     pub fn too_large(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, ProblemCode::TooLarge, message)
     }
 
     /// The path or the named export does not exist.
     pub fn not_found(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+        Self::new(StatusCode::NOT_FOUND, ProblemCode::NotFound, message)
     }
 
     /// The path does not take this method.
     pub fn method_not_allowed() -> Self {
         let message = "this path does not take this method: /openapi.json lists the methods of each path";
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, ProblemCode::MethodNotAllowed, message)
     }
 
     /// The token is missing or wrong.
     pub fn unauthorized() -> Self {
         let message = "the token is missing or wrong: send \"Authorization: Bearer TOKEN\" with the token of [api] token_file, \
                        or use the Unix socket";
-        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+        Self::new(StatusCode::UNAUTHORIZED, ProblemCode::Unauthorized, message)
     }
 
     /// This client may not send this request.
     pub fn forbidden(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+        Self::new(StatusCode::FORBIDDEN, ProblemCode::Forbidden, message)
     }
 
     /// The header `Host` names another host than this one.
@@ -70,7 +72,7 @@ impl ApiError {
             "the header Host names {host:?}, which is not this daemon: use an address instead of a name, or add the name to \
              [api] hosts"
         );
-        Self::new(StatusCode::FORBIDDEN, "wrong_host", message)
+        Self::new(StatusCode::FORBIDDEN, ProblemCode::WrongHost, message)
     }
 
     /// As many batches as allowed are under way.
@@ -78,7 +80,7 @@ impl ApiError {
         let message = format!(
             "{batches} batches are under way, and more at once are not taken: send the request again later"
         );
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_BATCHES, message)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::TooManyBatches, message)
     }
 
     /// As many clients as allowed read traces.
@@ -86,18 +88,18 @@ impl ApiError {
         let message = format!(
             "{readers} clients read traces, and more at once are not served: end one of them, or ask again later"
         );
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_traces", message)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::TooManyTraces, message)
     }
 
     /// The body of the request did not come in time.
     pub fn timeout(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
+        Self::new(StatusCode::REQUEST_TIMEOUT, ProblemCode::Timeout, message)
     }
 
     /// The daemon cannot answer before recovery is done.
     pub fn not_ready() -> Self {
         let message = "exports are being recovered: ask again in a moment";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::NotReady, message)
     }
 
     /// `exports` exports wait for the store to confirm this host as owner.
@@ -105,37 +107,37 @@ impl ApiError {
         let message = format!(
             "{exports} exports wait for the store to confirm that this host still has them: `glidefs export list` shows which"
         );
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unconfirmed", message)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::Unconfirmed, message)
     }
 
     /// The header `Idempotency-Key` has no key.
     pub fn bad_idempotency_key(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "bad_idempotency_key", message)
+        Self::new(StatusCode::BAD_REQUEST, ProblemCode::BadIdempotencyKey, message)
     }
 
     /// The path takes no idempotency key.
     pub fn no_idempotency_key(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "no_idempotency_key", message)
+        Self::new(StatusCode::BAD_REQUEST, ProblemCode::NoIdempotencyKey, message)
     }
 
     /// The key belongs to another request.
     pub fn idempotency_key_reused() -> Self {
         let message = "the idempotency key was used for another request, with another method, path, query or body: choose a new key for each \
                        request, and send a request again exactly as before";
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused", message)
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, ProblemCode::IdempotencyKeyReused, message)
     }
 
     /// The first request with the key is under way.
     pub fn idempotency_key_in_use() -> Self {
         let message = "the first request with this idempotency key is under way: send the request again in a moment for the answer";
-        Self::new(StatusCode::CONFLICT, IDEMPOTENCY_KEY_IN_USE, message)
+        Self::new(StatusCode::CONFLICT, ProblemCode::IdempotencyKeyInUse, message)
     }
 
     /// Nobody knows whether the request with the key was carried out.
     pub fn idempotency_outcome_unknown() -> Self {
         let message = "the daemon ended while the first request with this idempotency key was under way, so the request may or may not have \
                        been carried out: look at the state of the export, and if it is not as wished, send the request with a new key";
-        Self::new(StatusCode::CONFLICT, "idempotency_outcome_unknown", message)
+        Self::new(StatusCode::CONFLICT, ProblemCode::IdempotencyOutcomeUnknown, message)
     }
 
     /// The request with the key was carried out, and the answer was too large to be kept.
@@ -144,35 +146,47 @@ impl ApiError {
             "the request with this idempotency key was carried out, with status {status}, and is not carried out again; the answer was too \
              large to be kept: look at the state of the exports"
         );
-        Self::new(StatusCode::CONFLICT, "idempotency_answer_too_large", message)
+        Self::new(StatusCode::CONFLICT, ProblemCode::IdempotencyAnswerTooLarge, message)
     }
 
     /// There is no room for another key.
     pub fn too_many_idempotency_keys() -> Self {
         let message = "too many requests with an idempotency key are under way, or have an unknown outcome: send the request again later; \
                        nothing was done";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_IDEMPOTENCY_KEYS, message)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::TooManyIdempotencyKeys, message)
     }
 
     /// The catalog cannot be written.
     pub fn catalog_fails(reason: &str) -> Self {
         let message = format!("the catalog cannot be written ({reason}): make room on the disk of cache.dir");
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "catalog_fails", message)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::CatalogFails, message)
+    }
+
+    /// A parameter of the query is out of bounds.
+    pub fn bad_parameter(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, ProblemCode::BadParameter, message)
+    }
+
+    /// There is no such code of a problem.
+    pub fn no_such_problem() -> Self {
+        Self::not_found("there is no problem of this code: GET /v1/problems lists all codes")
     }
 
     /// The daemon failed while answering.
     pub fn internal(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::Internal, message)
     }
 }
 
 impl From<UpgradeError> for ApiError {
     fn from(error: UpgradeError) -> Self {
         let (status, code) = match &error {
-            UpgradeError::UnderWay => (StatusCode::CONFLICT, "upgrade_under_way"),
-            UpgradeError::NotReady => (StatusCode::SERVICE_UNAVAILABLE, "not_ready"),
-            UpgradeError::StoreAway { .. } => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
-            UpgradeError::Failed { .. } => (StatusCode::CONFLICT, "upgrade_failed"),
+            UpgradeError::UnderWay => (StatusCode::CONFLICT, ProblemCode::UpgradeUnderWay),
+            UpgradeError::NotReady => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::NotReady),
+            UpgradeError::StoreAway { .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::StoreUnavailable)
+            }
+            UpgradeError::Failed { .. } => (StatusCode::CONFLICT, ProblemCode::UpgradeFailed),
         };
         Self::new(status, code, chain(&error))
     }
@@ -193,114 +207,147 @@ impl From<SizeError> for ApiError {
 impl From<RouterError> for ApiError {
     fn from(error: RouterError) -> Self {
         let (status, code) = match &error {
-            RouterError::Name(_) => (StatusCode::BAD_REQUEST, "bad_name"),
-            RouterError::Size(_) => (StatusCode::BAD_REQUEST, "bad_size"),
+            RouterError::Name(_) => (StatusCode::BAD_REQUEST, ProblemCode::BadName),
+            RouterError::Size(_) => (StatusCode::BAD_REQUEST, ProblemCode::BadSize),
             RouterError::Parameter { .. }
             | RouterError::Bound { .. }
             | RouterError::FailAfter { .. }
             | RouterError::Collect(GcError::GraceTooShort { .. }) => {
-                (StatusCode::BAD_REQUEST, "bad_parameter")
+                (StatusCode::BAD_REQUEST, ProblemCode::BadParameter)
             }
-            RouterError::NotFound { .. } => (StatusCode::NOT_FOUND, "not_found"),
+            RouterError::NotFound { .. } => (StatusCode::NOT_FOUND, ProblemCode::NotFound),
             RouterError::Conflict { .. }
             | RouterError::OtherDurability { .. }
             | RouterError::OtherOnUnreachable { .. }
-            | RouterError::OtherSettings { .. } => (StatusCode::CONFLICT, "exists_with_other_parameters"),
-            RouterError::Shrink { .. } => (StatusCode::CONFLICT, "cannot_shrink"),
-            RouterError::TooMany { .. } => (StatusCode::CONFLICT, "too_many_exports"),
-            RouterError::HalfDeleted { .. } => (StatusCode::CONFLICT, "half_deleted"),
-            RouterError::InUse { .. } | RouterError::UserUnknown { .. } => (StatusCode::CONFLICT, "in_use"),
-            RouterError::Undeleted { .. } => (StatusCode::SERVICE_UNAVAILABLE, "half_deleted"),
-            RouterError::HalfRolledBack { .. } => (StatusCode::CONFLICT, "half_rolled_back"),
-            RouterError::NotWrittenBack { .. } => (StatusCode::SERVICE_UNAVAILABLE, "not_flushed"),
-            RouterError::Unconfirmed { .. } => (StatusCode::SERVICE_UNAVAILABLE, "unconfirmed"),
-            RouterError::NotLost { .. } => (StatusCode::CONFLICT, "not_lost"),
-            RouterError::Replaced { .. } => (StatusCode::CONFLICT, "replaced"),
-            RouterError::NotInStore { .. } => (StatusCode::CONFLICT, "not_in_store"),
-            RouterError::SnapshotNeeded { .. } => (StatusCode::CONFLICT, "snapshot_needed"),
-            RouterError::SnapshotGone { .. } => (StatusCode::CONFLICT, "snapshot_gone"),
-            RouterError::NotDetached { .. } => (StatusCode::CONFLICT, "not_detached"),
-            RouterError::IdsExhausted => (StatusCode::INSUFFICIENT_STORAGE, "ids_exhausted"),
-            RouterError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+            | RouterError::OtherSettings { .. } => {
+                (StatusCode::CONFLICT, ProblemCode::ExistsWithOtherParameters)
+            }
+            RouterError::Shrink { .. } => (StatusCode::CONFLICT, ProblemCode::CannotShrink),
+            RouterError::TooMany { .. } => (StatusCode::CONFLICT, ProblemCode::TooManyExports),
+            RouterError::HalfDeleted { .. } => (StatusCode::CONFLICT, ProblemCode::HalfDeleted),
+            RouterError::InUse { .. } | RouterError::UserUnknown { .. } => {
+                (StatusCode::CONFLICT, ProblemCode::InUse)
+            }
+            RouterError::Undeleted { .. } => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::HalfDeleted),
+            RouterError::HalfRolledBack { .. } => (StatusCode::CONFLICT, ProblemCode::HalfRolledBack),
+            RouterError::NotWrittenBack { .. } => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::NotFlushed),
+            RouterError::Unconfirmed { .. } => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::Unconfirmed),
+            RouterError::NotLost { .. } => (StatusCode::CONFLICT, ProblemCode::NotLost),
+            RouterError::Replaced { .. } => (StatusCode::CONFLICT, ProblemCode::Replaced),
+            RouterError::NotInStore { .. } => (StatusCode::CONFLICT, ProblemCode::NotInStore),
+            RouterError::SnapshotNeeded { .. } => (StatusCode::CONFLICT, ProblemCode::SnapshotNeeded),
+            RouterError::SnapshotGone { .. } => (StatusCode::CONFLICT, ProblemCode::SnapshotGone),
+            RouterError::NotDetached { .. } => (StatusCode::CONFLICT, ProblemCode::NotDetached),
+            RouterError::IdsExhausted => (StatusCode::INSUFFICIENT_STORAGE, ProblemCode::IdsExhausted),
+            RouterError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::Stopping),
             RouterError::Device { source, .. } | RouterError::SizeNotTold { source, .. } => {
                 device_status(source)
             }
             RouterError::Store { source, .. } => store_status(source),
-            RouterError::Collect(_) => (StatusCode::SERVICE_UNAVAILABLE, "store_failed"),
-            RouterError::NoStore => (StatusCode::CONFLICT, "no_store"),
+            RouterError::Collect(_) => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::StoreFailed),
+            RouterError::NoStore => (StatusCode::CONFLICT, ProblemCode::NoStore),
             RouterError::Lost { source: VolumeError::Diverged { .. }, .. }
-            | RouterError::Writeback { source: IoError::Diverged, .. } => (StatusCode::CONFLICT, "diverged"),
+            | RouterError::Writeback { source: IoError::Diverged, .. } => {
+                (StatusCode::CONFLICT, ProblemCode::Diverged)
+            }
             RouterError::Released { .. } | RouterError::NotReleased { .. } => {
-                (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable")
+                (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::StoreUnavailable)
             }
-            RouterError::NameInUse { .. } => (StatusCode::CONFLICT, "conflict"),
+            RouterError::NameInUse { .. } => (StatusCode::CONFLICT, ProblemCode::Conflict),
             RouterError::Lost { .. } | RouterError::Writeback { source: IoError::Fenced, .. } => {
-                (StatusCode::CONFLICT, "fenced")
+                (StatusCode::CONFLICT, ProblemCode::Fenced)
             }
-            RouterError::Writeback { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "flush_failed"),
-            RouterError::Catalog(_) => (StatusCode::INTERNAL_SERVER_ERROR, "catalog"),
+            RouterError::Writeback { .. } => (StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::FlushFailed),
+            RouterError::Catalog(_) => (StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::Catalog),
             RouterError::Interrupted { .. } | RouterError::State(_) => {
-                (StatusCode::INTERNAL_SERVER_ERROR, "internal")
+                (StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::Internal)
             }
         };
         Self::new(status, code, chain(&error))
     }
 }
 
-fn store_status(error: &VolumeError) -> (StatusCode, &'static str) {
+fn store_status(error: &VolumeError) -> (StatusCode, ProblemCode) {
     match error {
-        VolumeError::TooLarge { .. } => (StatusCode::BAD_REQUEST, "bad_size"),
+        VolumeError::TooLarge { .. } => (StatusCode::BAD_REQUEST, ProblemCode::BadSize),
         VolumeError::NameTaken { .. } | VolumeError::OtherVolume { .. } => {
-            (StatusCode::CONFLICT, "exists_in_store")
+            (StatusCode::CONFLICT, ProblemCode::ExistsInStore)
         }
-        VolumeError::Held(_) => (StatusCode::CONFLICT, "held"),
-        VolumeError::SnapshotExists { .. } => (StatusCode::CONFLICT, "snapshot_exists"),
-        VolumeError::Diverged { .. } => (StatusCode::CONFLICT, "diverged"),
-        VolumeError::Damaged { .. } | VolumeError::TooDamaged { .. } => (StatusCode::CONFLICT, "damaged"),
-        VolumeError::Fenced(_) | VolumeError::Contended { .. } => (StatusCode::CONFLICT, "fenced"),
+        VolumeError::Held(_) => (StatusCode::CONFLICT, ProblemCode::Held),
+        VolumeError::SnapshotExists { .. } => (StatusCode::CONFLICT, ProblemCode::SnapshotExists),
+        VolumeError::Diverged { .. } => (StatusCode::CONFLICT, ProblemCode::Diverged),
+        VolumeError::Damaged { .. } | VolumeError::TooDamaged { .. } => {
+            (StatusCode::CONFLICT, ProblemCode::Damaged)
+        }
+        VolumeError::Fenced(_) | VolumeError::Contended { .. } => (StatusCode::CONFLICT, ProblemCode::Fenced),
         VolumeError::NoSuchName { .. }
         | VolumeError::NoSuchVolume { .. }
         | VolumeError::NotDeleted { .. }
         | VolumeError::NoSuchSnapshot { .. }
         | VolumeError::Gone { .. }
-        | VolumeError::Deleted { .. } => (StatusCode::NOT_FOUND, "not_in_store"),
-        error if error.is_transient() => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
-        _ => (StatusCode::INTERNAL_SERVER_ERROR, "store_failed"),
+        | VolumeError::Deleted { .. } => (StatusCode::NOT_FOUND, ProblemCode::NotInStore),
+        error if error.is_transient() => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::StoreUnavailable),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::StoreFailed),
     }
 }
 
-fn device_status(error: &DeviceError) -> (StatusCode, &'static str) {
+fn device_status(error: &DeviceError) -> (StatusCode, ProblemCode) {
     match error {
-        DeviceError::NoDriver => (StatusCode::SERVICE_UNAVAILABLE, "no_driver"),
-        DeviceError::NoPermission => (StatusCode::SERVICE_UNAVAILABLE, "no_permission"),
-        DeviceError::LimitReached => (StatusCode::SERVICE_UNAVAILABLE, "device_limit_reached"),
-        DeviceError::Unsupported { .. } => (StatusCode::NOT_IMPLEMENTED, "kernel_too_old"),
+        DeviceError::NoDriver => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::NoDriver),
+        DeviceError::NoPermission => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::NoPermission),
+        DeviceError::LimitReached => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::DeviceLimitReached),
+        DeviceError::Unsupported { .. } => (StatusCode::NOT_IMPLEMENTED, ProblemCode::KernelTooOld),
         DeviceError::TimedOut { .. } | DeviceError::Stuck { .. } => {
-            (StatusCode::GATEWAY_TIMEOUT, "device_timed_out")
+            (StatusCode::GATEWAY_TIMEOUT, ProblemCode::DeviceTimedOut)
         }
         DeviceError::Left { source, .. } => device_status(source),
         DeviceError::NotFound { .. } | DeviceError::Kernel { .. } => {
-            (StatusCode::INTERNAL_SERVER_ERROR, "device_failed")
+            (StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::DeviceFailed)
         }
     }
 }
 
-impl From<ApiError> for ErrorDetail {
+impl From<ApiError> for BatchError {
     fn from(error: ApiError) -> Self {
-        Self { code: error.code.into(), message: error.message }
+        Self {
+            code: error.code.as_str().into(),
+            message: error.message,
+            kind: error.code.path(),
+            status: error.status.as_u16(),
+        }
+    }
+}
+
+impl From<ApiError> for Problem {
+    fn from(ApiError { status, code, message }: ApiError) -> Self {
+        Self {
+            kind: code.path(),
+            title: code.title().into(),
+            status: status.as_u16(),
+            detail: message.clone(),
+            code: code.as_str().into(),
+            error: ErrorDetail { code: code.as_str().into(), message },
+        }
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (status, code) = (self.status, self.code);
-        let mut response = (status, Json(ErrorBody { error: self.into() })).into_response();
+        let mut response = (status, Json(Problem::from(self))).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_TYPE));
         if status == StatusCode::UNAUTHORIZED {
-            let value = header::HeaderValue::from_static("Bearer");
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if [TOO_MANY_BATCHES, IDEMPOTENCY_KEY_IN_USE, TOO_MANY_IDEMPOTENCY_KEYS].contains(&code) {
-            response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from(RETRY_SECONDS));
+        let is_for_now = matches!(
+            code,
+            ProblemCode::TooManyBatches
+                | ProblemCode::IdempotencyKeyInUse
+                | ProblemCode::TooManyIdempotencyKeys
+        );
+        if is_for_now {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_SECONDS));
         }
         response
     }

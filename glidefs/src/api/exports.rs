@@ -1,36 +1,35 @@
 //! The routes under `/v1/exports`, and `/v1/drain`.
 
 use axum::Json;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::body::{JsonBody, NameInPath};
+use super::body::{InQuery, JsonBody, NameInPath};
 use super::error::ApiError;
+use super::paging::{Headers, Page};
 use super::state::AppState;
 use super::wire::{
-    AttachQuery, CreateRequest, Deleted, Drained, Durability, ErrorBody, Export, FlushQuery, Flushed,
-    ForkRequest, LimitsChange, OnUnreachable, OpenRequest, RemoveQuery, ResizeRequest, RollbackRequest,
+    AttachQuery, CreateRequest, Deleted, Drained, Durability, Export, FlushQuery, Flushed, ForkRequest,
+    LimitsChange, OnUnreachable, OpenRequest, PageQuery, RemoveQuery, ResizeRequest, RollbackRequest,
     SetRequest, UndeleteRequest,
 };
 use crate::export::limits::Settings;
 use crate::observe::chain;
 use crate::router::{
-    self, CreateExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX, RouterError,
-    SettingsChange,
+    self, CreateExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX, Router,
+    RouterError, SettingsChange,
 };
 
 /// Create an export, with a block device unless `detached` is set. If the export exists with the same parameters, the request
 /// succeeds.
 #[utoipa::path(
-    post, path = "/v1/exports", tag = "exports", request_body = CreateRequest,
+    post, path = "/v1/exports", operation_id = "create_export", tag = "exports", request_body = CreateRequest,
     responses(
         (status = 201, description = "The export was created.", body = Export),
         (status = 200, description = "The export existed, with the same parameters.", body = Export),
-        (status = "4XX", description = "The request was refused.", body = ErrorBody),
-        (status = "5XX", description = "The export could not be created.", body = ErrorBody),
     )
 )]
 pub(super) async fn create(
@@ -61,15 +60,29 @@ fn answer((existed, export): (bool, Export)) -> (StatusCode, Json<Export>) {
     (if existed { StatusCode::OK } else { StatusCode::CREATED }, Json(export))
 }
 
-/// All exports, sorted by name.
+/// All exports, sorted by name, or a page of them.
 #[utoipa::path(
-    get, path = "/v1/exports", tag = "exports",
-    responses((status = 200, description = "All exports.", body = [Export]))
+    get, path = "/v1/exports", operation_id = "list_exports", tag = "exports", params(PageQuery),
+    responses((status = 200, description = "The exports.", body = [Export],
+        headers(("Link" = String, description = "The address of the next page, with rel=\"next\"; left out on the last page."))))
 )]
-pub(super) async fn list(State(state): State<AppState>) -> Result<Response, ApiError> {
+pub(super) async fn list(State(state): State<AppState>, page: Page) -> Result<Response, ApiError> {
     let router = state.router;
-    let body = state.off_thread.run(move || json_list(router.infos().map(Export::from))).await??;
-    Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
+    let (next, body) = state.off_thread.run(move || one_page(&router, &page)).await??;
+    Ok(([(CONTENT_TYPE, "application/json")], next, body).into_response())
+}
+
+/// A page of the exports as JSON, and the headers. Only the exports of the page, and the one behind, are looked at.
+fn one_page(router: &Router, page: &Page) -> Result<(Headers, Vec<u8>), ApiError> {
+    let mut infos = router.infos_after(page.after(), page.limit().saturating_add(1));
+    let mut last = None;
+    let exports = infos.by_ref().take(page.limit()).inspect(|info| last = Some(info.name.clone()));
+    let body = json_list(exports.map(Export::from))?;
+    let next = match (infos.next(), last) {
+        (Some(_), Some(last)) => page.next("/v1/exports", last.as_str())?,
+        _ => None,
+    };
+    Ok((next, body))
 }
 
 /// A JSON array of `items`, none of which is kept: a host has thousands of exports.
@@ -88,10 +101,9 @@ fn json_list(items: impl Iterator<Item = impl Serialize>) -> Result<Vec<u8>, Api
 
 /// The state of one export.
 #[utoipa::path(
-    get, path = "/v1/exports/{name}", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
+    get, path = "/v1/exports/{name}", operation_id = "show_export", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
     responses(
         (status = 200, description = "The export.", body = Export),
-        (status = 404, description = "There is no export of the name.", body = ErrorBody),
     )
 )]
 pub(super) async fn show(State(state): State<AppState>, name: NameInPath) -> Result<Json<Export>, ApiError> {
@@ -101,12 +113,10 @@ pub(super) async fn show(State(state): State<AppState>, name: NameInPath) -> Res
 /// Change limits and weight of an export, also while the export is in use. A field that is left out stays as before; null ends
 /// a limit. Asking for the same again changes nothing.
 #[utoipa::path(
-    patch, path = "/v1/exports/{name}", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
+    patch, path = "/v1/exports/{name}", operation_id = "set_export", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
     request_body = SetRequest,
     responses(
         (status = 200, description = "The export has these limits and this weight.", body = Export),
-        (status = 404, description = "There is no export of the name.", body = ErrorBody),
-        (status = "4XX", description = "The request was refused.", body = ErrorBody),
     )
 )]
 pub(super) async fn set(
@@ -121,21 +131,19 @@ pub(super) async fn set(
 /// Delete an export: its block device and its data. Data that was written back to the store can be restored with `undelete`
 /// for the grace period of garbage collection, a day. If the export does not exist, the request succeeds.
 #[utoipa::path(
-    delete, path = "/v1/exports/{name}", tag = "exports",
+    delete, path = "/v1/exports/{name}", operation_id = "delete_export", tag = "exports",
     params(
         ("name" = String, Path, description = "Name of the export."),
-        ("force" = Option<bool>, Query, description = "Whether to delete the export although the device is mounted, or held in another way; false when left out."),
+        RemoveQuery,
     ),
     responses(
         (status = 200, description = "The export does not exist any more.", body = Deleted),
-        (status = 409, description = "The device is in use; the message says how.", body = ErrorBody),
-        (status = "5XX", description = "The device could not be removed.", body = ErrorBody),
     )
 )]
 pub(super) async fn delete(
     State(state): State<AppState>,
     name: NameInPath,
-    Query(query): Query<RemoveQuery>,
+    InQuery(query): InQuery<RemoveQuery>,
 ) -> Result<Json<Deleted>, ApiError> {
     delete_one(&state, &name.0, query).await.map(Json)
 }
@@ -152,22 +160,19 @@ pub(super) async fn delete_one(
 
 /// Give an export a block device. If the export has a device, the request succeeds.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/attach", tag = "exports",
+    post, path = "/v1/exports/{name}/attach", operation_id = "attach_export", tag = "exports",
     params(
         ("name" = String, Path, description = "Name of the export."),
-        ("unconfirmed" = Option<bool>, Query, description = "Whether to serve the cache's content although the store cannot confirm that this host still has the export; false when left out."),
+        AttachQuery,
     ),
     responses(
         (status = 200, description = "The export has a device.", body = Export),
-        (status = 404, description = "There is no export of the name.", body = ErrorBody),
-        (status = 409, description = "Another host has the export, or the store has another history of the export.", body = ErrorBody),
-        (status = "5XX", description = "The device could not be created, or the store could not say which host has the export.", body = ErrorBody),
     )
 )]
 pub(super) async fn attach(
     State(state): State<AppState>,
     name: NameInPath,
-    Query(query): Query<AttachQuery>,
+    InQuery(query): InQuery<AttachQuery>,
 ) -> Result<Json<Export>, ApiError> {
     attach_one(&state, &name.0, query).await.map(Json)
 }
@@ -188,22 +193,19 @@ pub(super) async fn attach_one(
 /// the export. If the release fails, the request succeeds and `unreleased` gives the reason. If the export has no device, the
 /// request succeeds.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/detach", tag = "exports",
+    post, path = "/v1/exports/{name}/detach", operation_id = "detach_export", tag = "exports",
     params(
         ("name" = String, Path, description = "Name of the export."),
-        ("force" = Option<bool>, Query, description = "Whether to detach the export although the device is mounted, or held in another way; false when left out."),
+        RemoveQuery,
     ),
     responses(
         (status = 200, description = "The export has no device.", body = Export),
-        (status = 404, description = "There is no export of the name.", body = ErrorBody),
-        (status = 409, description = "The device is in use; the message says how.", body = ErrorBody),
-        (status = "5XX", description = "The device could not be removed.", body = ErrorBody),
     )
 )]
 pub(super) async fn detach(
     State(state): State<AppState>,
     name: NameInPath,
-    Query(RemoveQuery { force }): Query<RemoveQuery>,
+    InQuery(RemoveQuery { force }): InQuery<RemoveQuery>,
 ) -> Result<Json<Export>, ApiError> {
     let (router, name) = (&state.router, name.0.as_str());
     let detached = if force { router.force_detach(name).await? } else { router.detach(name).await? };
@@ -213,14 +215,11 @@ pub(super) async fn detach(
 /// Open an export from the store. If another host has not released the export, the request is refused, unless `take_over` is
 /// set: then the export stops on the other host. If the export is open on this host, the request succeeds.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/open", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
+    post, path = "/v1/exports/{name}/open", operation_id = "open_export", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
     request_body = OpenRequest,
     responses(
         (status = 201, description = "The export is open.", body = Export),
         (status = 200, description = "The export was open on this host before.", body = Export),
-        (status = 404, description = "The store has no volume of the name.", body = ErrorBody),
-        (status = 409, description = "Another host has the export; the message names the host and when the host was last heard of.", body = ErrorBody),
-        (status = "5XX", description = "The store or the device failed.", body = ErrorBody),
     )
 )]
 pub(super) async fn open(
@@ -244,13 +243,10 @@ pub(super) async fn open(
 /// Restore a deleted export with its snapshots. The content is the last state that was written back. Garbage collection ends
 /// the possibility. If several exports of the name were deleted, the one deleted last is restored.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/undelete", tag = "exports", params(("name" = String, Path, description = "Name before the deletion.")),
+    post, path = "/v1/exports/{name}/undelete", operation_id = "undelete_export", tag = "exports", params(("name" = String, Path, description = "Name before the deletion.")),
     request_body = UndeleteRequest,
     responses(
         (status = 201, description = "The export is open on this host.", body = Export),
-        (status = 404, description = "No deleted export of the name can be restored.", body = ErrorBody),
-        (status = 409, description = "The name is in use: choose another one.", body = ErrorBody),
-        (status = "5XX", description = "The store or the device failed.", body = ErrorBody),
     )
 )]
 pub(super) async fn undelete(
@@ -272,13 +268,11 @@ pub(super) async fn undelete(
 /// Create an export with the content of this one. Only metadata is copied, whatever the size. Later writes to either export
 /// do not change the other.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/fork", tag = "exports",
+    post, path = "/v1/exports/{name}/fork", operation_id = "fork_export", tag = "exports",
     params(("name" = String, Path, description = "Name of the export, or of a volume in the store.")),
     request_body = ForkRequest,
     responses(
         (status = 201, description = "The export was created.", body = Export),
-        (status = "4XX", description = "The request was refused.", body = ErrorBody),
-        (status = "5XX", description = "The store or the device failed.", body = ErrorBody),
     )
 )]
 pub(super) async fn fork(
@@ -349,22 +343,20 @@ async fn create_from(
 
 /// Write back all acknowledged data of an export. The answer comes when the data is in the store, unless `wait` is false.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/flush", tag = "exports",
+    post, path = "/v1/exports/{name}/flush", operation_id = "flush_export", tag = "exports",
     params(
         ("name" = String, Path, description = "Name of the export."),
-        ("wait" = Option<bool>, Query, description = "Whether to answer only when all data is in the store; true when left out."),
+        FlushQuery,
     ),
     responses(
         (status = 200, description = "All data is in the store.", body = Flushed),
         (status = 202, description = "Writing back has begun; the answer says how far the store is.", body = Flushed),
-        (status = 404, description = "There is no export of the name.", body = ErrorBody),
-        (status = 409, description = "There is no store, or another host has the export.", body = ErrorBody),
     )
 )]
 pub(super) async fn flush(
     State(state): State<AppState>,
     name: NameInPath,
-    Query(FlushQuery { wait }): Query<FlushQuery>,
+    InQuery(FlushQuery { wait }): InQuery<FlushQuery>,
 ) -> Result<(StatusCode, Json<Flushed>), ApiError> {
     let (status, flushed) = if wait {
         (StatusCode::OK, state.router.write_back(name.0.as_str()).await?)
@@ -377,7 +369,7 @@ pub(super) async fn flush(
 /// Write back all acknowledged data of all exports, and release the exports without a device. The answer comes when the data
 /// is in the store.
 #[utoipa::path(
-    post, path = "/v1/drain", tag = "exports",
+    post, path = "/v1/drain", operation_id = "drain", tag = "exports",
     responses((status = 200, description = "The result for all exports.", body = Drained))
 )]
 pub(super) async fn drain(State(state): State<AppState>) -> Json<Drained> {
@@ -391,13 +383,10 @@ pub(super) async fn drain(State(state): State<AppState>) -> Json<Drained> {
 
 /// Give a detached export the content and the size of a snapshot. Data written since the snapshot is given up.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/rollback", tag = "snapshots",
+    post, path = "/v1/exports/{name}/rollback", operation_id = "roll_back_export", tag = "snapshots",
     params(("name" = String, Path, description = "Name of the export.")), request_body = RollbackRequest,
     responses(
         (status = 200, description = "The export has the snapshot's content.", body = Export),
-        (status = 404, description = "There is no export of the name, or no such snapshot.", body = ErrorBody),
-        (status = 409, description = "The export has a device, or there is no store.", body = ErrorBody),
-        (status = "5XX", description = "The store failed: roll back again.", body = ErrorBody),
     )
 )]
 pub(super) async fn rollback(
@@ -411,12 +400,10 @@ pub(super) async fn rollback(
 
 /// Make an export larger while the export is in use.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/resize", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
+    post, path = "/v1/exports/{name}/resize", operation_id = "resize_export", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
     request_body = ResizeRequest,
     responses(
         (status = 200, description = "The export has the size.", body = Export),
-        (status = "4XX", description = "The request was refused.", body = ErrorBody),
-        (status = "5XX", description = "The device could not be resized.", body = ErrorBody),
     )
 )]
 pub(super) async fn resize(

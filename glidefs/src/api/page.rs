@@ -71,8 +71,11 @@ fn has(request: &HeaderMap, tag: &str) -> bool {
 
 /// The status page, for people.
 #[utoipa::path(
-    get, path = "/", tag = "page",
-    responses((status = 200, description = "The status page; over TCP only where the API has a token.", body = String, content_type = "text/html"))
+    get, path = "/", operation_id = "page_html", tag = "page",
+    responses(
+        (status = 200, description = "The status page; over TCP only where the API has a token.", body = String, content_type = "text/html"),
+        (status = 304, description = "The client has the file of this version."),
+    )
 )]
 pub(super) async fn html(headers: HeaderMap) -> Response {
     HTML.answer(&headers)
@@ -80,8 +83,11 @@ pub(super) async fn html(headers: HeaderMap) -> Response {
 
 /// The styles of the status page.
 #[utoipa::path(
-    get, path = "/page.css", tag = "page",
-    responses((status = 200, description = "The styles.", body = String, content_type = "text/css"))
+    get, path = "/page.css", operation_id = "page_css", tag = "page",
+    responses(
+        (status = 200, description = "The styles.", body = String, content_type = "text/css"),
+        (status = 304, description = "The client has the file of this version."),
+    )
 )]
 pub(super) async fn css(headers: HeaderMap) -> Response {
     CSS.answer(&headers)
@@ -90,7 +96,10 @@ pub(super) async fn css(headers: HeaderMap) -> Response {
 /// The program of the status page: asks and shows.
 #[utoipa::path(
     get, path = "/page.js", tag = "page",
-    responses((status = 200, description = "The module.", body = String, content_type = "text/javascript"))
+    responses(
+        (status = 200, description = "The module.", body = String, content_type = "text/javascript"),
+        (status = 304, description = "The client has the file of this version."),
+    )
 )]
 pub(super) async fn page_js(headers: HeaderMap) -> Response {
     PAGE_JS.answer(&headers)
@@ -99,7 +108,10 @@ pub(super) async fn page_js(headers: HeaderMap) -> Response {
 /// The table of exports of the status page.
 #[utoipa::path(
     get, path = "/table.js", tag = "page",
-    responses((status = 200, description = "The module.", body = String, content_type = "text/javascript"))
+    responses(
+        (status = 200, description = "The module.", body = String, content_type = "text/javascript"),
+        (status = 304, description = "The client has the file of this version."),
+    )
 )]
 pub(super) async fn table_js(headers: HeaderMap) -> Response {
     TABLE_JS.answer(&headers)
@@ -108,7 +120,10 @@ pub(super) async fn table_js(headers: HeaderMap) -> Response {
 /// The charts of the status page.
 #[utoipa::path(
     get, path = "/charts.js", tag = "page",
-    responses((status = 200, description = "The module.", body = String, content_type = "text/javascript"))
+    responses(
+        (status = 200, description = "The module.", body = String, content_type = "text/javascript"),
+        (status = 304, description = "The client has the file of this version."),
+    )
 )]
 pub(super) async fn charts_js(headers: HeaderMap) -> Response {
     CHARTS_JS.answer(&headers)
@@ -117,7 +132,10 @@ pub(super) async fn charts_js(headers: HeaderMap) -> Response {
 /// The numbers of the status page, as text and as rates.
 #[utoipa::path(
     get, path = "/numbers.js", tag = "page",
-    responses((status = 200, description = "The module.", body = String, content_type = "text/javascript"))
+    responses(
+        (status = 200, description = "The module.", body = String, content_type = "text/javascript"),
+        (status = 304, description = "The client has the file of this version."),
+    )
 )]
 pub(super) async fn numbers_js(headers: HeaderMap) -> Response {
     NUMBERS_JS.answer(&headers)

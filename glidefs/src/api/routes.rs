@@ -1,17 +1,49 @@
 //! The table of routes, the description of the API, and the limits that hold for every route.
 
 use axum::Json;
-use utoipa::OpenApi;
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::{Modify, OpenApi as _};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::state::AppState;
-use super::{batch, exports, guard, idempotency, page, snapshots, system, trace, volumes};
+use super::wire::{Problem, ProblemCode};
+use super::{
+    batch, exports, guard, idempotency, page, problems, refusals, snapshots, system, trace, volumes,
+};
 
-#[derive(OpenApi)]
-#[openapi(info(title = "glidefs", description = "Exports of the glidefs daemon on this host."))]
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "glidefs",
+        description = "Exports of the glidefs daemon on this host. Refusals are problems by RFC 9457, with a `code` for programs.",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
+    ),
+    servers(
+        (url = "/", description = "The daemon which serves this description, also over its Unix socket."),
+        (url = "http://127.0.0.1:9470", description = "The daemon of this host, unless `[api] listen` says otherwise."),
+    ),
+    components(schemas(Problem, ProblemCode)),
+    // The Unix socket takes no token.
+    security((), ("token" = [])),
+    modifiers(&TokenScheme),
+)]
 struct Description;
+
+/// Tells how requests over TCP carry the token.
+struct TokenScheme;
+
+impl Modify for TokenScheme {
+    fn modify(&self, api: &mut OpenApi) {
+        let token = Http::builder()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("The token of `[api] token_file`. Requests over the Unix socket need none."));
+        let components = api.components.get_or_insert_default();
+        components.add_security_scheme("token", SecurityScheme::Http(token.build()));
+    }
+}
 
 /// All routes, with their description.
 fn described() -> OpenApiRouter<AppState> {
@@ -42,6 +74,8 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))
         .routes(routes!(openapi))
+        .routes(routes!(problems::list))
+        .routes(routes!(problems::show))
         .routes(routes!(page::html))
         .routes(routes!(page::css))
         .routes(routes!(page::page_js))
@@ -64,17 +98,18 @@ pub(crate) fn service(state: AppState) -> axum::Router {
 }
 
 /// The description of the API: the content of `/openapi.json`.
-pub fn description() -> utoipa::openapi::OpenApi {
+pub fn description() -> OpenApi {
     let mut description = described().into_openapi();
     idempotency::describe(&mut description);
+    refusals::describe(&mut description);
     description
 }
 
 /// The description of this API.
 #[utoipa::path(
-    get, path = "/openapi.json", tag = "daemon",
+    get, path = "/openapi.json", operation_id = "openapi", tag = "daemon",
     responses((status = 200, description = "The description.", body = Object))
 )]
-async fn openapi() -> Json<utoipa::openapi::OpenApi> {
+async fn openapi() -> Json<OpenApi> {
     Json(description())
 }

@@ -1,14 +1,15 @@
 //! The routes of snapshots.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 
-use super::body::{JsonBody, NameInPath};
+use super::body::{InPath, JsonBody, NameInPath};
 use super::error::ApiError;
+use super::paging::{Headers, Page};
 use super::state::AppState;
 use super::wire::values::rfc3339;
-use super::wire::{Deleted, ErrorBody, Snapshot, SnapshotRequest};
+use super::wire::{Deleted, PageQuery, Snapshot, SnapshotRequest};
 use crate::router::ExportName;
 use crate::store::volume::SnapshotInfo;
 
@@ -18,8 +19,6 @@ use crate::store::volume::SnapshotInfo;
     params(("name" = String, Path, description = "The export's name.")), request_body = SnapshotRequest,
     responses(
         (status = 201, description = "The snapshot was created.", body = Snapshot),
-        (status = "4XX", description = "The request was refused.", body = ErrorBody),
-        (status = "5XX", description = "The store failed.", body = ErrorBody),
     )
 )]
 pub(super) async fn create(
@@ -32,22 +31,23 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(shown(&name.0, &info))))
 }
 
-/// The snapshots of an export, sorted by name.
+/// The snapshots of an export, sorted by name, or a page of them. Each page takes one listing of the store.
 #[utoipa::path(
     get, path = "/v1/exports/{name}/snapshots", operation_id = "list_snapshots", tag = "snapshots",
-    params(("name" = String, Path, description = "The export's name.")),
-    responses(
-        (status = 200, description = "The snapshots of the export.", body = [Snapshot]),
-        (status = "4XX", description = "The request was refused.", body = ErrorBody),
-        (status = "5XX", description = "The store failed.", body = ErrorBody),
-    )
+    params(("name" = String, Path, description = "The export's name."), PageQuery),
+    responses((status = 200, description = "The snapshots of the export.", body = [Snapshot],
+        headers(("Link" = String, description = "The address of the next page, with rel=\"next\"; left out on the last page."))))
 )]
 pub(super) async fn list(
     State(state): State<AppState>,
     name: NameInPath,
-) -> Result<Json<Vec<Snapshot>>, ApiError> {
+    page: Page,
+) -> Result<(Headers, Json<Vec<Snapshot>>), ApiError> {
     let snapshots = state.router.snapshots(name.0.as_str()).await?;
-    Ok(Json(snapshots.iter().map(|info| shown(&name.0, info)).collect()))
+    let snapshots = snapshots.iter().map(|info| shown(&name.0, info)).collect();
+    let path = format!("/v1/exports/{}/snapshots", name.0);
+    let (next, snapshots) = page.of(snapshots, &path, |snapshot: &Snapshot| (&snapshot.name, ""))?;
+    Ok((next, Json(snapshots)))
 }
 
 /// Delete a snapshot. If the snapshot does not exist, the request succeeds.
@@ -56,13 +56,11 @@ pub(super) async fn list(
     params(("name" = String, Path, description = "The export's name."), ("snapshot" = String, Path, description = "The snapshot's name.")),
     responses(
         (status = 200, description = "The snapshot does not exist any more.", body = Deleted),
-        (status = "4XX", description = "The request was refused.", body = ErrorBody),
-        (status = "5XX", description = "The store failed.", body = ErrorBody),
     )
 )]
 pub(super) async fn delete(
     State(state): State<AppState>,
-    Path((name, snapshot)): Path<(String, String)>,
+    InPath((name, snapshot)): InPath<(String, String)>,
 ) -> Result<Json<Deleted>, ApiError> {
     let (name, snapshot) = (ExportName::new(&name)?, ExportName::new(&snapshot)?);
     let existed = state.router.delete_snapshot(name.as_str(), &snapshot).await?;

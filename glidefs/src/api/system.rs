@@ -5,19 +5,17 @@
 
 use std::path::PathBuf;
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use serde::Deserialize;
 
-use super::body::JsonBody;
+use super::body::{InQuery, JsonBody};
 use super::error::ApiError;
 use super::peer::PeerUser;
 use super::scrape::Selection;
 use super::state::AppState;
-use super::wire::{AtRisk, ErrorBody, ExportCounts, Memory, Status, Top, UpgradeBegun, UpgradeRequest};
+use super::wire::{AtRisk, ExportCounts, Memory, MetricsQuery, Status, Top, UpgradeBegun, UpgradeRequest};
 use crate::observe::metrics::ExportHistograms;
 use crate::router;
 
@@ -26,7 +24,7 @@ const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The state of the daemon, the exports and the cache.
 #[utoipa::path(
-    get, path = "/v1/status", tag = "daemon",
+    get, path = "/v1/status", operation_id = "status", tag = "daemon",
     responses((status = 200, description = "The state of the daemon.", body = Status))
 )]
 pub(super) async fn status(State(state): State<AppState>) -> Result<Json<Status>, ApiError> {
@@ -72,7 +70,7 @@ fn status_now(state: &AppState) -> Status {
 /// on: the difference of two answers, over the difference of `uptime_nanoseconds`, is a rate. Clients that ask at the same time get the
 /// same answer, and so do those who ask while others are slow to take theirs.
 #[utoipa::path(
-    get, path = "/v1/top", tag = "daemon",
+    get, path = "/v1/top", operation_id = "top", tag = "daemon",
     responses((status = 200, description = "The figures.", body = Top))
 )]
 pub(super) async fn top(State(state): State<AppState>) -> Result<Response, ApiError> {
@@ -84,12 +82,9 @@ pub(super) async fn top(State(state): State<AppState>) -> Result<Response, ApiEr
 /// Replaces the daemon by another program: the one installed in place of the daemon's, or `binary`. The answer comes when the successor
 /// is ready; then devices pause until the successor serves them. `GET /v1/status` tells the end.
 #[utoipa::path(
-    post, path = "/v1/upgrade", tag = "daemon", request_body = UpgradeRequest,
+    post, path = "/v1/upgrade", operation_id = "upgrade", tag = "daemon", request_body = UpgradeRequest,
     responses(
         (status = 202, description = "The successor is ready, and takes over now.", body = UpgradeBegun),
-        (status = 403, description = "This client may not name a program.", body = ErrorBody),
-        (status = 409, description = "An upgrade is under way, or the successor cannot take over; the daemon goes on as before.", body = ErrorBody),
-        (status = 503, description = "The daemon is not ready, or the store is away.", body = ErrorBody),
     )
 )]
 pub(super) async fn upgrade(
@@ -109,10 +104,9 @@ pub(super) async fn upgrade(
 
 /// The memory of the daemon by category.
 #[utoipa::path(
-    get, path = "/v1/memory", tag = "daemon",
+    get, path = "/v1/memory", operation_id = "memory", tag = "daemon",
     responses(
         (status = 200, description = "The memory of the daemon by category.", body = Memory),
-        (status = 500, description = "The kernel does not tell the memory of the daemon.", body = ErrorBody),
     )
 )]
 pub(super) async fn memory(State(state): State<AppState>) -> Result<Json<Memory>, ApiError> {
@@ -123,7 +117,7 @@ pub(super) async fn memory(State(state): State<AppState>) -> Result<Json<Memory>
 
 /// Whether the daemon runs.
 #[utoipa::path(
-    get, path = "/healthz", tag = "daemon",
+    get, path = "/healthz", operation_id = "healthz", tag = "daemon",
     responses((status = 200, description = "The daemon runs.", body = String, content_type = "text/plain"))
 )]
 pub(super) async fn healthz() -> &'static str {
@@ -133,10 +127,9 @@ pub(super) async fn healthz() -> &'static str {
 /// Whether the daemon is ready: recovery is done, the catalog can be written, and no export waits for a store that is away to
 /// confirm that this host still has the export.
 #[utoipa::path(
-    get, path = "/readyz", tag = "daemon",
+    get, path = "/readyz", operation_id = "readyz", tag = "daemon",
     responses(
         (status = 200, description = "The daemon is ready.", body = String, content_type = "text/plain"),
-        (status = 503, description = "The daemon is not ready; the message says why.", body = ErrorBody),
     )
 )]
 pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str, ApiError> {
@@ -150,33 +143,18 @@ pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct MetricsQuery {
-    histograms: Option<ExportHistograms>,
-    export: Option<String>,
-}
-
 /// Metrics in the text format of Prometheus.
 #[utoipa::path(
-    get, path = "/metrics", tag = "daemon",
-    params(
-        ("histograms" = Option<String>, Query, description = "The exports with histograms: \"none\", \"busy\" (those with a device that was used: more than a look at a new device) or \"all\"; when left out, the setting api.export_histograms, or all where one export is asked for."),
-        ("export" = Option<String>, Query, description = "The name of an export, for the figures of this export only."),
-    ),
+    get, path = "/metrics", operation_id = "metrics", tag = "daemon",
+    params(MetricsQuery),
     responses(
         (status = 200, description = "The metrics.", body = String, content_type = "text/plain"),
-        (status = 400, description = "The query is not understood.", body = ErrorBody),
-        (status = 404, description = "There is no such export.", body = ErrorBody),
-        (status = 500, description = "The metrics could not be written as text.", body = ErrorBody),
     )
 )]
 pub(super) async fn metrics(
     State(state): State<AppState>,
-    query: Result<Query<MetricsQuery>, QueryRejection>,
+    InQuery(MetricsQuery { histograms, export }): InQuery<MetricsQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let Query(MetricsQuery { histograms, export }) =
-        query.map_err(|error| ApiError::bad_request(error.body_text()))?;
     let default = match &export {
         Some(name) => {
             state.router.show(name)?;

@@ -3,9 +3,11 @@
 mod access;
 mod batch;
 mod clients;
+mod description;
 mod idempotency;
 mod listening;
 mod page;
+mod pages;
 mod routes;
 mod trace;
 
@@ -29,9 +31,6 @@ use crate::router::Router;
 use crate::router::tests::fake::{Host, create, drop_last, store_is_away};
 
 /// A running API, and the host behind the router.
-/// The figures of a daemon without any.
-const TOP: &str = "{\"exports\":[]}";
-
 struct Served {
     host: Host,
     router: Arc<Router>,
@@ -43,6 +42,11 @@ struct Served {
     batch_ended: Arc<Notify>,
     stop: watch::Sender<bool>,
     task: JoinHandle<std::io::Result<()>>,
+}
+
+/// The figures of a daemon without any.
+fn no_figures() -> String {
+    serde_json::to_string(&wire::Top::default()).unwrap()
 }
 
 struct Answer {
@@ -58,9 +62,10 @@ impl Answer {
 
     /// Code and message of a refusal.
     fn refusal(&self) -> (u16, String, String) {
-        let error: wire::ErrorBody =
+        let problem: wire::Problem =
             serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{}", self.body));
-        (self.status, error.error.code, error.error.message)
+        assert_eq!(problem.error, wire::ErrorDetail { code: problem.code.clone(), message: problem.detail });
+        (self.status, problem.code, problem.error.message)
     }
 }
 
@@ -72,7 +77,9 @@ async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str
     let text = String::from_utf8(bytes).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-    Answer { status, head: head.to_ascii_lowercase(), body: body.into() }
+    let answer = Answer { status, head: head.to_ascii_lowercase(), body: body.into() };
+    description::check(request, &answer);
+    answer
 }
 
 fn request(method: &str, path: &str, body: &str, headers: &str) -> String {
@@ -134,7 +141,7 @@ impl Served {
             export_histograms: ExportHistograms::None,
             stats: Arc::clone(&stats),
             daemon: Arc::new(|| wire::DaemonStatus { bounce_mode: true, ..wire::DaemonStatus::default() }),
-            top: Arc::new(Scrapes::new(|_| Ok(TOP.into()), Arc::clone(&stats.tops))),
+            top: Arc::new(Scrapes::new(|_| Ok(no_figures()), Arc::clone(&stats.tops))),
             traces: Traces::new(Arc::clone(&source) as Arc<dyn Source>, Arc::clone(&stats.traces)),
             memory: Arc::new(|| Some(wire::Memory { resident_bytes: 7, ..wire::Memory::default() })),
             off_thread: OffThread::default(),

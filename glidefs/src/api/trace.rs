@@ -12,17 +12,17 @@ mod stream;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
 #[cfg(feature = "otel")]
 pub use self::hub::{Reading, SpanStats, rate};
 pub use self::hub::{TraceStats, Traces};
+use super::body::InQuery;
 use super::error::ApiError;
 use super::state::AppState;
-use super::wire::{ErrorBody, TraceKind, TraceLine, TraceQuery};
+use super::wire::{TraceKind, TraceLine, TraceQuery};
 use crate::observe::trace::{Ask, Wanted};
 
 /// Media type of lines of JSON.
@@ -37,26 +37,16 @@ const RATE_MAX: u32 = 1_000_000_000;
 /// or of `export` behind the first second, and follows the load; where only slow requests are asked for, all are looked at. Requests to the store are few, and all are sent. At
 /// most four clients read at once. A client that is too slow loses lines, which are counted in lines of the kind `counts`.
 #[utoipa::path(
-    get, path = "/v1/trace", tag = "daemon",
-    params(
-        ("export" = Option<String>, Query, description = "The name of the only export; all exports when left out."),
-        ("kind" = Option<TraceKind>, Query, description = "\"requests\" of devices, requests to the \"store\", or \"all\", which is meant when left out."),
-        ("rate" = Option<u32>, Query, description = "One request in so many is traced, on average: 1 to 1000000000; chosen by the daemon when left out."),
-        ("slower_than_nanoseconds" = Option<u64>, Query, description = "Only requests that took at least so long; all when left out."),
-        ("seconds" = Option<u32>, Query, description = "How long to trace: 1 to 3600, which is meant when left out."),
-    ),
+    get, path = "/v1/trace", operation_id = "trace", tag = "daemon",
+    params(TraceQuery),
     responses(
         (status = 200, description = "A line for each request.", body = TraceLine, content_type = "application/x-ndjson"),
-        (status = 400, description = "The query is not understood.", body = ErrorBody),
-        (status = 404, description = "There is no such export.", body = ErrorBody),
-        (status = 503, description = "Too many clients read traces.", body = ErrorBody),
     )
 )]
 pub(super) async fn trace(
     State(state): State<AppState>,
-    query: Result<Query<TraceQuery>, QueryRejection>,
+    InQuery(query): InQuery<TraceQuery>,
 ) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(|error| ApiError::bad_request(error.body_text()))?;
     if let Some(name) = &query.export {
         state.router.show(name)?;
     }

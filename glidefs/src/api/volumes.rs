@@ -7,38 +7,42 @@ use axum::extract::State;
 
 use super::body::JsonBody;
 use super::error::ApiError;
+use super::paging::{Headers, Page};
 use super::state::AppState;
 use super::wire::values::rfc3339;
-use super::wire::{DeletedExport, ErrorBody, GcAnswer, GcRequest, StoredExport};
+use super::wire::{DeletedExport, GcAnswer, GcRequest, PageQuery, StoredExport};
 use crate::store::gc::GcOptions;
 use crate::store::volume::DeletedVolume;
 use crate::units::SECTOR_BYTES;
 
-/// The volumes in the store, sorted by name, whichever host has them open.
+/// The volumes in the store, sorted by name, whichever host has them open, or a page of them. Each page takes a listing of all names in
+/// the store.
 #[utoipa::path(
-    get, path = "/v1/store/exports", operation_id = "volumes", tag = "store",
-    responses(
-        (status = 200, description = "Names of volumes.", body = [StoredExport]),
-        (status = "4XX", description = "There is no store.", body = ErrorBody),
-        (status = "5XX", description = "The store failed.", body = ErrorBody),
-    )
+    get, path = "/v1/store/exports", operation_id = "list_stored_exports", tag = "store", params(PageQuery),
+    responses((status = 200, description = "Names of volumes.", body = [StoredExport],
+        headers(("Link" = String, description = "The address of the next page, with rel=\"next\"; left out on the last page."))))
 )]
-pub(super) async fn list(State(state): State<AppState>) -> Result<Json<Vec<StoredExport>>, ApiError> {
+pub(super) async fn list(
+    State(state): State<AppState>,
+    page: Page,
+) -> Result<(Headers, Json<Vec<StoredExport>>), ApiError> {
     let names = state.router.stored_names().await?;
+    let (next, names) = page.of(names, "/v1/store/exports", |name: &String| (name, ""))?;
     let shown = |name: String| StoredExport { open_here: state.router.show(&name).is_ok(), name };
-    Ok(Json(names.into_iter().map(shown).collect()))
+    Ok((next, Json(names.into_iter().map(shown).collect())))
 }
 
-/// The deleted volumes that can be restored.
+/// The deleted volumes that can be restored, sorted by name and id, or a page of them. Each page takes a listing of all deleted volumes,
+/// and a look at each.
 #[utoipa::path(
-    get, path = "/v1/store/deleted", tag = "store",
-    responses(
-        (status = 200, description = "Deleted volumes.", body = [DeletedExport]),
-        (status = "4XX", description = "There is no store.", body = ErrorBody),
-        (status = "5XX", description = "The store failed.", body = ErrorBody),
-    )
+    get, path = "/v1/store/deleted", operation_id = "list_deleted_exports", tag = "store", params(PageQuery),
+    responses((status = 200, description = "Deleted volumes.", body = [DeletedExport],
+        headers(("Link" = String, description = "The address of the next page, with rel=\"next\"; left out on the last page."))))
 )]
-pub(super) async fn deleted(State(state): State<AppState>) -> Result<Json<Vec<DeletedExport>>, ApiError> {
+pub(super) async fn deleted(
+    State(state): State<AppState>,
+    page: Page,
+) -> Result<(Headers, Json<Vec<DeletedExport>>), ApiError> {
     let grace_millis = u64::try_from(GcOptions::default().grace.as_millis()).unwrap_or(u64::MAX);
     let shown = |volume: DeletedVolume| DeletedExport {
         name: volume.name.to_string(),
@@ -47,16 +51,17 @@ pub(super) async fn deleted(State(state): State<AppState>) -> Result<Json<Vec<De
         deleted: rfc3339(volume.deleted_unix_millis),
         kept_until: rfc3339(volume.deleted_unix_millis.saturating_add(grace_millis)),
     };
-    Ok(Json(state.router.deleted().await?.into_iter().map(shown).collect()))
+    let deleted = state.router.deleted().await?.into_iter().map(shown).collect();
+    let (next, deleted) =
+        page.of(deleted, "/v1/store/deleted", |export: &DeletedExport| (&export.name, &export.volume))?;
+    Ok((next, Json(deleted)))
 }
 
 /// Remove unused objects from the store.
 #[utoipa::path(
-    post, path = "/v1/gc", tag = "store", request_body = GcRequest,
+    post, path = "/v1/gc", operation_id = "collect_garbage", tag = "store", request_body = GcRequest,
     responses(
         (status = 200, description = "The result of the collection.", body = GcAnswer),
-        (status = "4XX", description = "The request was refused.", body = ErrorBody),
-        (status = "5XX", description = "The store failed; no object in use was removed.", body = ErrorBody),
     )
 )]
 pub(super) async fn collect(

@@ -6,7 +6,10 @@
 
 mod answers;
 mod batch;
+mod codes;
 mod key;
+mod paging;
+mod problem;
 mod requests;
 mod settings;
 mod status;
@@ -16,16 +19,16 @@ mod upgrade;
 pub(super) mod values;
 
 pub use self::answers::{
-    AtRisk, Deleted, DeletedExport, Drained, ErrorBody, ErrorDetail, Export, Flushed, GcAnswer, Snapshot,
-    StoredExport,
+    AtRisk, Deleted, DeletedExport, Drained, Export, Flushed, GcAnswer, Snapshot, StoredExport,
 };
-pub use self::batch::{
-    BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult, TOO_MANY_BATCHES,
-};
+pub use self::batch::{BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult};
+pub use self::codes::{PROBLEMS_PATH, ProblemCode, markdown as problems_markdown};
 pub use self::key::{IDEMPOTENCY_KEY, IDEMPOTENCY_REPLAYED, IdempotencyKey};
+pub use self::paging::PageQuery;
+pub use self::problem::{BatchError, ErrorDetail, PROBLEM_TYPE, Problem, ProblemKind};
 pub use self::requests::{
-    AttachQuery, CreateRequest, FlushQuery, ForkRequest, GcRequest, OpenRequest, RemoveQuery, ResizeRequest,
-    RollbackRequest, SnapshotRequest, UndeleteRequest,
+    AttachQuery, CreateRequest, FlushQuery, ForkRequest, GcRequest, MetricsQuery, OpenRequest, RemoveQuery,
+    ResizeRequest, RollbackRequest, SnapshotRequest, UndeleteRequest,
 };
 pub use self::settings::{Limits, LimitsChange, SetRequest};
 pub use self::status::{
@@ -40,4 +43,4 @@ pub use self::trace::{
 };
 pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
 pub(crate) use self::values::rfc3339;
-pub use self::values::{Durability, OnUnreachable, Size};
+pub use self::values::{Durability, OnUnreachable, RiskBound, Size};

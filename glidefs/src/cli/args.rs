@@ -260,6 +260,10 @@ pub(super) enum Command {
         /// The shell to complete for
         shell: clap_complete::Shell,
     },
+    /// Print the description of the HTTP API, for makers of clients
+    #[command(after_help = "Example:\n  glidefs openapi > openapi.json\n\n\
+        The description is in the format of OpenAPI 3.1, and the same as /openapi.json of a daemon of this version: docs/api.md.")]
+    Openapi,
     /// Print the manual page
     #[command(after_help = "Examples:\n  glidefs man | man -l -\n  glidefs man --dir /usr/share/man/man1")]
     Man {

@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::api::wire::{
     AtRisk, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Limits,
-    Memory, Snapshot, Status, StoredExport, Upgrade,
+    Memory, RiskBound, Snapshot, Status, StoredExport, Upgrade,
 };
 use crate::config::TimeSpan;
 
@@ -118,7 +118,7 @@ fn durability(durability: Durability) -> String {
     match durability {
         Durability::Local => "local".into(),
         Durability::Store => "store".into(),
-        Durability::Bounded { max_bytes, max_age_seconds } => {
+        Durability::Bounded(RiskBound { max_bytes, max_age_seconds }) => {
             format!("bounded: {}, {max_age_seconds} s", bytes(max_bytes))
         }
     }

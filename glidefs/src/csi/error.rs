@@ -5,7 +5,7 @@
 use tonic::{Code, Status};
 
 use super::tools::ToolError;
-use crate::api::wire::TOO_MANY_BATCHES;
+use crate::api::wire::ProblemCode;
 use crate::client::ClientError;
 use crate::observe::chain;
 
@@ -123,22 +123,62 @@ fn daemon_code(error: &ClientError) -> Code {
 
 /// The gRPC code for a code of the API. A code which is not known here is an internal error.
 fn refusal_code(code: &str) -> Code {
+    use ProblemCode as P;
+    let Some(code) = ProblemCode::of(code) else { return Code::Internal };
     match code {
-        "not_found" | "not_in_store" => Code::NotFound,
-        "bad_name" | "bad_size" | "bad_parameter" | "bad_request" | "too_large" => Code::InvalidArgument,
-        "exists_with_other_parameters" | "exists_in_store" | "snapshot_exists" | "conflict" => {
+        P::NotFound | P::NotInStore => Code::NotFound,
+        P::BadIdempotencyKey
+        | P::NoIdempotencyKey
+        | P::IdempotencyKeyReused
+        | P::BadName
+        | P::BadSize
+        | P::BadParameter
+        | P::BadRequest
+        | P::TooLarge => Code::InvalidArgument,
+        P::ExistsWithOtherParameters | P::ExistsInStore | P::SnapshotExists | P::Conflict => {
             Code::AlreadyExists
         }
-        "cannot_shrink" => Code::OutOfRange,
-        "too_many_exports" | "ids_exhausted" | "device_limit_reached" => Code::ResourceExhausted,
-        "in_use" | "half_deleted" | "half_rolled_back" | "not_lost" | "replaced" | "snapshot_needed"
-        | "snapshot_gone" | "not_detached" | "no_store" | "diverged" | "fenced" | "held" | "damaged"
-        | "kernel_too_old" => Code::FailedPrecondition,
-        "unauthorized" | "forbidden" | "wrong_host" => Code::PermissionDenied,
-        "not_ready" | "stopping" | "store_unavailable" | "store_failed" | "unconfirmed" | "not_flushed"
-        | "flush_failed" | "no_driver" | "no_permission" | "catalog_fails" | "device_timed_out"
-        | "timeout" | "upgrade_under_way" | TOO_MANY_BATCHES => Code::Unavailable,
-        _ => Code::Internal,
+        P::CannotShrink => Code::OutOfRange,
+        P::TooManyExports | P::IdsExhausted | P::DeviceLimitReached => Code::ResourceExhausted,
+        P::InUse
+        | P::HalfDeleted
+        | P::HalfRolledBack
+        | P::NotLost
+        | P::Replaced
+        | P::SnapshotNeeded
+        | P::SnapshotGone
+        | P::NotDetached
+        | P::NoStore
+        | P::Diverged
+        | P::Fenced
+        | P::Held
+        | P::Damaged
+        | P::KernelTooOld => Code::FailedPrecondition,
+        P::Unauthorized | P::Forbidden | P::WrongHost => Code::PermissionDenied,
+        P::NotReady
+        | P::Stopping
+        | P::StoreUnavailable
+        | P::StoreFailed
+        | P::Unconfirmed
+        | P::NotFlushed
+        | P::FlushFailed
+        | P::NoDriver
+        | P::NoPermission
+        | P::CatalogFails
+        | P::DeviceTimedOut
+        | P::Timeout
+        | P::UpgradeUnderWay
+        | P::IdempotencyKeyInUse
+        | P::TooManyIdempotencyKeys
+        | P::TooManyBatches => Code::Unavailable,
+        P::Catalog
+        | P::DeviceFailed
+        | P::Internal
+        | P::MethodNotAllowed
+        | P::TooManyTraces
+        | P::IdempotencyAnswerTooLarge
+        | P::IdempotencyOutcomeUnknown
+        | P::UpgradeFailed => Code::Internal,
     }
 }
 

@@ -125,6 +125,7 @@ fn unknown(key: &str) -> CsiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::wire::RiskBound;
 
     fn map<const N: usize>(pairs: [(&str, &str); N]) -> HashMap<String, String> {
         pairs.map(|(key, value)| (key.into(), value.into())).into()
@@ -144,7 +145,7 @@ mod tests {
         let attributes = map([("readIops", "none"), ("writeBytesPerSecond", "100MiB"), ("burst", "1s")]);
         let (fixed, settings) = of_volume(&class, &attributes).unwrap();
         let max_bytes = 64 << 20;
-        assert_eq!(fixed.durability, Durability::Bounded { max_bytes, max_age_seconds: 30 });
+        assert_eq!(fixed.durability, Durability::Bounded(RiskBound { max_bytes, max_age_seconds: 30 }));
         assert_eq!((fixed.queues, fixed.queue_depth), (Some(2), Some(64)));
         assert!(fixed.on_unreachable.is_some());
         assert_eq!(settings.weight, Some(200));

@@ -3,6 +3,7 @@
 //! Owns which names, export ids and device numbers are in use. Invariants: one entry per name; an export id is used once.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::entry::ExportEntry;
@@ -32,6 +33,16 @@ impl Exports {
     /// All exports, in the order of their names.
     pub fn all(&self) -> Vec<Arc<ExportEntry>> {
         self.by_name.values().cloned().collect()
+    }
+
+    /// At most `max` exports behind the name `after`, in the order of their names.
+    pub fn after(&self, after: Option<&str>, max: usize) -> Vec<Arc<ExportEntry>> {
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.by_name
+            .range::<str, _>((begin, Bound::Unbounded))
+            .take(max)
+            .map(|(_, entry)| Arc::clone(entry))
+            .collect()
     }
 
     /// Refuses an export more than allowed.

@@ -1,4 +1,4 @@
-//! Answers about exports, snapshots and the store, and refusals.
+//! Answers about exports, snapshots and the store.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -23,9 +23,11 @@ pub struct Flushed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Drained {
     /// Number of exports with all data in the store.
+    #[schema(format = Int64)]
     pub flushed: usize,
     /// Number of the exports in `flushed` with a device. An export with a device stays with this host.
     #[serde(default)]
+    #[schema(required, format = Int64)]
     pub kept: usize,
     /// For each other export: why writing back failed.
     pub failed: Vec<String>,
@@ -39,6 +41,7 @@ pub struct Snapshot {
     /// The name of the snapshot.
     pub name: String,
     /// When the snapshot was created, RFC 3339 in UTC.
+    #[schema(format = DateTime)]
     pub created: String,
 }
 
@@ -65,6 +68,7 @@ pub struct GcAnswer {
     pub objects_removed: u64,
     /// Keys of manifests and snapshots that cannot be read. Every pack such an object may list is kept.
     #[serde(default)]
+    #[schema(required)]
     pub damaged: Vec<String>,
     /// Keys of the objects to remove. Filled by a dry run only.
     pub would_remove: Vec<String>,
@@ -89,8 +93,10 @@ pub struct DeletedExport {
     /// Size of the volume, bytes.
     pub size_bytes: u64,
     /// When the volume was deleted, RFC 3339 in UTC.
+    #[schema(format = DateTime)]
     pub deleted: String,
     /// The volume can surely be restored until then, RFC 3339 in UTC.
+    #[schema(format = DateTime)]
     pub kept_until: String,
 }
 
@@ -106,57 +112,71 @@ pub struct Export {
     /// Whether nothing was ever written to the export: every byte reads as zero. False also where this is not known, as of an export
     /// that is not serving.
     #[serde(default)]
+    #[schema(required)]
     pub blank: bool,
     /// Path of the block device; null while the export has none.
+    #[schema(required)]
     pub device: Option<String>,
     /// Stable path of the block device, `/dev/glidefs/NAME`: a symlink, which led to the device when the export got the device. Left out
     /// without a device, and without a path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub path: Option<String>,
     /// Why the device has no stable path. Left out with a path, and without a device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub no_path: Option<String>,
     /// The state: creating, recovering, waiting, attaching, serving, detaching, detached, failed or deleting.
     pub state: String,
     /// Why the last operation failed, in state failed.
+    #[schema(required)]
     pub reason: Option<String>,
     /// Number of queues of the device.
     pub queues: u16,
     /// Most requests in flight per queue.
     pub queue_depth: u16,
     /// When the export was created, RFC 3339 in UTC.
+    #[schema(format = DateTime)]
     pub created: String,
     /// The durability of an acknowledged FLUSH.
     #[serde(default)]
+    #[schema(required)]
     pub durability: Durability,
     /// How a READ behaves that needs a store that is away: wait or fail.
     #[serde(default)]
-    #[schema(value_type = String, example = "wait")]
+    #[schema(required, value_type = String, example = "wait")]
     pub on_unreachable: OnUnreachable,
     /// The limits of the export; left out without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub limits: Option<Limits>,
     /// The export's part where exports share: twice the weight gets twice as much.
     #[serde(default = "default_weight")]
+    #[schema(required)]
     pub weight: u16,
     /// Why the release in the store failed when the export was detached. Another host cannot open the export without taking
     /// over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub unreleased: Option<String>,
     /// Bytes whose content was lost before the store had the content, as of the last writeback. Reads of these bytes fail
     /// until they are written again or discarded. Left out without a store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub damaged_bytes: Option<u64>,
     /// The data of the export that is not in the store. Left out if all data is in the store, or without a store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub at_risk: Option<AtRisk>,
     /// The resource for which writes of the export wait: "index", memory for the index, or "log", log space for data that is not
     /// in the store. Left out if writes do not wait for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub waiting_for: Option<String>,
     /// How long requests of the device waited when the daemon took over from a daemon before, seconds. Left out after a start of any
     /// other kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub last_pause_seconds: Option<f64>,
 }
 
@@ -174,6 +194,7 @@ pub struct AtRisk {
     pub seconds: u64,
     /// Why the data is not in the store yet, as far as known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub reason: Option<String>,
 }
 
@@ -223,20 +244,4 @@ pub struct Deleted {
     pub name: String,
     /// Whether the export or snapshot existed.
     pub existed: bool,
-}
-
-/// The body of every refusal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ErrorBody {
-    /// The error behind the refusal.
-    pub error: ErrorDetail,
-}
-
-/// The error behind a refusal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ErrorDetail {
-    /// A code for programs, such as `not_found`.
-    pub code: String,
-    /// A sentence for people about the cause and the next step.
-    pub message: String,
 }

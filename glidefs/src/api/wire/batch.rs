@@ -5,21 +5,21 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
-use super::answers::{ErrorDetail, Export};
+use super::answers::Export;
+use super::problem::BatchError;
 use super::requests::CreateRequest;
 
 /// Most exports of a batch.
 pub const BATCH_EXPORTS_MAX: usize = 20_000;
 /// Largest body of a batch, bytes.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
-/// The code of the refusal that ends by itself soon, so that the answer says when to ask again.
-pub const TOO_MANY_BATCHES: &str = "too_many_batches";
 
 /// Asks for one operation on many exports: at most 20,000, in 8 MiB.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(example = json!({"create": [{"name": "vm-1", "size": "10GiB"}, {"name": "vm-2", "size": "10GiB"}]}))]
 pub enum BatchRequest {
     /// Create these exports.
     Create(#[serde(deserialize_with = "counted")] Vec<CreateRequest>),
@@ -79,12 +79,14 @@ fn counted<'de, D: Deserializer<'de>, T: Deserialize<'de>>(list: D) -> Result<Ve
 }
 
 /// The query of a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub struct BatchQuery {
-    /// For detach and delete: whether to remove devices that are mounted, or held in another way.
+    /// For detach and delete: whether to remove devices that are mounted, or held in another way; false when left out.
     pub force: bool,
-    /// For attach: whether to serve the cache's content although the store cannot confirm that this host still has the export.
+    /// For attach: whether to serve the cache's content although the store cannot confirm that this host still has the export; false when left
+    /// out.
     pub unconfirmed: bool,
 }
 
@@ -95,13 +97,16 @@ pub struct BatchResult {
     pub name: String,
     /// The export after the operation. Left out after a failure, and after a deletion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub export: Option<Export>,
     /// Whether the export existed before. Left out after a failure, an attach and a detach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub existed: Option<bool>,
     /// Why the operation on this export failed. Left out after a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<ErrorDetail>,
+    #[schema(nullable = false)]
+    pub error: Option<BatchError>,
 }
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
 //! Requests: the JSON bodies and the queries.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::settings::LimitsChange;
 use super::values::{Durability, OnUnreachable, Size};
+use crate::observe::metrics::ExportHistograms;
 
 /// Asks for a new export.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "vm-1", "size": "10GiB", "limits": {"write_iops": 5000, "write_bytes_per_second": "100MiB"}}))]
 pub struct CreateRequest {
     /// The name of the export: a letter or digit, then letters, digits, '.', '_' and '-'; 128 characters at most.
     pub name: String,
@@ -41,6 +43,7 @@ pub struct CreateRequest {
 /// Asks for a deleted export to be restored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "vm-1-again"}))]
 pub struct UndeleteRequest {
     /// The new name of the export; the name before the deletion when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,6 +72,7 @@ pub struct UndeleteRequest {
 /// Asks for an export whose content is in the store already.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"take_over": true}))]
 pub struct OpenRequest {
     /// Whether to go on with the content of the store and give up the data that only this host has, for an export that
     /// another host has taken over, or that has two histories. Durability, limits, weight and device stay as they are then.
@@ -101,6 +105,7 @@ pub struct OpenRequest {
 /// Asks for a new export with the content of another one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "vm-2", "snapshot": "monday"}))]
 pub struct ForkRequest {
     /// The name of the new export.
     pub name: String,
@@ -134,26 +139,29 @@ pub struct ForkRequest {
 }
 
 /// The query of attaching an export.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
 pub struct AttachQuery {
-    /// Whether to serve the cache's content although the store cannot confirm that this host still has the export.
+    /// Whether to serve the cache's content although the store cannot confirm that this host still has the export; false when left out.
     pub unconfirmed: bool,
 }
 
 /// The query of removing a device: detach or delete.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub struct RemoveQuery {
-    /// Whether to remove a device that is mounted, or held in another way.
+    /// Whether to remove a device that is mounted, or held in another way; false when left out.
     pub force: bool,
 }
 
 /// The query of writing back an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
 pub struct FlushQuery {
-    /// Whether to answer only when all data is in the store.
+    /// Whether to answer only when all data is in the store; true when left out.
     pub wait: bool,
 }
 
@@ -163,9 +171,23 @@ impl Default for FlushQuery {
     }
 }
 
+/// The query of a scrape.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct MetricsQuery {
+    /// The exports with histograms: "none", "busy" (those with a device that was used: more than a look at a new device) or "all"; when
+    /// left out, the setting api.export_histograms, or all where one export is asked for.
+    #[param(value_type = Option<String>, pattern = "^(none|busy|all)$")]
+    pub histograms: Option<ExportHistograms>,
+    /// The name of an export, for the figures of this export only.
+    pub export: Option<String>,
+}
+
 /// Asks for an export to go back to a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"snapshot": "monday"}))]
 pub struct RollbackRequest {
     /// The name of the snapshot to go back to.
     pub snapshot: String,
@@ -174,6 +196,7 @@ pub struct RollbackRequest {
 /// Asks for a new snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "monday"}))]
 pub struct SnapshotRequest {
     /// The name of the snapshot, by the rule for names of exports.
     pub name: String,
@@ -182,6 +205,7 @@ pub struct SnapshotRequest {
 /// Asks for a garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"dry_run": true}))]
 pub struct GcRequest {
     /// Whether to change nothing and only list the objects to remove.
     #[serde(default)]
@@ -194,6 +218,7 @@ pub struct GcRequest {
 /// Asks for an export to grow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"size": "20GiB"}))]
 pub struct ResizeRequest {
     /// The new size: a multiple of 512 bytes, no less than the present size.
     pub size: Size,

@@ -13,15 +13,19 @@ use crate::export::limits::{self, Limit};
 pub struct Limits {
     /// Most READ requests a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub read_iops: Option<u64>,
     /// Most WRITE, DISCARD and WRITE_ZEROES requests a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub write_iops: Option<u64>,
     /// Most bytes read a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub read_bytes_per_second: Option<u64>,
     /// Most bytes written a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub write_bytes_per_second: Option<u64>,
     /// After a pause so much time's worth of each limit may be used at once, milliseconds.
     pub burst_milliseconds: u64,
@@ -93,6 +97,7 @@ impl LimitsChange {
 /// Asks for other limits or another weight of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schema(example = json!({"limits": {"write_iops": 5000, "read_iops": null}, "weight": 200}))]
 pub struct SetRequest {
     /// The limits to change; the others stay.
     #[serde(skip_serializing_if = "LimitsChange::is_empty")]

@@ -13,6 +13,7 @@ pub struct Status {
     pub version: String,
     /// The process of the daemon; 0 for a daemon that does not say.
     #[serde(default)]
+    #[schema(required)]
     pub pid: u32,
     /// Whether recovery is done.
     pub ready: bool,
@@ -23,15 +24,19 @@ pub struct Status {
     /// The data of all exports that is not in the store. `seconds` and `reason` are those of the export with the oldest data
     /// at risk.
     #[serde(default)]
+    #[schema(required)]
     pub at_risk: AtRisk,
     /// Number of exports with data at risk.
     #[serde(default)]
+    #[schema(required)]
     pub exports_at_risk: u64,
     /// Why the catalog of exports cannot be written at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub catalog_fails: Option<String>,
     /// The upgrade that ended last, as far as the daemon knows: a daemon that was started in another way knows of none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub last_upgrade: Option<Upgrade>,
     /// The state of workers and cache.
     #[serde(flatten)]
@@ -62,10 +67,12 @@ pub struct DaemonStatus {
     pub bounce_mode: bool,
     /// Devices in service that exchange requests with the kernel in batches.
     #[serde(default)]
+    #[schema(required)]
     pub batched_devices: u64,
     /// How devices behave when this daemon stops, as the daemon has read at start: "keep" or "remove". Not set by a daemon that does
     /// not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub on_stop: Option<String>,
     /// The workers of the daemon.
     pub workers: Vec<WorkerStatus>,
@@ -80,9 +87,11 @@ pub struct WorkerStatus {
     pub cpu: u64,
     /// NUMA node of the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub node: Option<u64>,
     /// Share of a CPU that the worker took in the last seconds, per cent.
     #[serde(default)]
+    #[schema(required)]
     pub busy_percent: u64,
     /// Number of device queues the worker serves.
     pub queues: u64,
@@ -103,6 +112,7 @@ pub struct CacheStatus {
     pub engine: String,
     /// How the daemon computes checksums: the fastest way on this CPU.
     #[serde(default)]
+    #[schema(required)]
     pub checksum: String,
     /// The measurements of the engines at start; empty in bounce mode.
     pub probe: Vec<EngineStatus>,
@@ -122,10 +132,13 @@ pub struct EngineStatus {
     /// The name of the engine.
     pub engine: String,
     /// Median time of an append of 36 KiB until the write may be acknowledged, nanoseconds.
+    #[schema(required)]
     pub append_nanoseconds: Option<u64>,
     /// Median time of an append of 36 KiB with a sync behind, nanoseconds.
+    #[schema(required)]
     pub synced_append_nanoseconds: Option<u64>,
     /// Why the engine cannot be used in this directory.
+    #[schema(required)]
     pub error: Option<String>,
 }
 

@@ -29,6 +29,7 @@ pub struct Top {
     pub cache: TopCache,
     /// The store, and the cache of what was read from the store. Left out without a store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub store: Option<TopStore>,
     /// The workers of the daemon.
     pub workers: Vec<WorkerStatus>,
@@ -135,9 +136,11 @@ pub struct TopExport {
     pub damaged_bytes: u64,
     /// The resource for which writes of the export wait: index or log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub waiting_for: Option<String>,
     /// The requests since the daemon started; left out for an export without a device that was used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub io: Option<TopIo>,
 }
 

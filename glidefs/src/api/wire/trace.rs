@@ -1,26 +1,30 @@
 //! Traces: what `GET /v1/trace` takes and sends.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 /// The parameters of a trace.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub struct TraceQuery {
-    /// The name of the only export, if not all.
+    /// The name of the only export; all exports when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub export: Option<String>,
-    /// `requests`, `store` or `all`; `all` if left out.
+    /// `requests` of devices, requests to the `store`, or `all`; `all` when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(inline)]
     pub kind: Option<TraceKind>,
-    /// One request in so many is traced; chosen by the daemon when left out.
+    /// One request in so many is traced, on average; chosen by the daemon when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(minimum = 1, maximum = 1_000_000_000)]
     pub rate: Option<u32>,
-    /// Only requests that took at least so many nanoseconds.
+    /// Only requests that took at least so many nanoseconds; all when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slower_than_nanoseconds: Option<u64>,
-    /// The end of the trace, seconds from now.
+    /// How long to trace, seconds; an hour when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(minimum = 1, maximum = 3600)]
     pub seconds: Option<u32>,
 }
 
@@ -143,9 +147,11 @@ pub struct TracedStoreRequest {
     pub key: String,
     /// Name of the export whose volume the request is about, where known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub export: Option<String>,
     /// Id of the volume, where the request is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub volume: Option<String>,
     /// Whether the request is for READs, rather than for writeback or maintenance.
     pub is_read: bool,

@@ -21,6 +21,7 @@ pub struct UpgradeBegun {
     /// The version of the successor.
     pub version: String,
     /// When the upgrade began, RFC 3339 in UTC: tells this upgrade from others in `last_upgrade` of the status.
+    #[schema(format = DateTime)]
     pub began: String,
 }
 
@@ -28,19 +29,23 @@ pub struct UpgradeBegun {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Upgrade {
     /// When the upgrade began, RFC 3339 in UTC.
+    #[schema(format = DateTime)]
     pub began: String,
     /// The version of the program before.
     pub from: String,
     /// The version of the successor; left out for a program that did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub to: Option<String>,
     /// How the upgrade ended: "done", or "failed" where the program before serves on.
     pub outcome: String,
     /// Why the program before serves on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub reason: Option<String>,
     /// How long requests of devices waited for the successor. Left out after a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub pauses: Option<Pauses>,
 }
 

@@ -7,7 +7,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
-use utoipa::openapi::{RefOr, Schema};
+use utoipa::openapi::{KnownFormat, RefOr, Schema, SchemaFormat};
 
 use crate::cache::{self, Bound};
 use crate::config::{self, ByteSize, TimeSpan};
@@ -19,7 +19,11 @@ pub struct Size(pub ByteSize);
 
 impl utoipa::PartialSchema for Size {
     fn schema() -> RefOr<Schema> {
-        let bytes = ObjectBuilder::new().schema_type(Type::Integer).description(Some("bytes"));
+        let bytes = ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
+            .minimum(Some(0))
+            .description(Some("bytes"));
         let text = ObjectBuilder::new()
             .schema_type(Type::String)
             .description(Some("a number with KiB, MiB, GiB or TiB"))
@@ -41,12 +45,17 @@ pub enum Durability {
     Store,
     /// An acknowledged FLUSH survives loss of power, and the data lost with the host is bounded: writes are slowed near the
     /// bound, and wait at the bound.
-    Bounded {
-        /// Most bytes at risk.
-        max_bytes: u64,
-        /// No write is acknowledged while an older write, acknowledged at least so many seconds ago, is not in the store.
-        max_age_seconds: u64,
-    },
+    Bounded(RiskBound),
+}
+
+/// The bound of the data that can be lost with the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RiskBound {
+    /// Most bytes at risk.
+    pub max_bytes: u64,
+    /// No write is acknowledged while an older write, acknowledged at least so many seconds ago, is not in the store.
+    pub max_age_seconds: u64,
 }
 
 impl FromStr for Durability {
@@ -64,7 +73,7 @@ impl FromStr for Durability {
 fn bounded(text: &str) -> Option<Durability> {
     let (size, time) = text.strip_prefix("bounded:")?.split_once(',')?;
     let (size, time): (ByteSize, TimeSpan) = (size.parse().ok()?, time.parse().ok()?);
-    Some(Durability::Bounded { max_bytes: size.0, max_age_seconds: time.0.as_secs() })
+    Some(Durability::Bounded(RiskBound { max_bytes: size.0, max_age_seconds: time.0.as_secs() }))
 }
 
 impl From<Durability> for cache::Durability {
@@ -72,7 +81,7 @@ impl From<Durability> for cache::Durability {
         match durability {
             Durability::Local => Self::Local,
             Durability::Store => Self::Store,
-            Durability::Bounded { max_bytes, max_age_seconds } => {
+            Durability::Bounded(RiskBound { max_bytes, max_age_seconds }) => {
                 Self::Bounded(Bound { max_bytes, max_age: Duration::from_secs(max_age_seconds) })
             }
         }
@@ -85,7 +94,7 @@ impl From<cache::Durability> for Durability {
             cache::Durability::Local => Self::Local,
             cache::Durability::Store => Self::Store,
             cache::Durability::Bounded(Bound { max_bytes, max_age }) => {
-                Self::Bounded { max_bytes, max_age_seconds: max_age.as_secs() }
+                Self::Bounded(RiskBound { max_bytes, max_age_seconds: max_age.as_secs() })
             }
         }
     }

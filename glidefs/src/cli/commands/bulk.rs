@@ -118,7 +118,7 @@ enum Answer {
 impl From<BatchResult> for Item<Answer> {
     fn from(result: BatchResult) -> Self {
         match result {
-            BatchResult { name, error: Some(error), .. } => Self::Failed { name, error },
+            BatchResult { name, error: Some(error), .. } => Self::Failed { name, error: error.into() },
             BatchResult { export: Some(export), .. } => Self::Done(Answer::Export(Box::new(export))),
             BatchResult { name, existed, .. } => {
                 Self::Done(Answer::Deleted(Deleted { name, existed: existed == Some(true) }))
@@ -295,7 +295,7 @@ pub(in crate::cli) fn print_chosen<T: Serialize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::wire::{Durability, LimitsChange, Size};
+    use crate::api::wire::{Durability, LimitsChange, RiskBound, Size};
     use crate::config::ByteSize;
 
     fn names(count: usize, length: usize) -> Vec<ExportName> {
@@ -307,7 +307,7 @@ mod tests {
         let like = CreateRequest {
             name: String::new(),
             size: Size(ByteSize(u64::MAX >> 1)),
-            durability: Durability::Bounded { max_bytes: u64::MAX, max_age_seconds: u64::MAX },
+            durability: Durability::Bounded(RiskBound { max_bytes: u64::MAX, max_age_seconds: u64::MAX }),
             on_unreachable: None,
             limits: LimitsChange { read_iops: Some(Some(u64::MAX)), ..LimitsChange::default() },
             weight: Some(1000),

@@ -1,4 +1,4 @@
-//! `glidefs init`, `completions` and `man`: files and texts made without the daemon.
+//! `glidefs init`, `completions`, `openapi` and `man`: files and texts made without the daemon.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -6,6 +6,7 @@ use std::path::Path;
 
 use clap::CommandFactory;
 
+use crate::api;
 use crate::cli::args::Cli;
 use crate::cli::error::CliError;
 use crate::cli::output::emit;
@@ -49,4 +50,11 @@ pub(in crate::cli) fn completions(shell: clap_complete::Shell) -> Result<(), Cli
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "glidefs", &mut text);
     emit(&text)
+}
+
+/// Prints the description of the API.
+pub(in crate::cli) fn openapi() -> Result<(), CliError> {
+    let mut text = serde_json::to_string_pretty(&api::description())?;
+    text.push('\n');
+    emit(text.as_bytes())
 }

@@ -19,7 +19,7 @@ use super::partial::{self, Partial};
 use super::raw_file::RawFile;
 use super::stream::{Out, is_standard, spoken};
 use super::summary::Summary;
-use crate::api::wire::{Deleted, Durability, Export, ForkRequest, LimitsChange};
+use crate::api::wire::{Deleted, Durability, Export, ForkRequest, LimitsChange, ProblemCode};
 use crate::cli::args::transfer::DumpArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::answer;
@@ -95,7 +95,9 @@ async fn dump_snapshot(
             return Err(error.into());
         }
         // Another export, with other parameters, has the name.
-        Some(Err(ClientError::Refused { code, .. })) if code == "exists_with_other_parameters" => {
+        Some(Err(ClientError::Refused { code, .. }))
+            if code == ProblemCode::ExistsWithOtherParameters.as_str() =>
+        {
             return Err(TransferError::ForkTaken { name: fork }.into());
         }
         // The fork may exist in spite of the error, and is deleted below.

@@ -13,7 +13,7 @@ use super::error::TransferError;
 use super::image::Image;
 use super::stream::{is_standard, spoken};
 use super::summary::Summary;
-use crate::api::wire::{CreateRequest, Deleted, Export, Flushed, OnUnreachable, Size};
+use crate::api::wire::{CreateRequest, Deleted, Export, Flushed, OnUnreachable, ProblemCode, Size};
 use crate::cli::args::transfer::ImportArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::answer;
@@ -24,7 +24,7 @@ use crate::router::ExportSize;
 use crate::units::SECTOR_BYTES;
 
 /// The daemon's code for refusing to create an export that exists with other parameters.
-const EXISTS_OTHERWISE: &str = "exists_with_other_parameters";
+const EXISTS_OTHERWISE: &str = ProblemCode::ExistsWithOtherParameters.as_str();
 
 pub(super) async fn import(
     client: &Client,

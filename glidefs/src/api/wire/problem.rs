@@ -1,0 +1,113 @@
+//! Refusals, by RFC 9457.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa::openapi::schema::{AnyOfBuilder, ObjectBuilder, Type};
+use utoipa::openapi::{Ref, RefOr, Schema};
+
+/// Media type of refusals, by RFC 9457.
+pub const PROBLEM_TYPE: &str = "application/problem+json";
+
+/// Why a request was refused: the body of every refusal, by RFC 9457.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// Where the daemon explains the problem: a path of this API, or empty for a daemon that explains none.
+    #[serde(rename = "type", default)]
+    #[schema(required, format = "uri-reference", example = "/v1/problems/not_found")]
+    pub kind: String,
+    /// The problem in a few words, the same for every refusal with the code.
+    #[serde(default)]
+    #[schema(required)]
+    pub title: String,
+    /// The status of the answer.
+    #[serde(default)]
+    #[schema(required, minimum = 400, maximum = 599)]
+    pub status: u16,
+    /// A sentence for people about the cause of this refusal, and the next step.
+    #[serde(default)]
+    #[schema(required)]
+    pub detail: String,
+    /// A code for programs, which stays the same in all versions.
+    #[serde(default)]
+    #[schema(required, schema_with = open_code)]
+    pub code: String,
+    /// Code and detail as of versions before the other members. The command line reads these, so that it understands any daemon.
+    pub error: ErrorDetail,
+}
+
+/// Code and message of a refusal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorDetail {
+    /// The same as `code` of the problem.
+    #[schema(schema_with = open_code)]
+    pub code: String,
+    /// The same as `detail` of the problem.
+    pub message: String,
+}
+
+/// Why the operation on one export of a batch failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BatchError {
+    /// A code for programs, as the `code` of a problem.
+    #[schema(schema_with = open_code)]
+    pub code: String,
+    /// A sentence for people about the cause and the next step.
+    pub message: String,
+    /// Where the daemon explains the problem, as the `type` of a problem.
+    #[serde(rename = "type", default)]
+    #[schema(required, format = "uri-reference")]
+    pub kind: String,
+    /// The status with which a request about this export alone would have been refused.
+    #[serde(default)]
+    #[schema(required)]
+    pub status: u16,
+}
+
+impl From<BatchError> for ErrorDetail {
+    fn from(BatchError { code, message, .. }: BatchError) -> Self {
+        Self { code, message }
+    }
+}
+
+/// What a code of refusals means.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProblemKind {
+    /// The code for programs.
+    #[schema(schema_with = open_code)]
+    pub code: String,
+    /// The problem in a few words.
+    pub title: String,
+    /// The statuses of answers with the code.
+    pub statuses: Vec<u16>,
+    /// What the code says about the request, the export or the host.
+    pub meaning: String,
+    /// What to do about the problem.
+    pub remedy: String,
+}
+
+/// A code, or text: the codes of newer daemons are not in the list, and a client made from this description must read them as well.
+fn open_code() -> RefOr<Schema> {
+    AnyOfBuilder::new()
+        .item(Ref::from_schema_name("ProblemCode"))
+        .item(ObjectBuilder::new().schema_type(Type::String).description(Some("a code of a newer daemon")))
+        .description(Some("The code for programs. Later versions add codes."))
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_an_older_daemon_is_read() {
+        let old = r#"{"error": {"code": "not_found", "message": "there is none"}}"#;
+        let problem: Problem = serde_json::from_str(old).unwrap();
+        assert_eq!(
+            (problem.error.code.as_str(), problem.error.message.as_str()),
+            ("not_found", "there is none")
+        );
+        let old = r#"{"code": "in_use", "message": "mounted"}"#;
+        let error: BatchError = serde_json::from_str(old).unwrap();
+        assert_eq!((error.code.as_str(), error.status), ("in_use", 0));
+    }
+}

@@ -1,0 +1,32 @@
+# The tools of scripts/client-test, in target/tools: the generator of the client, with the libraries of the client, and a checker of
+# types. Sourced, never run. Needs common.sh.
+# shellcheck shell=bash
+
+# Versions with which the tests pass.
+OPENAPI_PYTHON_CLIENT_VERSION=0.29.1
+MYPY_VERSION=2.4.1
+CLIENT_TOOLS=$REPOSITORY/target/tools/openapi-client
+
+need_client_tools() {
+	local versions="openapi-python-client==$OPENAPI_PYTHON_CLIENT_VERSION mypy==$MYPY_VERSION"
+	[ "$(cat "$CLIENT_TOOLS/version" 2>/dev/null)" != "$versions" ] || return 0
+	need_packages python3=python3
+	if ! python3 -c 'import ensurepip' 2>/dev/null; then
+		[ "$(id -u)" -eq 0 ] || die "missing: run as root: apt-get install -y python3-venv"
+		apt-get update -q >/dev/null
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3-venv >/dev/null
+	fi
+	say "installing $versions"
+	rm -rf "$CLIENT_TOOLS"
+	python3 -m venv "$CLIENT_TOOLS"
+	# shellcheck disable=SC2086 # a list
+	"$CLIENT_TOOLS/bin/pip" install -q --disable-pip-version-check $versions >&2
+	echo "$versions" >"$CLIENT_TOOLS/version"
+}
+
+# make_client DESCRIPTION FOLDER: the Python package FOLDER. The generator formats its code with ruff, which it looks for in PATH. Traces are
+# lines of several kinds, which the generator has no types for: its warning about them is no error.
+make_client() { PATH=$CLIENT_TOOLS/bin:$PATH openapi-python-client generate --path "$1" --meta none --output-path "$2" >"$2.log" 2>&1 || { cat "$2.log" && return 1; }; }
+
+# check_types FOLDER PROGRAM: the types of PROGRAM, and of the package in FOLDER.
+check_types() { (cd "$1" && MYPYPATH=$1 "$CLIENT_TOOLS/bin/mypy" --config-file "$REPOSITORY/scripts/lib/client/mypy.ini" --cache-dir "$1/mypy" "$2" glidefs_client); }
