@@ -265,6 +265,11 @@ impl Router {
         &self.options
     }
 
+    /// Whether new operations are refused.
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.stops.borrow()
+    }
+
     /// Refuses new operations, and returns when the running ones have ended. Devices stay as they are.
     pub async fn stop(&self) {
         self.stops.send_replace(true);

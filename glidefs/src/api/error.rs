@@ -135,8 +135,8 @@ impl ApiError {
 
     /// Nobody knows whether the request with the key was carried out.
     pub fn idempotency_outcome_unknown() -> Self {
-        let message = "the daemon ended while the first request with this idempotency key was under way, so the request may or may not have \
-                       been carried out: look at the state of the export, and if it is not as wished, send the request with a new key";
+        let message = "the first request with this idempotency key has failed, or the daemon ended meanwhile, so the request may or may not \
+                       have been carried out: look at the state of the export, and if it is not as wished, send the request with a new key";
         Self::new(StatusCode::CONFLICT, ProblemCode::IdempotencyOutcomeUnknown, message)
     }
 

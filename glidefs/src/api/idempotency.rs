@@ -1,38 +1,42 @@
 //! Requests that change something and carry the header `Idempotency-Key`: each is carried out at most once, however often it is sent.
-//! After draft-ietf-httpapi-idempotency-key-header.
+//! The header is that of draft-ietf-httpapi-idempotency-key-header.
 //!
 //! Owns the way of such a request: the key, the fingerprint, the task, the answer that is kept, the answer that is sent again. Does not
 //! own the states of keys (`router`), nor the text of a key (`wire`). Invariants:
 //! - Requests without the header, and those that only read, pass as if this file were not here.
-//! - The work runs in a task of its own, and ends although the client goes away; the end of the daemon waits for such tasks as for
-//!   connections, and a task that is cut off leaves an unknown outcome.
+//! - The work runs in a task of its own, and goes on although the client goes away; the end of the daemon waits for such tasks as for
+//!   connections, and a task that is cut off, or takes too long without a client, leaves an unknown outcome.
 //! - Before the work the catalog has the key, and before an answer is sent the catalog has the answer.
-//! - Only a success spends a key. Where a request was refused or has failed, sending it again is what the client wants, and as safe as
-//!   without a key.
+//! - A success spends a key, and a refusal (a status below 500) frees the key: nothing was done. Whatever has failed leaves an unknown
+//!   outcome: a part may have been done, and the daemon, or another client, may do the rest at any time.
 
 mod describe;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use tokio::sync::oneshot;
 
 pub(super) use self::describe::describe;
 use super::body::{BODY_BYTES_MAX, discard, whole};
 use super::error::ApiError;
-use super::guard::reads;
 use super::state::AppState;
 use super::wire::{BATCH_BYTES_MAX, IDEMPOTENCY_KEY, IDEMPOTENCY_REPLAYED, IdempotencyKey};
 use crate::observe::chain;
-use crate::router::{Admission, Fingerprint, KEPT_BODY_BYTES_MAX, KeptAnswer, KeyUnderWay, Keys, RequestKey};
+use crate::router::{
+    Admission, Fingerprint, KEPT_BODY_BYTES_MAX, KeptAnswer, KeyUnderWay, Keys, RequestKey, Router,
+    RouterError,
+};
 use crate::tasks;
 
 /// The paths that take no key, each with the reason.
-const WITHOUT_KEY: [(&str, &str); 2] = [
+const WITHOUT_KEY: [(&str, &str); 5] = [
     (
         "/v1/batch",
         "a batch takes no idempotency key, as its answer is sent while it is made: send it again without a key, which does the rest, or send \
@@ -42,7 +46,16 @@ const WITHOUT_KEY: [(&str, &str); 2] = [
         "/v1/upgrade",
         "an upgrade takes no idempotency key, as it ends the daemon that would keep the answer: `glidefs status` shows the last upgrade",
     ),
+    ("/v1/exports/{name}/flush", HARMLESS),
+    ("/v1/drain", HARMLESS),
+    ("/v1/gc", HARMLESS),
 ];
+/// Why a request takes no key whose repetition is what the client wants.
+const HARMLESS: &str =
+    "this request takes no idempotency key, as it may be sent any number of times: send it without a key";
+/// How long a request may be carried out after its client has gone. It may wait for a store that is away, for ever, and the requests under
+/// way are bounded for all clients together.
+const ABANDONED_MAX: Duration = Duration::from_mins(10);
 /// Headers that belong to one connection or one moment.
 const NOT_KEPT: [HeaderName; 4] =
     [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION, header::DATE];
@@ -52,7 +65,7 @@ const NOT_KEPT: [HeaderName; 4] =
 pub struct KeyStats {
     /// Carried out, and a success.
     pub executed: AtomicU64,
-    /// Refused, or failed: the key is free again.
+    /// Refused, and the key is free again; or failed, and the outcome is unknown from then on.
     pub failed: AtomicU64,
     /// Answered with the answer of the first time.
     pub replayed: AtomicU64,
@@ -69,13 +82,13 @@ pub struct KeyStats {
 /// The state for requests with a key. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Keyed {
-    keys: Arc<Keys>,
+    router: Arc<Router>,
     stats: Arc<KeyStats>,
 }
 
 impl Keyed {
     pub fn of(state: &AppState) -> Self {
-        Self { keys: Arc::clone(state.router.keys()), stats: Arc::clone(&state.stats.keys) }
+        Self { router: Arc::clone(&state.router), stats: Arc::clone(&state.stats.keys) }
     }
 
     /// Answers a request with a key.
@@ -92,10 +105,18 @@ impl Keyed {
         let body = whole(Request::new(body), &(), BODY_BYTES_MAX).await?;
         let target = parts.uri.path_and_query().map_or_else(|| parts.uri.path(), |target| target.as_str());
         let fingerprint = Fingerprint::of(&[parts.method.as_str().as_bytes(), target.as_bytes(), &body]);
-        match self.keys.admit(RequestKey::of(key.as_str()), fingerprint) {
+        let keys: &Arc<Keys> = self.router.keys();
+        match keys.admit(RequestKey::of(key.as_str()), fingerprint) {
+            // Refused here, the request is carried out by the next daemon under the same key.
+            Admission::Admitted(under_way) if self.router.is_stopping() => {
+                drop(under_way);
+                Err(RouterError::Stopping.into())
+            }
             Admission::Admitted(under_way) => {
                 let request = Request::from_parts(parts, Body::from(body));
-                let task = tasks::spawn(carry_out(self.stats, under_way, request, next));
+                // Dropped with this future, when the client goes away.
+                let (_client, client_gone) = oneshot::channel::<()>();
+                let task = tasks::spawn(carry_out(self.stats, under_way, request, next, client_gone));
                 // Without an answer the work has failed by a mistake in it, or the daemon ends.
                 Ok(task.await.unwrap_or_else(|_| broken().into_response()))
             }
@@ -138,7 +159,7 @@ pub(super) async fn keyed(State(keyed): State<Keyed>, request: Request, next: Ne
 
 /// Whether a key means something with `method`.
 fn takes_key(method: &Method) -> bool {
-    !reads(method) && matches!(*method, Method::POST | Method::PUT | Method::PATCH | Method::DELETE)
+    matches!(*method, Method::POST | Method::PUT | Method::PATCH | Method::DELETE)
 }
 
 /// The key of `request`, which has the header, or why the request is refused.
@@ -163,28 +184,39 @@ fn key_of(headers: &HeaderMap) -> Result<IdempotencyKey, ApiError> {
 }
 
 /// Carries `request` out once the catalog has the key. Returns the answer once the catalog has the answer.
+///
+/// Where `under_way` is dropped, the outcome is unknown.
 async fn carry_out(
     stats: Arc<KeyStats>,
     mut under_way: KeyUnderWay,
     request: Request,
     next: Next,
+    client_gone: oneshot::Receiver<()>,
 ) -> Response {
     if let Err(error) = under_way.begun().await {
         count(&stats.no_room);
         return ApiError::catalog_fails(&chain(&error)).into_response();
     }
-    let (parts, body) = next.run(request).await.into_parts();
-    // Bodies are in memory already, but for those of the paths that take no key.
-    let Ok(body) = axum::body::to_bytes(body, usize::MAX).await else {
-        // The key is dropped with an unknown outcome.
-        return broken().into_response();
+    let abandoned = async {
+        let _ = client_gone.await;
+        tokio::time::sleep(ABANDONED_MAX).await;
     };
+    let (parts, body) = tokio::select! {
+        biased;
+        answer = next.run(request) => answer.into_parts(),
+        // Operations of the router that have begun go on.
+        () = abandoned => return broken().into_response(),
+    };
+    // Bodies are in memory already, but for those of the paths that take no key.
+    let Ok(body) = axum::body::to_bytes(body, usize::MAX).await else { return broken().into_response() };
     if parts.status.is_success() {
         count(&stats.executed);
         under_way.done(kept(parts.status, &parts.headers, &body)).await;
     } else {
         count(&stats.failed);
-        under_way.free().await;
+        if !parts.status.is_server_error() {
+            under_way.free().await;
+        }
     }
     Response::from_parts(parts, Body::from(body))
 }

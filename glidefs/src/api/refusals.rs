@@ -77,14 +77,16 @@ fn own_codes(operation: &str) -> Vec<&'static [P]> {
         "delete_export" | "detach_export" => vec![CHANGE, DEVICE, STORE, VOLUME, &[P::InUse]],
         "resize_export" => vec![CHANGE, DEVICE, STORE, VOLUME, &[P::CannotShrink]],
         "set_export" => vec![CHANGE, &[P::BadParameter]],
-        "flush_export" => vec![CHANGE, STORE, VOLUME],
+        "flush_export" => vec![CHANGE, STORE, VOLUME, &[P::NoIdempotencyKey]],
+        "drain" => vec![&[P::NoIdempotencyKey]],
         "roll_back_export" => {
             vec![CHANGE, STORE, VOLUME, &[P::NotDetached, P::SnapshotGone, P::Replaced, P::InUse]]
         }
         "create_snapshot" => vec![CHANGE, STORE, VOLUME, &[P::SnapshotExists]],
         "delete_snapshot" => vec![CHANGE, STORE, VOLUME, &[P::SnapshotNeeded]],
         "list_snapshots" => vec![STORE, &[P::NotFound, P::Fenced, P::Diverged, P::BadParameter]],
-        "list_stored_exports" | "list_deleted_exports" | "collect_garbage" => vec![STORE, &[P::BadParameter]],
+        "list_stored_exports" | "list_deleted_exports" => vec![STORE, &[P::BadParameter]],
+        "collect_garbage" => vec![STORE, &[P::BadParameter, P::NoIdempotencyKey]],
         "list_exports" => vec![&[P::BadParameter]],
         "show_export" | "metrics" | "show_problem" => vec![&[P::NotFound]],
         "batch" => vec![&[P::TooManyBatches, P::NoIdempotencyKey]],

@@ -30,9 +30,7 @@ pub(super) use self::clock::{Clock, SystemClock};
 use self::table::{KEEP_MILLIS, KeyLimits, Table, Verdict};
 use super::catalog::LoadedRequest;
 use super::catalog::error::CatalogError;
-use super::catalog::request_record::{
-    Fingerprint, KeptAnswer, RequestKey, RequestRecord, RequestState,
-};
+use super::catalog::request_record::{Fingerprint, KeptAnswer, RequestKey, RequestRecord, RequestState};
 use super::catalog::requests::{QueuedRequest, RequestJournal};
 use crate::locks::MutexExt;
 

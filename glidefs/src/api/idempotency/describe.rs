@@ -34,7 +34,9 @@ fn add(operation: &mut Operation) {
             "A text of your choice for this one request, such as a UUID. A request that is sent again with the same key is not carried out \
              again, for 24 hours after a success: it gets the answer of the first time, with the header `Idempotency-Replayed: true`. Other \
              answers: 422 `idempotency_key_reused` for another request, 409 `idempotency_key_in_use` while the first request is under way, \
-             409 `idempotency_outcome_unknown` when the daemon ended meanwhile. A refusal or failure leaves the key free.",
+             409 `idempotency_outcome_unknown` when the first request has failed (5xx), or the daemon ended meanwhile, 409 \
+             `idempotency_answer_too_large` where the answer of the first time was not kept, 400 `bad_idempotency_key`, and 503 \
+             `too_many_idempotency_keys` or `catalog_fails`, with nothing done. A refusal (4xx) leaves the key free.",
         ))
         .schema(Some(text))
         .build();

@@ -187,7 +187,7 @@ async fn a_key_belongs_to_one_method_path_query_and_body() {
 }
 
 #[tokio::test]
-async fn a_refusal_or_a_failure_leaves_the_key_free() {
+async fn a_refusal_leaves_the_key_free_and_a_failure_an_unknown_outcome() {
     let served = Served::new().await;
     let body = r#"{"size": "2GiB"}"#;
     for _ in 0..2 {
@@ -199,12 +199,36 @@ async fn a_refusal_or_a_failure_leaves_the_key_free() {
     served.host.kernel.fault("attach", Fault::Fail);
     assert_eq!(served.create_keyed("vm-2", "c").await.status, 500);
     served.host.kernel.fault("attach", Fault::None);
-    let done = served.create_keyed("vm-2", "c").await;
+    let refusal = served.create_keyed("vm-2", "c").await.refusal();
+    assert_eq!((refusal.0, refusal.1.as_str()), (409, "idempotency_outcome_unknown"));
+    let done = served.create_keyed("vm-2", "d").await;
     assert!(matches!(done.status, 200 | 201) && !is_replayed(&done), "{}", done.body);
-    assert!(is_replayed(&served.create_keyed("vm-2", "c").await));
+    assert!(is_replayed(&served.create_keyed("vm-2", "d").await));
     assert_eq!(served.send_keyed("POST", "/nowhere", "", "n").await.status, 404);
     assert_eq!(served.send_keyed("PATCH", "/v1/exports", "{}", "n").await.status, 405);
-    assert_eq!(served.router.keys().count(), 2);
+    assert_eq!(served.router.keys().count(), 3);
+}
+
+#[tokio::test]
+async fn a_daemon_that_stops_refuses_at_the_door_and_the_next_one_carries_the_request_out() {
+    let served = Served::new().await;
+    served.router.stop().await;
+    let refusal = served.create_keyed("vm-1", "k").await.refusal();
+    assert_eq!((refusal.0, refusal.1.as_str()), (503, "stopping"));
+    let served = served.restarted().await;
+    let done = served.create_keyed("vm-1", "k").await;
+    assert!(done.status == 201 && !is_replayed(&done), "{}", done.body);
+}
+
+#[tokio::test]
+async fn one_key_on_many_connections_at_once_is_carried_out_once() {
+    let served = Served::new().await;
+    let all = futures_util::future::join_all((0..30).map(|_| served.create_keyed("vm-1", "k"))).await;
+    assert_eq!(served.attachments(), 1);
+    assert_eq!(served.stats.keys.executed.load(SeqCst), 1);
+    for answer in all {
+        assert!(answer.status == 201 || answer.refusal().1 == "idempotency_key_in_use", "{}", answer.body);
+    }
 }
 
 #[tokio::test]
@@ -238,7 +262,13 @@ async fn what_is_no_key_is_refused_and_reading_needs_none() {
 async fn routes_that_cannot_keep_their_answer_say_so_and_do_nothing() {
     let served = Served::new().await;
     let body = json!({"create": [{"name": "vm-1", "size": "1GiB"}]}).to_string();
-    for (path, says) in [("/v1/batch?force=true", "each export"), ("/v1/upgrade", "glidefs status")] {
+    for (path, says) in [
+        ("/v1/batch?force=true", "each export"),
+        ("/v1/upgrade", "glidefs status"),
+        ("/v1/exports/vm-1/flush", "any number of times"),
+        ("/v1/drain", "any number of times"),
+        ("/v1/gc", "any number of times"),
+    ] {
         let refusal = served.send_keyed("POST", path, &body, "k").await.refusal();
         assert_eq!((refusal.0, refusal.1.as_str()), (400, "no_idempotency_key"), "{path}");
         assert!(refusal.2.contains(says), "{}", refusal.2);
@@ -276,7 +306,8 @@ fn the_description_has_the_header_where_a_key_is_taken_and_nowhere_else() {
             let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
             let header: Vec<&Value> =
                 parameters.iter().filter(|parameter| parameter["name"] == "Idempotency-Key").collect();
-            let takes = method != "get" && !["/v1/batch", "/v1/upgrade"].contains(&path.as_str());
+            let without = ["/v1/batch", "/v1/upgrade", "/v1/drain", "/v1/gc", "/v1/exports/{name}/flush"];
+            let takes = method != "get" && !without.contains(&path.as_str());
             assert_eq!(header.len(), usize::from(takes), "{method} {path}");
             assert!(header.iter().all(|header| header["in"] == "header" && header["required"] == false));
             with += header.len();

@@ -129,7 +129,7 @@ codes! {
         "The key was sent with another method, path, query or body before.",
         "Choose a new key for each request, and send a request again exactly as before.";
     IdempotencyOutcomeUnknown = "idempotency_outcome_unknown" [409] "Nobody knows whether the request was carried out.",
-        "The daemon ended while the first request with the idempotency key was under way.",
+        "The first request with the idempotency key has failed, or the daemon ended while it was under way.",
         "Look at the state of the export, and if it is not as wished, send the request with a new key.";
     IdsExhausted = "ids_exhausted" [507] "No export id is left.",
         "Ids of exports are never used again, and all are used up on this host.",

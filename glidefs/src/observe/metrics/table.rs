@@ -370,7 +370,7 @@ metrics! {
     ApiEncodings: Counter "glidefs_api_encodings_total" in Number by []
         = "Texts made for scrapes of /metrics; scrapes that come together share one text.";
     ApiKeyed: Counter "glidefs_api_keyed_requests_total" in Number by [outcome]
-        = "Requests with an idempotency key. executed: carried out, a success; failed: carried out or refused without success; replayed: answered as the first time; in_use: the first is under way; reused: the key is another request's; unknown: the daemon ended during the first; no_room: nothing was done.";
+        = "Requests with an idempotency key. executed: carried out, a success; failed: refused or failed; replayed: answered as the first time; in_use: the first is under way; reused: the key is another request's; unknown: the first failed or was cut off; no_room: nothing was done.";
     ApiKeys: Gauge "glidefs_api_idempotency_keys" in Number by []
         = "Idempotency keys that are kept, or whose requests are under way; 10,000 at most.";
     ApiKeysUnnoted: Counter "glidefs_api_idempotency_keys_unnoted_total" in Number by []

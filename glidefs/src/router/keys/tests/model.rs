@@ -107,6 +107,13 @@ impl World {
                             std::mem::forget(under_way);
                             Known::Unknown(body, KEEP_MILLIS)
                         }
+                        // Of another boot, keys count anew.
+                        Known::Done(body, _) if matches!(step, Step::Reboot) => {
+                            Known::Done(body, KEEP_MILLIS)
+                        }
+                        Known::Unknown(body, _) if matches!(step, Step::Reboot) => {
+                            Known::Unknown(body, KEEP_MILLIS)
+                        }
                         known => known,
                     };
                     self.known.insert(key, known);
