@@ -85,9 +85,9 @@ async fn close_block_cache(block_cache: &BlockCache) {
     let _ = tokio::time::timeout(STOP_PATIENCE, block_cache.close()).await;
 }
 
-/// Refuses what [`run`] would refuse of the API's group and token and of the export of traces, and starts nothing.
+/// Refuses what [`run`] as a successor would refuse of the API's group and token and of the export of traces, and starts nothing.
 pub fn check(config: &Config) -> Result<(), DaemonError> {
-    Exporting::check(config)?;
+    Exporting::prepare(config)?;
     serving::access(config).map(drop)
 }
 
@@ -109,7 +109,8 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
     let features = Features::probe()?;
     check_directory(config)?;
     // Before a successor waits for a turn: afterwards devices would wait for a daemon that refuses to serve.
-    check(config)?;
+    serving::access(config)?;
+    let exporting = Exporting::at_start(config, matches!(start, Start::Successor(_)))?;
     // A successor measures while the daemon before still serves.
     let probe = match &start {
         Start::Successor(_) => Some(choose_engine(config)?),
@@ -194,6 +195,7 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
             volumes,
             collections: Arc::<Collections>::default(),
         },
+        exporting,
         turn,
         launch,
         signals,

@@ -2,7 +2,7 @@
 //!
 //! Owns the daemon's own reader of traces, and the way of spans to the collector. Does not own traces (`worker/traces`, `store/watch`).
 //! Invariants: whoever makes a trace never waits for a collector; the memory is bounded in spans and in bytes, and spans without room are
-//! dropped and counted; every request has a time limit; the export ends within a second when told to, whatever the collector does.
+//! dropped and counted; every request has a time limit; the export ends in a second and a half when told to, whatever the collector does.
 //!
 //! ```text
 //! session ── gather ── queue ── send ── client ── collector
@@ -32,5 +32,5 @@ mod spans;
 #[cfg(test)]
 mod tests;
 
-pub use self::client::OtlpError;
-pub use self::export::{Exporter, check};
+pub use self::client::{Collector, OtlpError};
+pub use self::export::Exporter;

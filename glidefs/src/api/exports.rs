@@ -273,6 +273,7 @@ pub(super) async fn undelete(
     request_body = ForkRequest,
     responses(
         (status = 201, description = "The export was created.", body = Export),
+        (status = 200, description = "An export of this name and these parameters existed; its content was not compared.", body = Export),
     )
 )]
 pub(super) async fn fork(

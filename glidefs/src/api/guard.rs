@@ -1,8 +1,8 @@
 //! The access rules: which client may send which request.
 //!
 //! Owns the rules for requests over TCP, for peers who may not use the socket, and for web pages. Does not own the token
-//! (`token`) nor the identity of a peer (`peer`). Invariant: over TCP a request without the token can read [`OPEN_PATHS`] and
-//! nothing else, but for the files of the status page where there is a token.
+//! (`token`) nor the identity of a peer (`peer`). Invariant: over TCP a request without the token can read [`OPEN_PATHS`], the meaning of
+//! the codes of refusals, and nothing else, but for the files of the status page where there is a token.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use super::error::ApiError;
 use super::page;
 use super::seats::Requester;
 use super::token::TokenFile;
+use super::wire::PROBLEMS_PATH;
 
 /// The paths served over TCP without the token. `/metrics` names exports, so only a loopback address serves `/metrics`
 /// without the token.
@@ -55,12 +56,13 @@ impl TcpRules {
         let path = request.uri().path();
         // The files of the page have no figures in them: the page asks its user for the token.
         let is_page = rules.token.is_some() && page::PATHS.contains(&path);
-        let is_open = is_page || OPEN_PATHS.contains(&path) && (rules.is_loopback || path != METRICS_PATH);
+        let is_known = OPEN_PATHS.contains(&path) && (rules.is_loopback || path != METRICS_PATH);
+        let is_open = is_page || is_known || explains(path);
         match &rules.token {
             _ if is_open && reads(request.method()) => Ok(()),
             Some(_) => Err(ApiError::unauthorized()),
             None => Err(ApiError::forbidden(
-                "without a token TCP serves GET of /healthz, /readyz, /metrics and /openapi.json only: use the Unix socket \
+                "without a token TCP serves GET of /healthz, /readyz, /metrics, /openapi.json and /v1/problems only: use the Unix socket \
                  ([api] socket, which the command line uses unless told otherwise), or set [api] token_file and send \
                  \"Authorization: Bearer TOKEN\"; the status page asks for the token",
             )),
@@ -101,6 +103,13 @@ pub(super) async fn browsers(request: Request, next: Next) -> Response {
         return ApiError::forbidden(message).into_response();
     }
     next.run(request).await
+}
+
+/// Whether `path` explains the codes of refusals: the same words on every host, and each refusal names such a path.
+fn explains(path: &str) -> bool {
+    path.strip_prefix(PROBLEMS_PATH).is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix('/').is_some_and(|code| !code.is_empty() && !code.contains('/'))
+    })
 }
 
 pub(super) fn reads(method: &Method) -> bool {

@@ -1,6 +1,10 @@
 //! The table of routes, the description of the API, and the limits that hold for every route.
 
-use axum::Json;
+use std::sync::LazyLock;
+
+use axum::body::Bytes;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi as _};
@@ -110,6 +114,10 @@ pub fn description() -> OpenApi {
     get, path = "/openapi.json", operation_id = "openapi", tag = "daemon",
     responses((status = 200, description = "The description.", body = Object))
 )]
-async fn openapi() -> Json<OpenApi> {
-    Json(description())
+async fn openapi() -> Result<Response, ApiError> {
+    // The same for every request of this program.
+    static TEXT: LazyLock<Option<Bytes>> =
+        LazyLock::new(|| serde_json::to_vec(&description()).ok().map(Bytes::from));
+    let text = TEXT.clone().ok_or_else(|| ApiError::internal("the description has no JSON form"))?;
+    Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }

@@ -74,7 +74,7 @@ pub(super) async fn trace(
 fn within(value: Option<u32>, most: u32, name: &str) -> Result<Option<u32>, ApiError> {
     match value {
         Some(value) if !(1..=most).contains(&value) => {
-            Err(ApiError::bad_request(format!("{name} is a number from 1 to {most}")))
+            Err(ApiError::bad_parameter(format!("{name} is a number from 1 to {most}")))
         }
         value => Ok(value),
     }

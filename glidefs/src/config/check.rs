@@ -151,10 +151,15 @@ fn check_store(store: &StoreSection) -> Result<(), Refusal> {
 }
 
 fn check_traces(traces: &TracesSection) -> Result<(), Refusal> {
-    if !cfg!(feature = "otel") && *traces != TracesSection::default() {
-        let message = "this glidefs was built without the export of traces: build it with \
-                       `cargo build --release --features otel`, or remove the section";
-        return refuse("traces", "otlp_endpoint", message.into());
+    if !cfg!(feature = "otel")
+        && let set = set_traces(traces)
+        && let Some(first) = set.first()
+    {
+        let message = format!(
+            "this glidefs was built without the export of traces: build it with `cargo build --release --features otel`, or remove {}",
+            set.join(", ")
+        );
+        return refuse("traces", first, message);
     }
     if let Some(endpoint) = &traces.otlp_endpoint
         && !is_base_url(endpoint)
@@ -173,6 +178,21 @@ fn check_traces(traces: &TracesSection) -> Result<(), Refusal> {
         return refuse("traces", "service_name", "use 1 to 255 printable characters".into());
     }
     Ok(())
+}
+
+/// The keys of the section that are not as they are by themselves.
+fn set_traces(traces: &TracesSection) -> Vec<&'static str> {
+    let TracesSection { otlp_endpoint, otlp_headers_file, otlp_timeout, one_in, slower_than, service_name } =
+        TracesSection::default();
+    let keys = [
+        ("otlp_endpoint", traces.otlp_endpoint != otlp_endpoint),
+        ("otlp_headers_file", traces.otlp_headers_file != otlp_headers_file),
+        ("otlp_timeout", traces.otlp_timeout != otlp_timeout),
+        ("one_in", traces.one_in != one_in),
+        ("slower_than", traces.slower_than != slower_than),
+        ("service_name", traces.service_name != service_name),
+    ];
+    keys.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect()
 }
 
 /// Whether `text` is the URL of a collector, to which the path of traces can be appended.

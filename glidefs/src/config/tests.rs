@@ -136,7 +136,11 @@ fn a_program_without_the_export_of_traces_says_how_to_build_one_with_it() {
     for setting in ["otlp_endpoint = \"http://127.0.0.1:4318\"", "one_in = 5", "slower_than = \"1ms\""] {
         let message = parse(&format!("[traces]\n{setting}\n")).unwrap_err();
         assert!(message.contains("cargo build --release --features otel"), "{message}");
+        let key = setting.split(' ').next().unwrap();
+        assert!(message.starts_with(&format!("glidefs.toml:2: [traces] {key}: ")), "{message}");
     }
+    let message = parse("[traces]\none_in = 5\nservice_name = \"x\"\n").unwrap_err();
+    assert!(message.contains("remove one_in, service_name"), "{message}");
     assert!(parse("[traces]\n").is_ok(), "as `glidefs init` writes the section");
 }
 

@@ -49,6 +49,7 @@ const PING_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) async fn serve(
     config: &Config,
     parts: Parts,
+    mut exporting: Exporting,
     turn: Turn,
     launch: Launch,
     signals: SignalThread,
@@ -65,7 +66,7 @@ pub(super) async fn serve(
         Upgrading::new(launch, identity(config)?, router, cache, ready.clone(), last);
     let state = parts.state(config, ready.clone(), upgrades.clone());
     let batch_ended = Arc::clone(&state.batch_ended);
-    let mut exporting = Exporting::begin(config, &state.traces);
+    exporting.begin(config, &state.traces);
     let mut serving = tokio::spawn(api::serve(listeners, state, access, stopped));
     // The watchdog is fed by the main process of the service.
     let (to_be_main, is_main) = watch::channel(turn.successor.is_none());

@@ -1,8 +1,9 @@
 //! One request to the collector.
 //!
 //! Owns the HTTP client, and which answers are worth another try. Does not own tries (`send`). Invariants: a request ends within the time
-//! limit, whatever the other side does; of an answer at most [`ANSWER_BYTES_MAX`] bytes are read, and no word of an answer is logged; headers
-//! go to the configured place alone, as redirects are not followed.
+//! limit, whatever the other side does; of an answer at most [`ANSWER_BYTES_MAX`] bytes are read, and neither its body nor its headers are
+//! logged (an error of TLS may quote the other side's certificate); redirects are not followed, so headers go to the configured place, and
+//! with http:// to a proxy that the environment names.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -70,16 +71,16 @@ pub(super) enum Outcome {
     Failed { reason: String, pause: Option<Duration> },
 }
 
-/// The way to the collector.
+/// The way to the collector: client, address and headers.
 #[derive(Debug)]
-pub(super) struct Collector {
+pub struct Collector {
     client: Client,
     url: Url,
     headers: HeaderMap,
 }
 
 impl Collector {
-    /// The collector of `traces`, if one is configured. Asks nobody.
+    /// The collector of `traces`, if one is configured. Asks nobody, and reads files: headers, and certificates for https://.
     pub fn of(traces: &TracesSection) -> Result<Option<Self>, OtlpError> {
         let headers = traces.otlp_headers_file.as_deref().map(Path::new).map(headers::load).transpose()?;
         let Some(endpoint) = &traces.otlp_endpoint else { return Ok(None) };
@@ -113,7 +114,7 @@ impl Collector {
     }
 
     /// Posts `body`, and waits for the answer.
-    pub async fn post(&self, body: Bytes) -> Outcome {
+    pub(super) async fn post(&self, body: Bytes) -> Outcome {
         let request = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body);
         match request.send().await {
             Ok(response) => judge(response).await,

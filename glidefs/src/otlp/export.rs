@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::client::{Collector, OtlpError};
+use super::client::Collector;
 use super::gather::Gatherer;
 use super::proto::Resource;
 use super::queue::Queue;
@@ -23,11 +23,6 @@ use crate::observe::trace::{Ask, Wanted};
 /// How much longer than [`Patience::last`] the end of the task is waited for.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Refuses all settings refused by [`Exporter::begin`], and asks nobody.
-pub fn check(traces: &TracesSection) -> Result<(), OtlpError> {
-    Collector::of(traces).map(drop)
-}
-
 /// The export of traces, while it runs. Dropped, the export ends without its last batch.
 #[derive(Debug)]
 pub struct Exporter {
@@ -37,22 +32,18 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Begins to send traces, if `config` has a collector. Called once in the life of a daemon.
-    pub fn begin(
-        config: &TracesSection,
-        traces: &Traces,
-        host_name: &str,
-    ) -> Result<Option<Self>, OtlpError> {
-        Self::begin_with(config, traces, host_name, Patience::default())
+    /// Begins to send traces to `collector`, the one of `config`. Reads no file. Called once in the life of a daemon.
+    pub fn begin(collector: Collector, config: &TracesSection, traces: &Traces, host_name: &str) -> Self {
+        Self::begin_with(collector, config, traces, host_name, Patience::default())
     }
 
     pub(super) fn begin_with(
+        collector: Collector,
         config: &TracesSection,
         traces: &Traces,
         host_name: &str,
         patience: Patience,
-    ) -> Result<Option<Self>, OtlpError> {
-        let Some(collector) = Collector::of(config)? else { return Ok(None) };
+    ) -> Self {
         let slower_than = config.slower_than.0;
         // What is slow is known at the end only.
         let one_in = config.one_in.unwrap_or(u32::from(!slower_than.is_zero()));
@@ -61,7 +52,7 @@ impl Exporter {
         let (stop, stopped) = watch::channel(false);
         let resource = resource(&config.service_name, host_name.trim());
         let task = tokio::spawn(run(reading, collector, resource, patience, stopped));
-        Ok(Some(Self { stop, task, patience }))
+        Self { stop, task, patience }
     }
 
     /// Ends tracing, and sends the last spans, for no longer than [`Patience::last`]. May be called again.

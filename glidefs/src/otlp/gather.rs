@@ -2,7 +2,7 @@
 //!
 //! Owns the rate where the user leaves the rate to the daemon, the time on the wall of each trace, and the names of exports in traces about
 //! the store. Invariants: a look takes at most [`LOOK_TRACES_MAX`] traces before other tasks have their turn; whoever makes traces is never
-//! waited for; all losses of the session are counted.
+//! waited for; all losses of the session are counted, those at the end of the export too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,6 +32,8 @@ const CHOICE: Duration = Duration::from_secs(1);
 const TRACES_A_SECOND: u64 = 20;
 /// Shortest time between two looks for the names of volumes: a look goes over all exports.
 const NAMES: Duration = Duration::from_secs(10);
+/// Longest time that a name is taken for that of a volume: a volume may be opened under another name.
+const NAMES_AGE_MAX: Duration = Duration::from_mins(1);
 
 /// The counts of a session that are in the counters of the daemon.
 #[derive(Clone, Copy, Default)]
@@ -52,6 +54,8 @@ pub(super) struct Gatherer<'a> {
     counted: Counted,
     names: HashMap<String, String>,
     names_next: Instant,
+    /// Spans of the trace that waits for the name of its export.
+    held: u64,
 }
 
 impl<'a> Gatherer<'a> {
@@ -66,6 +70,7 @@ impl<'a> Gatherer<'a> {
             counted: Counted::default(),
             names: HashMap::new(),
             names_next: now,
+            held: 0,
         }
     }
 
@@ -133,9 +138,13 @@ impl<'a> Gatherer<'a> {
             taken += 1;
             let began_unix_nanos = clock.unix_nanos(trace.began);
             let export = match &trace.volume {
-                Some(volume) => self.name_of(volume).await,
+                Some(volume) => {
+                    self.held = 1;
+                    self.name_of(volume).await
+                }
                 None => None,
             };
+            self.held = 0;
             self.push(Waiting { began_unix_nanos, trace: Trace::Store { trace: Box::new(trace), export } });
         }
         taken
@@ -151,8 +160,10 @@ impl<'a> Gatherer<'a> {
 
     /// The name of the export with this volume, where known.
     async fn name_of(&mut self, volume: &str) -> Option<String> {
-        if !self.names.contains_key(volume) && Instant::now() >= self.names_next {
-            self.names_next = Instant::now() + NAMES;
+        let now = Instant::now();
+        let is_old = now >= self.names_next + (NAMES_AGE_MAX - NAMES);
+        if is_old || (!self.names.contains_key(volume) && now >= self.names_next) {
+            self.names_next = now + NAMES;
             let source = Arc::clone(&self.reading.source);
             // Without an answer the daemon stops.
             let names = tokio::task::spawn_blocking(move || source.volumes()).await;
@@ -191,5 +202,68 @@ impl<'a> Gatherer<'a> {
         ] {
             cell.fetch_add(now.saturating_sub(before), Relaxed);
         }
+    }
+}
+
+impl Drop for Gatherer<'_> {
+    /// Counts what is left in the session: the time at the end was over, or more was left than the last looks take.
+    fn drop(&mut self) {
+        self.reading.source.end(&self.reading.session);
+        let session = &self.reading.session;
+        let mut left = std::mem::take(&mut self.held);
+        // A worker may not know of the end yet: no side is asked for more than a look takes, over and over.
+        for _ in 0..LOOK_TRACES_MAX * LAST_LOOKS_MAX {
+            match session.pop_store() {
+                Some(_) => left += 1,
+                None => break,
+            }
+        }
+        for side in session.workers() {
+            for _ in 0..LOOK_TRACES_MAX * LAST_LOOKS_MAX {
+                match side.ring.pop() {
+                    Some(trace) => left += 1 + trace.steps.iter().len() as u64,
+                    None => break,
+                }
+            }
+        }
+        self.stats.spans.stopped.fetch_add(left, Relaxed);
+        self.count();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Traces;
+    use crate::observe::trace::{Ask, Wanted};
+    use crate::otlp::tests::source::{TestSource, request, store};
+
+    fn reading(source: &Arc<TestSource>) -> (Reading, Arc<TraceStats>) {
+        let stats = Arc::<TraceStats>::default();
+        let traces = Traces::new(Arc::clone(source) as _, Arc::clone(&stats));
+        let ask = Ask { wanted: Wanted::All, export: None, slower_than: Duration::ZERO, one_in: 1 };
+        (traces.open_own(ask), stats)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_name_of_a_volume_is_asked_again_after_a_while() {
+        let (source, queue) = (Arc::<TestSource>::default(), Queue::default());
+        let mut gatherer = Gatherer::new(reading(&source).0, &queue);
+        assert_eq!(gatherer.name_of("0123").await.as_deref(), Some("vm-1"));
+        *source.export.lock().unwrap() = "vm-2".into();
+        assert_eq!(gatherer.name_of("0123").await.as_deref(), Some("vm-1"), "names are asked now and then");
+        tokio::time::advance(NAMES_AGE_MAX).await;
+        assert_eq!(gatherer.name_of("0123").await.as_deref(), Some("vm-2"));
+    }
+
+    #[tokio::test]
+    async fn traces_that_nobody_looks_at_any_more_are_counted() {
+        let (source, queue) = (Arc::<TestSource>::default(), Queue::default());
+        let (reading, stats) = reading(&source);
+        let gatherer = Gatherer::new(reading, &queue);
+        assert!(source.push(request("read", "ok", 3)));
+        source.push_store(&store("volumes/0123/packs/9", "ok"));
+        drop(gatherer);
+        assert_eq!(stats.spans.stopped.load(Relaxed), 5);
     }
 }

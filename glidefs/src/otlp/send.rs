@@ -17,6 +17,8 @@ use super::spans::body;
 use crate::api::SpanStats;
 use crate::observe::repeat::Repeat;
 
+/// Most characters of a reason in the log: the other side has a say in some reasons.
+const REASON_CHARS_MAX: usize = 300;
 /// Most tries of a batch.
 const TRIES_MAX: u32 = 5;
 
@@ -65,7 +67,7 @@ struct State {
 }
 
 impl Sender<'_> {
-    /// Sends until the queue is closed and empty, or until a request fails behind the end of tracing.
+    /// Sends until the queue is closed and empty. Behind the end of tracing nothing is sent once a request has failed.
     pub async fn run(&self, mut stop: watch::Receiver<bool>) {
         let mut state = State::default();
         while let Some(batch) = self.queue.batch(self.patience.delay).await {
@@ -91,6 +93,12 @@ impl Sender<'_> {
         drop(batch);
         let mut tries = 0;
         loop {
+            if state.failures > 0 && *stop.borrow() {
+                // A collector that has failed costs the stop no time.
+                self.stats.stopped.fetch_add(spans, Relaxed);
+                self.under_way.store(0, Relaxed);
+                return false;
+            }
             tries += 1;
             let (reason, pause, ended) = match self.collector.post(body.clone()).await {
                 Outcome::Taken { rejected } => {
@@ -139,6 +147,7 @@ impl Sender<'_> {
         // A collector that fails every other time has a line in ten seconds.
         if !state.is_told && state.repeat.pass().is_some() {
             state.is_told = true;
+            let reason = cut(reason);
             tracing::warn!(collector = self.collector.url(), reason, "traces cannot be sent");
         }
     }
@@ -148,5 +157,22 @@ impl Sender<'_> {
         if std::mem::take(&mut state.is_told) {
             tracing::info!(collector = self.collector.url(), "traces are sent again");
         }
+    }
+}
+
+/// The beginning of `reason`, for a line in the log.
+fn cut(reason: &str) -> &str {
+    let end = reason.char_indices().nth(REASON_CHARS_MAX).map_or(reason.len(), |(end, _)| end);
+    reason.get(..end).unwrap_or(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_in_the_log_is_no_longer_than_a_few_lines() {
+        assert_eq!(cut("short"), "short");
+        assert_eq!(cut(&"é".repeat(1000)), "é".repeat(REASON_CHARS_MAX));
     }
 }

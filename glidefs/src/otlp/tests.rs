@@ -3,5 +3,5 @@
 mod collector;
 mod export;
 mod queue;
-mod source;
+pub(super) mod source;
 mod spans;

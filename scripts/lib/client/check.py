@@ -109,6 +109,8 @@ def everything(client: Client | AuthenticatedClient, prefix: str) -> None:
         fork = expect(Export, fork_export.sync(names[0], client=client, body=ForkRequest(name=f"{prefix}-fork", snapshot="monday")))
         with open(expect(str, fork.device), "rb") as file:
             assert file.read(len(text)) == text, "the fork has another content"
+        again = fork_export.sync_detailed(names[0], client=client, body=ForkRequest(name=f"{prefix}-fork", snapshot="monday"))
+        assert again.status_code == 200 and expect(Export, again.parsed).id == fork.id, str(again)
 
     def resize() -> None:
         grown = expect(Export, resize_export.sync(names[1], client=client, body=ResizeRequest(size="32MiB")))

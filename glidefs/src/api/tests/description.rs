@@ -8,8 +8,8 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use super::{Answer, Served};
-use crate::api::routes;
 use crate::api::wire::{PROBLEM_TYPE, ProblemCode};
+use crate::api::{refusals, routes};
 
 static DOCUMENT: LazyLock<Value> = LazyLock::new(|| serde_json::to_value(routes::description()).unwrap());
 
@@ -86,6 +86,11 @@ pub(super) fn check(request: &str, answer: &Answer) {
     };
     let described = operation["responses"].get(answer.status.to_string());
     let described = described.unwrap_or_else(|| panic!("the status is not described of {asked}"));
+    if answer.status >= 400 {
+        let code = answer.json()["code"].as_str().unwrap().to_owned();
+        let is_named = described["description"].as_str().unwrap().contains(&format!("`{code}`:"));
+        assert!(is_named, "the code is not described of {asked}");
+    }
     let Some(content) = described.get("content") else { return assert_eq!(answer.body, "", "{asked}") };
     let schema = &content.get(content_type).unwrap_or_else(|| panic!("the type is not described of {asked}"))
         ["schema"];
@@ -261,4 +266,59 @@ async fn whatever_is_wrong_with_a_request_the_refusal_is_a_problem() {
     }
     assert!(sent > 1000 && refused * 10 > sent * 8, "{refused} of {sent} were refused");
     assert!(served.router.list().is_empty());
+}
+
+/// The codes in the description of an operation, each with its status.
+fn described_codes(operation: &Value) -> BTreeSet<(String, String)> {
+    let responses = operation["responses"].as_object().unwrap().iter();
+    let refusals = responses.filter(|(status, _)| status.as_str() >= "4");
+    refusals
+        .flat_map(|(status, response)| {
+            let words = response["description"].as_str().unwrap().split('`');
+            words.skip(1).step_by(2).map(|code| (status.clone(), code.to_owned()))
+        })
+        .collect()
+}
+
+#[test]
+fn every_operation_is_listed_with_its_codes_and_those_with_a_key_have_the_codes_of_keys_and_bodies() {
+    let mut keyed = 0;
+    for (method, path, operation) in operations() {
+        let id = operation["operationId"].as_str().unwrap();
+        assert!(refusals::own_codes(id).is_some(), "{method} {path}: {id} is not listed");
+        let codes = described_codes(operation);
+        let has = |status: &str, code: &str| codes.contains(&(status.into(), code.into()));
+        let parameters = operation["parameters"].as_array().map_or(&[][..], Vec::as_slice);
+        if parameters.iter().any(|parameter| parameter["name"] == "Idempotency-Key") {
+            keyed += 1;
+            for (status, code) in [("503", "catalog_fails"), ("413", "too_large"), ("408", "timeout")] {
+                assert!(has(status, code), "{method} {path}: {code}");
+            }
+        }
+        assert_eq!(
+            has("400", "bad_name"),
+            path.contains("{name}") || path.contains("{snapshot}") || id == "create_export",
+            "{method} {path}"
+        );
+    }
+    assert!(keyed > 8, "only {keyed} operations take a key");
+}
+
+#[tokio::test]
+async fn the_description_is_served_as_it_is_printed() {
+    let served = Served::new().await;
+    for _ in 0..2 {
+        let answer = served.send("GET", "/openapi.json", "").await;
+        assert!(answer.head.contains("content-type: application/json"), "{}", answer.head);
+        assert_eq!(answer.json(), *DOCUMENT);
+    }
+}
+
+/// The generated client has no type for an answer with a status that is not described.
+#[tokio::test]
+async fn an_export_that_exists_is_the_answer_of_a_repeated_fork() {
+    let served = Served::new().await;
+    assert_eq!(served.create("a", "1MiB").await.status, 201);
+    let answer = served.send("POST", "/v1/exports/b/fork", r#"{"name": "a"}"#).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
 }

@@ -285,15 +285,16 @@ async fn a_trace_ends_with_its_time_and_with_the_daemon_and_says_so() {
 #[tokio::test]
 async fn a_query_that_makes_no_sense_is_refused_and_so_is_a_client_without_the_token() {
     let served = Served::new().await;
-    for (query, status, word) in [
-        ("?export=vm-9", 404, "vm-9"),
-        ("?rate=0", 400, "rate"),
-        ("?seconds=3601", 400, "seconds"),
-        ("?kind=none", 400, "kind"),
-        ("?colour=red", 400, "colour"),
+    for (query, status, code, word) in [
+        ("?export=vm-9", 404, "not_found", "vm-9"),
+        ("?rate=0", 400, "bad_parameter", "rate"),
+        ("?seconds=0", 400, "bad_parameter", "seconds"),
+        ("?seconds=3601", 400, "bad_parameter", "seconds"),
+        ("?kind=none", 400, "bad_request", "kind"),
+        ("?colour=red", 400, "bad_request", "colour"),
     ] {
-        let (found, _, message) = served.send("GET", &format!("/v1/trace{query}"), "").await.refusal();
-        assert_eq!(found, status, "{query}");
+        let (found, named, message) = served.send("GET", &format!("/v1/trace{query}"), "").await.refusal();
+        assert_eq!((found, named.as_str()), (status, code), "{query}");
         assert!(message.contains(word), "{query}: {message}");
     }
     let answer = served.send_tcp("GET", "/v1/trace", "").await;

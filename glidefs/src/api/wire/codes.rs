@@ -60,7 +60,7 @@ codes! {
         "A name begins with a letter or a digit, and has letters, digits, `.`, `_` and `-`: 128 characters at most.",
         "Choose another name.";
     BadParameter = "bad_parameter" [400] "A parameter is out of its bounds.",
-        "A number of the request is smaller or larger than allowed, or a cursor is not one of the daemon's.",
+        "A number of the request is smaller or larger than allowed.",
         "Keep to the bounds that `detail` names.";
     BadRequest = "bad_request" [400] "The request is not understood.",
         "The body is not the JSON of this operation, the query has an unknown parameter, or text is not UTF-8.",

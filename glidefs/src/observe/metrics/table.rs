@@ -384,7 +384,7 @@ metrics! {
     OtlpWaiting: Gauge "glidefs_otlp_waiting_spans" in Number by []
         = "Spans that wait to be sent to the collector of [traces] otlp_endpoint.";
     OtlpSent: Counter "glidefs_otlp_sent_spans_total" in Number by []
-        = "Spans that the collector has taken.";
+        = "Spans in requests that the collector answered with any status 2xx, but for those that the answer says are rejected.";
     OtlpDropped: Counter "glidefs_otlp_dropped_spans_total" in Number by [reason]
         = "Spans that were not sent: queue, as too many waited, rejected by the collector, failed after several tries, or stop, as the daemon ended.";
     OtlpFailures: Counter "glidefs_otlp_failures_total" in Number by []

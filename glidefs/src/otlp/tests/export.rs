@@ -14,6 +14,7 @@ use super::source::{TestSource, request, store};
 use super::spans::attribute;
 use crate::api::{SpanStats, TraceStats, Traces};
 use crate::config::{TimeSpan, TracesSection};
+use crate::otlp::client::Collector;
 use crate::otlp::export::Exporter;
 use crate::otlp::queue::SPANS_MAX;
 use crate::otlp::send::Patience;
@@ -37,7 +38,8 @@ fn patience() -> Patience {
 fn stage_of(settings: &TracesSection, patience: Patience) -> Stage {
     let (source, stats) = (Arc::<TestSource>::default(), Arc::<TraceStats>::default());
     let traces = Traces::new(Arc::clone(&source) as _, Arc::clone(&stats));
-    let exporter = Exporter::begin_with(settings, &traces, "host-7", patience).unwrap().unwrap();
+    let collector = Collector::of(settings).unwrap().unwrap();
+    let exporter = Exporter::begin_with(collector, settings, &traces, "host-7", patience);
     Stage { source, stats, exporter }
 }
 
@@ -283,8 +285,7 @@ async fn slow_requests_are_looked_for_among_all_and_nothing_is_traced_without_a_
     stage.exporter.end().await;
     drop(stage);
     let none = TracesSection::default();
-    let traces = Traces::new(Arc::<TestSource>::default(), Arc::default());
-    assert!(Exporter::begin(&none, &traces, "").unwrap().is_none(), "without a collector nothing is traced");
+    assert!(Collector::of(&none).unwrap().is_none(), "without a collector nothing is traced");
 }
 
 #[tokio::test]
@@ -294,4 +295,18 @@ async fn an_export_that_is_dropped_traces_nothing_any_more() {
     let (source, stats) = (Arc::clone(&stage.source), Arc::clone(&stage.stats));
     drop(stage);
     until(|| source.session().is_none() && get(&stats.readers) == 0).await;
+}
+
+#[tokio::test]
+async fn what_has_failed_before_the_stop_is_not_tried_again_at_the_stop() {
+    let collector = TestCollector::begin(Manner::status("503 Service Unavailable")).await;
+    let hour = Duration::from_hours(1);
+    let mut stage =
+        stage_of(&settings(&collector.url), Patience { pause_min: hour, pause_max: hour, ..patience() });
+    stage.push(1).await;
+    until(|| get(&stage.spans().failures) == 1).await;
+    collector.behave(Manner::status("200 OK"));
+    stage.exporter.end().await;
+    assert_eq!((get(&stage.spans().sent), get(&stage.spans().stopped)), (0, 4), "{:?}", stage.spans());
+    assert_eq!(collector.requests.lock().unwrap().len(), 1);
 }

@@ -7,11 +7,24 @@ use std::time::{Duration, Instant};
 use crate::observe::trace::{PARTS, RequestTrace, Session, Source, Steps, StoreTrace, StoreTraces};
 
 /// A daemon with one worker, which makes the traces of the test.
-#[derive(Default)]
-pub(super) struct TestSource {
+pub(in crate::otlp) struct TestSource {
     session: Mutex<Option<Arc<Session>>>,
     store: StoreTraces,
     pub requests: AtomicU64,
+    /// The export which has the volume 0123.
+    pub export: Mutex<String>,
+}
+
+impl Default for TestSource {
+    fn default() -> Self {
+        let export = Mutex::new("vm-1".into());
+        Self {
+            session: Mutex::default(),
+            store: StoreTraces::default(),
+            requests: AtomicU64::default(),
+            export,
+        }
+    }
 }
 
 impl TestSource {
@@ -50,12 +63,12 @@ impl Source for TestSource {
     }
 
     fn volumes(&self) -> Vec<(String, String)> {
-        vec![("0123".into(), "vm-1".into())]
+        vec![("0123".into(), self.export.lock().unwrap().clone())]
     }
 }
 
 /// A request that was in the first `parts` parts, for `number` microseconds in part `number`.
-pub(super) fn request(operation: &'static str, result: &'static str, parts: usize) -> RequestTrace {
+pub(in crate::otlp) fn request(operation: &'static str, result: &'static str, parts: usize) -> RequestTrace {
     let began = Instant::now();
     let mut steps = Steps::begin(PARTS[0], began);
     let mut now = began;
@@ -81,7 +94,7 @@ pub(super) fn request(operation: &'static str, result: &'static str, parts: usiz
 }
 
 /// A request to the store for an object with this key.
-pub(super) fn store(key: &str, result: &'static str) -> StoreTrace {
+pub(in crate::otlp) fn store(key: &str, result: &'static str) -> StoreTrace {
     StoreTrace {
         operation: "get",
         key: key.into(),
