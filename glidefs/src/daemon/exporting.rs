@@ -1,7 +1,7 @@
 //! The export of traces to a collector, as the daemon begins and ends one. Nothing in a program without the feature `otel`.
 //!
-//! Does not own the export (`otlp`). Invariants: no file is read while devices wait at a hand-over; no mistake about the export keeps a
-//! device from being served, as only a check and a successor, whose daemon before goes on, refuse one.
+//! Does not own the export (`otlp`). Invariants: files are read before the turn of a successor, and none on a control thread; no mistake about
+//! the export keeps a device from being served, as only a check and a successor, whose daemon before goes on, refuse one.
 
 use super::error::DaemonError;
 use crate::api::Traces;
@@ -24,7 +24,7 @@ impl Exporting {
         Ok(Self { collector, host_name, exporter: None })
     }
 
-    /// No export.
+    /// The export of a daemon that sends no traces.
     pub fn none() -> Self {
         Self { collector: None, host_name: String::new(), exporter: None }
     }

@@ -1,7 +1,7 @@
 //! One request to the collector.
 //!
 //! Owns the HTTP client, and which answers are worth another try. Does not own tries (`send`). Invariants: a request ends within the time
-//! limit, whatever the other side does; of an answer at most [`ANSWER_BYTES_MAX`] bytes are read, and neither its body nor its headers are
+//! limit, whatever the other side does; of an answer at most [`ANSWER_BYTES_MAX`] bytes are read, and neither the body nor the headers are
 //! logged (an error of TLS may quote the other side's certificate); redirects are not followed, so headers go to the configured place, and
 //! with http:// to a proxy that the environment names.
 
