@@ -32,7 +32,7 @@ const CHOICE: Duration = Duration::from_secs(1);
 const TRACES_A_SECOND: u64 = 20;
 /// Shortest time between two looks for the names of volumes: a look goes over all exports.
 const NAMES: Duration = Duration::from_secs(10);
-/// Longest time that a name is taken for that of a volume: a volume may be opened under another name.
+/// Longest time behind [`NAMES`] for which a name is taken for that of a volume: a volume may be opened under another name.
 const NAMES_AGE_MAX: Duration = Duration::from_mins(1);
 
 /// The counts of a session that are in the counters of the daemon.
@@ -161,7 +161,7 @@ impl<'a> Gatherer<'a> {
     /// The name of the export with this volume, where known.
     async fn name_of(&mut self, volume: &str) -> Option<String> {
         let now = Instant::now();
-        let is_old = now >= self.names_next + (NAMES_AGE_MAX - NAMES);
+        let is_old = now >= self.names_next + NAMES_AGE_MAX;
         if is_old || (!self.names.contains_key(volume) && now >= self.names_next) {
             self.names_next = now + NAMES;
             let source = Arc::clone(&self.reading.source);
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(gatherer.name_of("0123").await.as_deref(), Some("vm-1"));
         *source.export.lock().unwrap() = "vm-2".into();
         assert_eq!(gatherer.name_of("0123").await.as_deref(), Some("vm-1"), "names are asked now and then");
-        tokio::time::advance(NAMES_AGE_MAX).await;
+        tokio::time::advance(NAMES + NAMES_AGE_MAX).await;
         assert_eq!(gatherer.name_of("0123").await.as_deref(), Some("vm-2"));
     }
 
