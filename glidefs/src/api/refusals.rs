@@ -100,8 +100,8 @@ pub(super) fn own_codes(operation: &str) -> Option<Vec<&'static [P]>> {
             P::StoreUnavailable,
         ]],
         "readyz" => vec![&[P::NotReady, P::Unconfirmed, P::CatalogFails]],
-        "status" | "top" | "memory" | "healthz" | "openapi" | "list_problems" => Vec::new(),
-        "page_html" | "page_css" | "page_js" | "table_js" | "charts_js" | "numbers_js" => Vec::new(),
+        "status" | "top" | "memory" | "healthz" | "openapi" | "list_problems" | "page_html" | "page_css"
+        | "page_js" | "table_js" | "charts_js" | "numbers_js" => Vec::new(),
         _ => return None,
     })
 }
