@@ -376,13 +376,13 @@ metrics! {
     ApiKeysUnnoted: Counter "glidefs_api_idempotency_keys_unnoted_total" in Number by []
         = "Requests with an idempotency key that were carried out and whose answers could not be written to the catalog: after the next start their outcome counts as unknown.";
     TraceReaders: Gauge "glidefs_api_trace_readers" in Number by []
-        = "Readers of traces of requests: clients, as glidefs trace is one, and the export to [traces] otlp_endpoint; while there are none, nothing is traced.";
+        = "Readers of traces of requests: clients, as glidefs trace is one, and the export to traces.otlp_endpoint; while there are none, nothing is traced.";
     Traces: Counter "glidefs_api_traces_total" in Number by []
         = "Traces of requests of devices, counted for each reader.";
     TracesLost: Counter "glidefs_api_traces_lost_total" in Number by [reason]
         = "Traces that a reader did not get: table, as too many requests were traced at the same time, or reader, as traces came faster than they were read.";
     OtlpWaiting: Gauge "glidefs_otlp_waiting_spans" in Number by []
-        = "Spans that wait to be sent to the collector of [traces] otlp_endpoint.";
+        = "Spans that wait to be sent to the collector of traces.otlp_endpoint.";
     OtlpSent: Counter "glidefs_otlp_sent_spans_total" in Number by []
         = "Spans in requests that the collector answered with any status 2xx, but for those that the answer says are rejected.";
     OtlpDropped: Counter "glidefs_otlp_dropped_spans_total" in Number by [reason]
