@@ -413,9 +413,9 @@ mod tests {
 
     const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md"));
 
-    const PARTS: [&str; 14] = [
+    const PARTS: [&str; 15] = [
         "read", "write", "export", "router", "ublk", "worker", "cache", "clean", "store", "api", "build",
-        "process", "memory", "upgrade",
+        "process", "memory", "upgrade", "otlp",
     ];
 
     #[test]
