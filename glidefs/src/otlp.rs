@@ -21,7 +21,6 @@
 //! | `spans`, `proto` | a trace as spans, and the messages of OTLP |
 
 mod client;
-mod clock;
 mod export;
 mod gather;
 mod headers;

@@ -112,7 +112,7 @@ fn explains(path: &str) -> bool {
     })
 }
 
-pub(super) fn reads(method: &Method) -> bool {
+fn reads(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 

@@ -84,11 +84,14 @@ pub struct KeyStats {
 pub(super) struct Keyed {
     router: Arc<Router>,
     stats: Arc<KeyStats>,
+    /// [`ABANDONED_MAX`], or less in a test.
+    pub abandoned_max: Duration,
 }
 
 impl Keyed {
     pub fn of(state: &AppState) -> Self {
-        Self { router: Arc::clone(&state.router), stats: Arc::clone(&state.stats.keys) }
+        let (router, stats) = (Arc::clone(&state.router), Arc::clone(&state.stats.keys));
+        Self { router, stats, abandoned_max: ABANDONED_MAX }
     }
 
     /// Answers a request with a key.
@@ -116,7 +119,11 @@ impl Keyed {
                 let request = Request::from_parts(parts, Body::from(body));
                 // Dropped with this future, when the client goes away.
                 let (_client, client_gone) = oneshot::channel::<()>();
-                let task = tasks::spawn(carry_out(self.stats, under_way, request, next, client_gone));
+                let abandoned = async move {
+                    let _ = client_gone.await;
+                    tokio::time::sleep(self.abandoned_max).await;
+                };
+                let task = tasks::spawn(carry_out(self.stats, under_way, request, next, abandoned));
                 // Without an answer the work has failed by a mistake in it, or the daemon ends.
                 Ok(task.await.unwrap_or_else(|_| broken().into_response()))
             }
@@ -183,7 +190,7 @@ fn key_of(headers: &HeaderMap) -> Result<IdempotencyKey, ApiError> {
     }
 }
 
-/// Carries `request` out once the catalog has the key. Returns the answer once the catalog has the answer.
+/// Carries `request` out once the catalog has the key, or until `abandoned` ends. Returns the answer once the catalog has the answer.
 ///
 /// Where `under_way` is dropped, the outcome is unknown.
 async fn carry_out(
@@ -191,16 +198,12 @@ async fn carry_out(
     mut under_way: KeyUnderWay,
     request: Request,
     next: Next,
-    client_gone: oneshot::Receiver<()>,
+    abandoned: impl Future<Output = ()>,
 ) -> Response {
     if let Err(error) = under_way.begun().await {
         count(&stats.no_room);
         return ApiError::catalog_fails(&chain(&error)).into_response();
     }
-    let abandoned = async {
-        let _ = client_gone.await;
-        tokio::time::sleep(ABANDONED_MAX).await;
-    };
     let (parts, body) = tokio::select! {
         biased;
         answer = next.run(request) => answer.into_parts(),

@@ -4,11 +4,13 @@
 //! (`worker/traces`, `cache/shard`), nor readers (`api/trace`). Invariants: whoever makes a trace neither waits nor allocates for a reader:
 //! a trace without room is dropped and counted; the memory of a reader is bounded, and made before the first trace.
 
+mod clock;
 mod request;
 mod ring;
 mod session;
 mod store;
 
+pub use self::clock::Clock;
 #[cfg(test)]
 pub use self::request::PARTS;
 pub use self::request::{Part, RequestTrace, Steps};

@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::clock::Clock;
 use super::queue::{Queue, Trace, Waiting};
 use crate::api::{Reading, TraceStats, rate};
+use crate::observe::trace::Clock;
 
 /// Most traces that a look takes of the workers, and of the store.
 const LOOK_TRACES_MAX: usize = 256;

@@ -3,6 +3,10 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::extract::Request;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
@@ -10,7 +14,9 @@ use tokio::net::{TcpStream, UnixStream};
 use super::{Answer, Served, exchange, request};
 use crate::api::body::BODY_BYTES_MAX;
 use crate::api::connection::Patience;
-use crate::api::{Access, routes};
+use crate::api::idempotency::{Keyed, keyed};
+use crate::api::{Access, AppState, routes};
+use crate::cache::driver::PATIENCE;
 use crate::router::tests::fake::{Fault, Host, catalog_refuses, drop_last};
 
 impl Served {
@@ -121,6 +127,29 @@ async fn the_end_of_the_daemon_waits_for_a_request_whose_client_has_gone() {
     goes_on.await.unwrap();
     let found = served.create_keyed("vm-1", "k").await;
     assert!(found.status == 201 && is_replayed(&found), "{}", found.body);
+}
+
+#[tokio::test]
+async fn a_request_that_takes_too_long_without_its_client_gives_the_place_back_and_is_not_repeated() {
+    let served = Served::new().await;
+    let keys = served.router.keys();
+    let mut state = Keyed::of(&AppState::of_router(&served.router));
+    state.abandoned_max = Duration::from_millis(1);
+    let app = axum::Router::new()
+        .route("/endless", axum::routing::post(std::future::pending::<()>))
+        .route_layer(axum::middleware::from_fn_with_state(state, keyed));
+    let service = TowerToHyperService::new(app);
+    let ask = || {
+        let request = Request::post("/endless").header("Idempotency-Key", "k");
+        service.call(request.body(Body::empty()).unwrap())
+    };
+    let client = tokio::spawn(ask());
+    while keys.under_way() == 0 {
+        tokio::task::yield_now().await;
+    }
+    client.abort();
+    tokio::time::timeout(PATIENCE, keys.idle()).await.expect("the place is given back");
+    assert_eq!(ask().await.unwrap().status(), 409);
 }
 
 #[tokio::test]

@@ -1,28 +1,9 @@
 //! The lines of a trace, from the traces of workers and store.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::api::wire::{TraceCounts, TraceParts, TraceStep, TracedRequest, TracedStoreRequest};
-use crate::observe::trace::{Part, RequestTrace, Session, StoreTrace};
-
-/// One moment by both clocks of the host.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
-    at: Instant,
-    unix: Duration,
-}
-
-impl Clock {
-    pub fn now() -> Self {
-        Self { at: Instant::now(), unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() }
-    }
-
-    /// `moment` by the clock on the wall, nanoseconds.
-    pub fn unix_nanos(&self, moment: Instant) -> u64 {
-        let since = moment.checked_duration_since(self.at).map(|after| self.unix.saturating_add(after));
-        nanos(since.unwrap_or_else(|| self.unix.saturating_sub(self.at.saturating_duration_since(moment))))
-    }
-}
+use crate::observe::trace::{Clock, Part, RequestTrace, Session, StoreTrace};
 
 pub(super) fn request(trace: &RequestTrace, clock: &Clock) -> TracedRequest {
     let of = |part| nanos(trace.steps.of(part));
@@ -94,6 +75,8 @@ fn nanos(time: Duration) -> u64 {
 mod tests {
     use std::sync::Arc;
 
+    use std::time::Instant;
+
     use super::*;
     use crate::observe::trace::{PARTS, Steps};
 
@@ -127,14 +110,5 @@ mod tests {
             assert_eq!((part.name(), crate::api::trace::lines::nanos(trace.steps.of(part))), nanos);
             assert!(nanos.1 > 0, "{}", part.name());
         }
-    }
-
-    #[test]
-    fn a_moment_before_or_after_the_reading_of_the_clock_is_that_far_from_it() {
-        let clock = Clock::now();
-        let second = Duration::from_secs(1);
-        let base = clock.unix_nanos(clock.at);
-        assert_eq!(clock.unix_nanos(clock.at + second) - base, 1_000_000_000);
-        assert_eq!(base - clock.unix_nanos(clock.at.checked_sub(second).unwrap()), 1_000_000_000);
     }
 }

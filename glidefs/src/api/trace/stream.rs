@@ -13,10 +13,10 @@ use futures_util::stream::{self, Stream};
 use tokio::time::{Instant, sleep_until};
 
 use super::hub::{Reading, TRACES_A_SECOND, rate};
-use super::lines::{self, Clock};
+use super::lines;
 use crate::api::off_thread::OffThread;
 use crate::api::wire::{TraceCounts, TraceEnd, TraceLine};
-use crate::observe::trace::{StoreTrace, Wanted};
+use crate::observe::trace::{Clock, StoreTrace, Wanted};
 
 /// Most lines that are made at once: of about a kilobyte each.
 const CHUNK_LINES_MAX: usize = 256;

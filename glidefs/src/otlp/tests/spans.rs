@@ -9,8 +9,8 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
 use super::source::{request, store};
+use crate::observe::trace::Clock;
 use crate::observe::trace::{PARTS, Part};
-use crate::otlp::clock::Clock;
 use crate::otlp::queue::{Trace, Waiting};
 use crate::otlp::spans::{body, resource};
 

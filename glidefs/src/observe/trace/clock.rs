@@ -1,7 +1,7 @@
 //! The time on the wall of a moment of the monotonic clock.
 //!
-//! Invariants: both clocks are read anew for each look at the traces, so a step of the wall clock moves the traces that are found afterwards,
-//! and none by more than the step; all times of one trace come from one reading, so the lengths of spans are those of the monotonic clock.
+//! Owns the reading of the two clocks. Does not own when they are read: the traces of one reading keep their distances, and a step of the
+//! wall clock moves those of later readings only.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ const READINGS_MAX: usize = 4;
 
 /// One moment by both clocks of the host.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub struct Clock {
     at: Instant,
     unix: Duration,
 }
@@ -47,6 +47,20 @@ impl Clock {
         let after = moment.checked_duration_since(self.at).map(|after| self.unix.saturating_add(after));
         let unix =
             after.unwrap_or_else(|| self.unix.saturating_sub(self.at.saturating_duration_since(moment)));
-        super::spans::nanos(unix)
+        u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_before_or_after_the_reading_of_the_clock_is_that_far_from_it() {
+        let clock = Clock::now();
+        let second = Duration::from_secs(1);
+        let base = clock.unix_nanos(clock.at);
+        assert_eq!(clock.unix_nanos(clock.at + second) - base, 1_000_000_000);
+        assert_eq!(base - clock.unix_nanos(clock.at.checked_sub(second).unwrap()), 1_000_000_000);
     }
 }
