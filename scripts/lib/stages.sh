@@ -43,6 +43,7 @@ LONG_STAGES=(
 	"page                 the status page in Chromium, each figure compared with the API; glidefs top in a terminal    (10 minutes)"
 	"client               a Python client made from the description of the API, used over TCP and the Unix socket      (10 minutes)"
 	"containers           volumes and devices of Podman and Docker: the commands of docs/containers.md                 (5 minutes)"
+	"otel                 traces sent to an OpenTelemetry collector, which hangs and goes away meanwhile                 (15 minutes)"
 	"csi                  csi-sanity against the CSI driver on real devices, checks of our own, manifests of Kubernetes (40 minutes)"
 	"reproducible         two builds and packages of the last commit, in different folders, and the list of dependencies (30 minutes)"
 )
@@ -143,5 +144,6 @@ long_package() { scripts/package-test; }
 long_page() { scripts/page-test; }
 long_client() { scripts/client-test; }
 long_containers() { scripts/containers-test; }
+long_otel() { scripts/trace-test --collector; }
 long_csi() { scripts/csi-test; }
 long_reproducible() { check_reproducible; }
