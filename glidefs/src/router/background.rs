@@ -1,15 +1,16 @@
 //! Work that goes on after its caller has gone away.
 //!
-//! Owns the tasks without a caller, by key. Does not own the work. Invariant: for each key at most one task runs without a
-//! caller: a new caller replaces the task of the one that went away.
+//! Owns the tasks without a caller, by key. Does not own the work. Invariants: for each key at most one task runs without a caller; that
+//! task goes on to its end, whoever asks for the same meanwhile. Were it ended by the next caller, callers who each wait for less time than
+//! the work takes would never get it done.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Mutex, MutexGuard};
 
 use tokio::task::AbortHandle;
 
 use super::error::RouterError;
-
 use crate::locks::MutexExt;
 use crate::tasks;
 
@@ -27,7 +28,7 @@ pub(super) fn finish<T: Send + 'static>(
 #[derive(Debug, Default)]
 pub(super) struct Background(Mutex<HashMap<String, AbortHandle>>);
 
-/// Moves `task` to the tasks without a caller when the caller is dropped.
+/// Moves `task` to the tasks without a caller when the caller is dropped, or ends `task` where there is one of the same key.
 struct OnCallerGone<'a> {
     background: &'a Background,
     key: String,
@@ -35,16 +36,13 @@ struct OnCallerGone<'a> {
 }
 
 impl Background {
-    /// Runs `work`, also after this future is dropped: until the end, or until another call with the same key. `None` when the
+    /// Runs `work`, also after this future is dropped, unless work with the same key goes on without its caller already. `None` when the
     /// runtime ends before the work does.
     pub async fn run<T: Send + 'static>(
         &self,
         key: String,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
-        if let Some(old) = self.lock().remove(&key) {
-            old.abort();
-        }
         let task = tasks::spawn(work);
         let _caller = OnCallerGone { background: self, key, task: task.abort_handle() };
         task.await.ok()
@@ -60,10 +58,12 @@ impl Drop for OnCallerGone<'_> {
     fn drop(&mut self) {
         let mut tasks = self.background.lock();
         tasks.retain(|_, task| !task.is_finished());
-        if !self.task.is_finished()
-            && let Some(other) = tasks.insert(std::mem::take(&mut self.key), self.task.clone())
-        {
-            other.abort();
+        if self.task.is_finished() {
+            return;
+        }
+        match tasks.entry(std::mem::take(&mut self.key)) {
+            Entry::Occupied(_) => self.task.abort(),
+            Entry::Vacant(entry) => drop(entry.insert(self.task.clone())),
         }
     }
 }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_goes_on_without_its_caller_until_somebody_asks_for_the_same_again() {
+    async fn work_goes_on_without_its_caller_also_when_somebody_asks_for_the_same_again() {
         let (background, go, done) =
             (Background::default(), Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
         let work = |number: u32| {
@@ -97,7 +97,16 @@ mod tests {
             tokio::task::yield_now().await;
         }
         done.lock().unwrap().sort_unstable();
-        assert_eq!(*done.lock().unwrap(), [2, 3]);
+        assert_eq!(*done.lock().unwrap(), [1, 2], "the second of the same key has ended with its caller");
+        assert!(background.run("a".into(), work(4)).now_or_never().is_none());
+        assert_eq!(
+            background.run("a".into(), async { 7 }).await,
+            Some(7),
+            "a caller who stays gets the own result"
+        );
+        go.notify_one();
+        tokio::task::yield_now().await;
+        assert_eq!(done.lock().unwrap().pop(), Some(4));
         assert_eq!(background.run("a".into(), async { 7 }).await, Some(7));
         assert!(background.lock().is_empty(), "work that has ended is not kept");
     }

@@ -31,7 +31,7 @@ impl Router {
     }
 
     /// Keeps the content of an export, with everything acknowledged before the call, as `snapshot`. Goes on when the caller
-    /// goes away, until somebody asks for the same snapshot again.
+    /// goes away.
     pub async fn snapshot(
         self: &Arc<Self>,
         name: &str,

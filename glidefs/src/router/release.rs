@@ -166,8 +166,7 @@ impl Router {
         Ok(())
     }
 
-    /// Writes back everything acknowledged before the call, and releases the exports without a device. Goes on when the caller
-    /// goes away, until somebody drains again.
+    /// Writes back everything acknowledged before the call, and releases the exports without a device. Goes on when the caller goes away.
     pub async fn drain(self: &Arc<Self>) -> Drain {
         let router = Arc::clone(self);
         self.background.run("drain".into(), async move { router.drain_now().await }).await.unwrap_or_default()
