@@ -185,8 +185,10 @@ impl Keys {
 
     /// Takes over the requests from the catalog. What was begun has an unknown outcome from this start on, and so has what cannot be
     /// read.
-    fn load(&self, loaded: Vec<LoadedRequest>) {
+    fn load(&self, mut loaded: Vec<LoadedRequest>) {
         let now = self.clock.boot_millis();
+        // In the order of time, so that of the keys of one request the latest is known. Times of different boots cannot be compared.
+        loaded.sort_by_cached_key(|(_, record)| record.as_ref().map_or(0, |record| record.since_boot_millis));
         let (mut unknown, mut damaged, mut gone) = (0_u64, 0_u64, Vec::new());
         let mut table = self.table();
         for (key, record) in loaded {

@@ -27,7 +27,7 @@ impl RequestKey {
 }
 
 /// The hash of everything that makes a request the same one as another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint(blake3::Hash);
 
 impl Fingerprint {

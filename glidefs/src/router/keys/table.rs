@@ -1,7 +1,8 @@
 //! The requests with an idempotency key in memory: which key is in which state, and which keys go first when there is no room.
 //!
 //! Owns no clock, no disk and no lock. Invariants: a key whose request is under way stays; a key with an unknown outcome stays for
-//! [`KEEP_MILLIS`]; of other keys the oldest go first; the work of a call is bounded.
+//! [`KEEP_MILLIS`], unless the same request came with another key later; then, and of requests that were carried out, the oldest go
+//! first; the work of a call is bounded.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use crate::router::catalog::request_record::{Fingerprint, KeptAnswer, RequestKey
 
 /// How long a key is kept after the end of the request, or after the start that found the outcome unknown.
 pub(super) const KEEP_MILLIS: u64 = 24 * 60 * 60 * 1000;
-/// Most keys that one call removes because of their age, of either kind.
+/// Most keys that one call removes because of their age, of each kind.
 const EXPIRED_MAX: usize = 16;
 /// Bytes of a key and a record apart from the answer: in memory, and about as many on disk.
 const ENTRY_BYTES: u64 = 400;
@@ -79,6 +80,11 @@ pub(super) struct Table {
     entries: HashMap<RequestKey, Entry>,
     done: BTreeSet<Place>,
     unknown: BTreeSet<Place>,
+    /// Those with an unknown outcome whose request came again with another key: the client has looked, and asked anew. So a store that
+    /// is away for long, and clients that try again with new keys, do not take the keys of everybody else.
+    superseded: BTreeSet<Place>,
+    /// The key with which each request came last.
+    latest: HashMap<Fingerprint, RequestKey>,
     under_way: usize,
     bytes: u64,
     next: u64,
@@ -91,6 +97,8 @@ impl Table {
             entries: HashMap::new(),
             done: BTreeSet::new(),
             unknown: BTreeSet::new(),
+            superseded: BTreeSet::new(),
+            latest: HashMap::new(),
             under_way: 0,
             bytes: 0,
             next: 0,
@@ -171,11 +179,11 @@ impl Table {
         self.insert(key, Entry { fingerprint, state: EntryState::Unknown(place) });
     }
 
-    /// Removes requests that were carried out, the oldest first, while there are more keys or bytes than allowed.
+    /// Removes superseded requests and those that were carried out, the oldest first, while there are more keys or bytes than allowed.
     pub fn shrink(&mut self) -> Vec<RequestKey> {
         let mut gone = Vec::new();
         while self.entries.len() > self.limits.keys_max || self.bytes > self.limits.bytes_max {
-            let Some(key) = self.remove_oldest_done() else { break };
+            let Some(key) = self.remove_oldest() else { break };
             gone.push(key);
         }
         gone
@@ -189,7 +197,7 @@ impl Table {
     /// Removes some of the keys whose time is over.
     fn expire(&mut self, now: u64) -> Vec<RequestKey> {
         let mut gone = Vec::new();
-        for places in [&self.done, &self.unknown] {
+        for places in [&self.done, &self.unknown, &self.superseded] {
             let over = places.iter().take(EXPIRED_MAX).take_while(|(until, ..)| *until <= now);
             gone.extend(over.map(|(.., key)| *key));
         }
@@ -199,17 +207,23 @@ impl Table {
         gone
     }
 
-    /// Whether there is room for one more key, once the oldest of those carried out has gone.
+    /// Whether there is room for one more key, once the oldest of those superseded or carried out has gone.
     fn make_room(&mut self, gone: &mut Vec<RequestKey>) -> bool {
         let is_full = |table: &Self| {
             table.entries.len() >= table.limits.keys_max
                 || table.bytes.saturating_add(ENTRY_BYTES) > table.limits.bytes_max
         };
         while is_full(self) {
-            let Some(key) = self.remove_oldest_done() else { return false };
+            let Some(key) = self.remove_oldest() else { return false };
             gone.push(key);
         }
         true
+    }
+
+    fn remove_oldest(&mut self) -> Option<RequestKey> {
+        let Some((.., key)) = self.superseded.first().copied() else { return self.remove_oldest_done() };
+        self.remove(key);
+        Some(key)
     }
 
     fn remove_oldest_done(&mut self) -> Option<RequestKey> {
@@ -220,6 +234,13 @@ impl Table {
 
     fn insert(&mut self, key: RequestKey, entry: Entry) {
         self.remove(key);
+        if let Some(fingerprint) = entry.fingerprint
+            && let Some(earlier) = self.latest.insert(fingerprint, key)
+            && let Some(EntryState::Unknown(place)) = self.entries.get(&earlier).map(|entry| &entry.state)
+            && self.unknown.remove(place)
+        {
+            self.superseded.insert(*place);
+        }
         match &entry.state {
             EntryState::UnderWay => self.under_way = self.under_way.saturating_add(1),
             EntryState::Done(_, place) => drop(self.done.insert(*place)),
@@ -234,7 +255,12 @@ impl Table {
         match &entry.state {
             EntryState::UnderWay => self.under_way = self.under_way.saturating_sub(1),
             EntryState::Done(_, place) => drop(self.done.remove(place)),
-            EntryState::Unknown(place) => drop(self.unknown.remove(place)),
+            EntryState::Unknown(place) => drop(self.unknown.remove(place) || self.superseded.remove(place)),
+        }
+        if let Some(fingerprint) = entry.fingerprint
+            && self.latest.get(&fingerprint) == Some(&key)
+        {
+            self.latest.remove(&fingerprint);
         }
         self.bytes = self.bytes.saturating_sub(bytes_of(&entry));
         Some(entry)

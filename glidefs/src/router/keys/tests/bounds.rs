@@ -29,6 +29,29 @@ async fn beyond_the_number_of_keys_the_oldest_answers_go_first_and_nothing_else(
 }
 
 #[tokio::test]
+async fn an_unknown_outcome_goes_for_the_room_once_the_same_request_came_with_another_key() {
+    let mut kept = Kept::with(small(4, 4, u64::MAX));
+    for key in ["first", "second", "third"] {
+        drop(kept.begin(key, "create vm").await);
+        kept.hands.pass(1);
+    }
+    drop(kept.begin("other", "create other").await);
+    assert_eq!(kept.says("first", "create vm"), "unknown", "there is room");
+    kept.restart();
+    kept.carry_out("new", "create new").await;
+    kept.hands.pass(1);
+    kept.carry_out("newer", "create newer").await;
+    assert_eq!((kept.says("third", "create vm"), kept.says("other", "create other")), ("unknown", "unknown"));
+    assert_eq!((kept.says("new", "create new"), kept.says("newer", "create newer")), ("done", "done"));
+    assert_eq!(kept.records(), 4, "keys that went have left the disk");
+    kept.carry_out("fourth", "create vm").await;
+    assert_eq!(kept.says("newer", "create newer"), "done", "the oldest answer has gone");
+    kept.carry_out("fifth", "create fifth").await;
+    assert_eq!(kept.says("newer", "create newer"), "done", "the third key has gone");
+    assert_eq!((kept.says("other", "create other"), kept.says("fourth", "create vm")), ("unknown", "done"));
+}
+
+#[tokio::test]
 async fn requests_under_way_are_bounded_apart_from_keys() {
     let kept = Kept::with(small(100, 2, u64::MAX));
     let (first, _second) = (kept.begin("a", "a").await, kept.begin("b", "b").await);

@@ -40,11 +40,15 @@ enum Known {
     /// The body, and for how many milliseconds more.
     Done(usize, u64),
     Unknown(usize, u64),
+    /// As a key whose time was over before a boot: forgotten, or kept anew where nothing had removed it.
+    Perhaps(usize),
 }
 
 struct World {
     kept: Kept,
     known: HashMap<usize, Known>,
+    /// The bodies of keys whose time is over.
+    over: HashMap<usize, usize>,
 }
 
 impl World {
@@ -55,8 +59,9 @@ impl World {
                 let text = body.to_string();
                 let admission = self.kept.ask(&name(key), &text);
                 let found = match (admission, self.known.get(&key)) {
-                    (Admission::Admitted(mut under_way), None) => {
+                    (Admission::Admitted(mut under_way), None | Some(Known::Perhaps(_))) => {
                         under_way.begun().await.unwrap();
+                        self.over.remove(&key);
                         self.known.insert(key, Known::UnderWay(body, under_way));
                         return;
                     }
@@ -65,11 +70,16 @@ impl World {
                 match (found, self.known.get(&key).unwrap()) {
                     (
                         Admission::Reused,
-                        Known::UnderWay(other, _) | Known::Done(other, _) | Known::Unknown(other, _),
+                        Known::UnderWay(other, _)
+                        | Known::Done(other, _)
+                        | Known::Unknown(other, _)
+                        | Known::Perhaps(other),
                     ) => assert_ne!(body, *other),
                     (Admission::InUse, Known::UnderWay(same, _))
-                    | (Admission::Unknown, Known::Unknown(same, _)) => assert_eq!(body, *same),
-                    (Admission::Done(answer), Known::Done(same, _)) => {
+                    | (Admission::Unknown, Known::Unknown(same, _) | Known::Perhaps(same)) => {
+                        assert_eq!(body, *same);
+                    }
+                    (Admission::Done(answer), Known::Done(same, _) | Known::Perhaps(same)) => {
                         assert_eq!((body, answer.body.as_ref()), (*same, Some(&text)));
                     }
                     (found, known) => panic!("{key}: {found:?} instead of {known:?}"),
@@ -92,10 +102,14 @@ impl World {
             }
             Step::Wait(millis) => {
                 self.kept.hands.pass(millis);
-                self.known.retain(|_, known| match known {
-                    Known::UnderWay(..) => true,
-                    Known::Done(_, left) | Known::Unknown(_, left) => {
+                let over = &mut self.over;
+                self.known.retain(|key, known| match known {
+                    Known::UnderWay(..) | Known::Perhaps(_) => true,
+                    Known::Done(body, left) | Known::Unknown(body, left) => {
                         *left = left.saturating_sub(millis);
+                        if *left == 0 {
+                            over.insert(*key, *body);
+                        }
                         *left > 0
                     }
                 });
@@ -118,6 +132,10 @@ impl World {
                     };
                     self.known.insert(key, known);
                 }
+                if matches!(step, Step::Reboot) {
+                    let over = std::mem::take(&mut self.over);
+                    self.known.extend(over.into_iter().map(|(key, body)| (key, Known::Perhaps(body))));
+                }
                 if matches!(step, Step::Reboot) { self.kept.reboot() } else { self.kept.restart() }
             }
         }
@@ -131,7 +149,7 @@ proptest! {
     fn no_key_is_admitted_twice_while_its_request_is_known(steps in prop::collection::vec(step(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            let mut world = World { kept: Kept::new(), known: HashMap::new() };
+            let mut world = World { kept: Kept::new(), known: HashMap::new(), over: HashMap::new() };
             for step in steps {
                 world.take(step).await;
             }
