@@ -22,6 +22,7 @@ mod routes;
 mod scrape;
 mod seats;
 mod serve;
+mod shares;
 mod snapshots;
 mod state;
 mod system;

@@ -9,6 +9,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request, State};
 use axum::http::header;
@@ -20,6 +21,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use super::body::{InQuery, JsonBody, discard};
 use super::error::ApiError;
 use super::exports;
+use super::seats::HasWork;
 use super::state::AppState;
 use super::wire::{
     AttachQuery, BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult, CreateRequest,
@@ -112,7 +114,7 @@ pub(super) async fn batch(
             each(state, place, names, move |state, name| delete(state, name, query))
         }
     };
-    Ok(([(header::CONTENT_TYPE, LINES_TYPE)], results).into_response())
+    Ok(([(header::CONTENT_TYPE, LINES_TYPE)], Extension(HasWork), results).into_response())
 }
 
 /// The body with the result of `work` for each of `items`, which keeps `place`.

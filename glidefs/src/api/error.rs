@@ -83,6 +83,15 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::TooManyBatches, message)
     }
 
+    /// As many requests as allowed change something, or wait for the store.
+    pub fn too_many_under_way(requests: usize) -> Self {
+        let message = format!(
+            "{requests} requests of this kind are under way, and more at once are not taken: send the request again later, and see \
+             whether the store answers"
+        );
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::TooManyUnderWay, message)
+    }
+
     /// As many clients as allowed read traces.
     pub fn too_many_traces(readers: usize) -> Self {
         let message = format!(
@@ -343,6 +352,7 @@ impl IntoResponse for ApiError {
         let is_for_now = matches!(
             code,
             ProblemCode::TooManyBatches
+                | ProblemCode::TooManyUnderWay
                 | ProblemCode::IdempotencyKeyInUse
                 | ProblemCode::TooManyIdempotencyKeys
         );

@@ -30,7 +30,8 @@ const NEW: &[P] = &[
     P::IdsExhausted,
 ];
 /// Codes of operations that change an export.
-const CHANGE: &[P] = &[P::NotFound, P::Stopping, P::Catalog, P::HalfDeleted, P::HalfRolledBack];
+const CHANGE: &[P] =
+    &[P::NotFound, P::Stopping, P::Catalog, P::HalfDeleted, P::HalfRolledBack, P::TooManyUnderWay];
 /// Codes of operations that make, change or remove a device.
 const DEVICE: &[P] = &[
     P::DeviceFailed,
@@ -41,7 +42,8 @@ const DEVICE: &[P] = &[
     P::NoPermission,
 ];
 /// Codes of operations that read the store.
-const STORE: &[P] = &[P::NoStore, P::NotInStore, P::StoreFailed, P::StoreUnavailable, P::Damaged];
+const STORE: &[P] =
+    &[P::NoStore, P::NotInStore, P::StoreFailed, P::StoreUnavailable, P::Damaged, P::TooManyUnderWay];
 /// Codes of operations on an export's volume in the store.
 const VOLUME: &[P] = &[
     P::ExistsInStore,
@@ -79,7 +81,7 @@ pub(super) fn own_codes(operation: &str) -> Option<Vec<&'static [P]>> {
         "resize_export" => vec![CHANGE, DEVICE, STORE, VOLUME, &[P::CannotShrink]],
         "set_export" => vec![CHANGE, &[P::BadParameter]],
         "flush_export" => vec![CHANGE, STORE, VOLUME, &[P::NoIdempotencyKey]],
-        "drain" => vec![&[P::NoIdempotencyKey]],
+        "drain" => vec![&[P::NoIdempotencyKey, P::TooManyUnderWay]],
         "roll_back_export" => {
             vec![CHANGE, STORE, VOLUME, &[P::NotDetached, P::SnapshotGone, P::Replaced, P::InUse]]
         }

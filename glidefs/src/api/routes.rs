@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::state::AppState;
 use super::wire::{Problem, ProblemCode};
 use super::{
-    batch, exports, guard, idempotency, page, problems, refusals, snapshots, system, trace, volumes,
+    batch, exports, guard, idempotency, page, problems, refusals, shares, snapshots, system, trace, volumes,
 };
 
 #[derive(utoipa::OpenApi)]
@@ -88,12 +88,18 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(page::numbers_js))
 }
 
-/// The service: every route, with the limits for all of them and the answers for unknown paths and methods.
-pub(crate) fn service(state: AppState) -> axum::Router {
+/// The service for doors of `connections_max` connections: every route, with the limits for all of them and the answers for unknown paths
+/// and methods.
+pub(crate) fn service(state: AppState, connections_max: usize) -> axum::Router {
     let (routes, _) = described().split_for_parts();
     let keyed = idempotency::Keyed::of(&state);
     routes
         .route_layer(axum::middleware::from_fn_with_state(keyed, idempotency::keyed))
+        // Around the keys: a request that is refused here spends none.
+        .route_layer(axum::middleware::from_fn_with_state(
+            shares::Shares::of(connections_max),
+            shares::bounded,
+        ))
         .fallback(|| async { ApiError::not_found("there is no such path: /openapi.json lists all paths") })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
         .layer(axum::middleware::from_fn(guard::browsers))

@@ -205,7 +205,7 @@ pub(super) async fn serve_with(
     let Access { token, hosts, group, connections_max } = access;
     let (stats, traces) = (Arc::clone(&state.stats), state.traces.clone());
     let keys = Arc::clone(state.router.keys());
-    let routes = service(state);
+    let routes = service(state, connections_max);
     let door = |routes: axum::Router, max, stats: &Arc<_>| Door {
         routes,
         seats: Seats::new(max, Arc::clone(stats)),

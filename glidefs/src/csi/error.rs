@@ -170,7 +170,8 @@ fn refusal_code(code: &str) -> Code {
         | P::UpgradeUnderWay
         | P::IdempotencyKeyInUse
         | P::TooManyIdempotencyKeys
-        | P::TooManyBatches => Code::Unavailable,
+        | P::TooManyBatches
+        | P::TooManyUnderWay => Code::Unavailable,
         P::Catalog
         | P::DeviceFailed
         | P::Internal

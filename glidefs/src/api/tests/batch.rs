@@ -92,6 +92,26 @@ async fn the_operations_of_a_batch_run_at_once() {
 }
 
 #[tokio::test]
+async fn a_batch_under_way_is_not_cut_off_for_a_newer_connection() {
+    let hour = Duration::from_hours(1);
+    let access = Access { connections_max: 2, ..Access::default() };
+    let served = Served::with(access, Patience { header: hour, answer: hour }).await;
+    let names = detached(&served, 2).await;
+    served.host.kernel.fault("attach", Fault::Pause);
+    let mut batch = attaching(&served, &names, 2).await;
+    let mut head = [0; 12];
+    batch.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    let _resting = UnixStream::connect(served.socket()).await.unwrap();
+    assert_eq!(served.send("GET", "/v1/exports", "").await.status, 200, "the connection that rests has left");
+    served.host.kernel.resumed.0.add_permits(2);
+    let mut lines = String::new();
+    batch.read_to_string(&mut lines).await.unwrap();
+    assert_eq!(lines.matches("\"serving\"").count(), 2, "{lines}");
+    assert_eq!(served.stats.socket.displaced.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
 async fn the_end_of_a_batch_is_told() {
     let served = Served::new().await;
     let told = || tokio::time::timeout(Duration::from_mins(1), served.batch_ended.notified());

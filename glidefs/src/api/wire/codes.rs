@@ -215,6 +215,10 @@ codes! {
     TooManyTraces = "too_many_traces" [503] "Too many clients read traces.",
         "Four clients read traces.",
         "End one of the clients, or ask again later.";
+    TooManyUnderWay = "too_many_under_way" [503] "Too many requests are under way.",
+        "Requests that wait for the store have half of `[api] connections_max`, all that change something seven eighths. Nothing of this \
+         one was done.",
+        "Send the request again after the seconds of the header `Retry-After`; if it is refused for long, the store may be away.";
     Unauthorized = "unauthorized" [401] "The token is missing or wrong.",
         "Over TCP all but a few paths need the token of `[api] token_file`.",
         "Send `Authorization: Bearer TOKEN`, or use the Unix socket.";
