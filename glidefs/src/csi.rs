@@ -9,7 +9,8 @@
 //! (the daemon does). Invariants: the driver remembers nothing, so the driver may be killed at any moment, and a repeated call does the
 //! rest; only a format that was cut short is left to a person, and the error has the remedy. A call goes on when its caller goes away,
 //! and no second call works on the same volume meanwhile. Only exports that the driver made are deleted, and none that is mounted. A
-//! device is formatted only if all of the device reads as zeroes.
+//! device is formatted only if blkid finds nothing on the device, and the daemon knows that nothing was ever written, or each byte was
+//! read and is zero.
 
 mod capabilities;
 mod capacity;
@@ -54,7 +55,8 @@ pub(crate) struct Options {
     pub node_id: String,
     /// The name of the store which several hosts share.
     pub shared_store: Option<String>,
-    /// Whether a controller which runs once in the cluster may ask this driver about a volume of another host.
+    /// Whether each host has a controller of its own. Then ControllerExpandVolume and ControllerModifyVolume, which Kubernetes asks of
+    /// one controller for all hosts, are not offered.
     pub node_deployment: bool,
 }
 

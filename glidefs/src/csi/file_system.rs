@@ -1,8 +1,8 @@
 //! The file system of a device: found, made, checked, made larger.
 //!
 //! Owns the decision whether a device may be formatted. Does not own mounting (`node::stage`). Invariants: a device is formatted only if
-//! blkid finds nothing on the device, and each byte of the device reads as zero, or was never written; a file system with errors which are not repaired
-//! by themselves is not mounted.
+//! blkid finds nothing on the device, and the daemon knows that nothing was ever written, or each byte was read and is zero; a file
+//! system with errors which are not repaired by themselves is not mounted.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -20,7 +20,7 @@ pub(in crate::cli) struct CsiArgs {
     /// Name of the store, for hosts that share one: volumes may be used on each host whose driver has the same name here
     #[arg(long, value_name = "NAME", value_parser = segment)]
     pub shared_store: Option<String>,
-    /// Offer only what works where each host has a controller of its own: volumes grow by their node, and limits are not changed
+    /// Each host runs its own controller: leave out ControllerExpandVolume and ControllerModifyVolume
     #[arg(long)]
     pub node_deployment: bool,
     /// Which lines to log, such as info or glidefs=debug

@@ -31,8 +31,8 @@ pub(in crate::csi) struct Device {
 
 impl Driver {
     /// Gives the export a device of the export's size, if there is none, and waits until the device can be opened. Returns the device
-    /// and the export. A device in use cannot get its size on some kernels: that is right for a call which finds a volume `in_use`, as
-    /// the volume was ready before.
+    /// and the export. Where a device in use cannot grow on this kernel, a call with `may_be_in_use` gets the old size: the volume was
+    /// ready before.
     pub(in crate::csi) async fn ready(
         &self,
         name: &ExportName,
