@@ -40,7 +40,7 @@ use self::daemon::Daemon;
 use self::error::CsiError;
 use self::operations::{Operations, Work};
 pub(crate) use self::serve::{ServeError, run};
-use self::topology::Place;
+use self::topology::HostTopology;
 use crate::client::Client;
 
 /// The name by which orchestrators know the driver.
@@ -64,7 +64,7 @@ pub(crate) struct Options {
 #[derive(Debug)]
 struct Driver {
     daemon: Daemon,
-    place: Place,
+    host: HostTopology,
     operations: Operations,
     work: Work,
     node_deployment: bool,
@@ -76,10 +76,11 @@ struct Service(Arc<Driver>);
 
 impl Service {
     fn new(client: Client, options: &Options) -> Self {
-        let place = Place { node_id: options.node_id.clone(), shared_store: options.shared_store.clone() };
+        let host =
+            HostTopology { node_id: options.node_id.clone(), shared_store: options.shared_store.clone() };
         Self(Arc::new(Driver {
             daemon: Daemon::new(client),
-            place,
+            host,
             operations: Operations::default(),
             work: Work::default(),
             node_deployment: options.node_deployment,

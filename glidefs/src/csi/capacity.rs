@@ -12,13 +12,13 @@ const GRANULE_BYTES: u64 = 4096;
 
 /// The sizes which a request allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct SizeRange {
     /// The smallest size, or `None` where the driver may choose.
     required_bytes: Option<u64>,
     limit_bytes: Option<u64>,
 }
 
-impl Wanted {
+impl SizeRange {
     /// Reads and checks the range of a request.
     pub fn of(range: Option<&CapacityRange>) -> Result<Self, CsiError> {
         let Some(range) = range else { return Ok(Self { required_bytes: None, limit_bytes: None }) };
@@ -27,15 +27,15 @@ impl Wanted {
             // By the specification 0 stands for a bound which is not set.
             u64::try_from(value).map(|bytes| (bytes > 0).then_some(bytes)).map_err(|_| reason())
         };
-        let wanted = Self {
+        let sizes = Self {
             required_bytes: bytes("capacity_range.required_bytes", range.required_bytes)?,
             limit_bytes: bytes("capacity_range.limit_bytes", range.limit_bytes)?,
         };
-        match (wanted.required_bytes, wanted.limit_bytes) {
+        match (sizes.required_bytes, sizes.limit_bytes) {
             (Some(required), Some(limit)) if required > limit => Err(CsiError::OutOfRange {
                 reason: format!("{required} bytes are required, and {limit} bytes are the limit"),
             }),
-            _ => Ok(wanted),
+            _ => Ok(sizes),
         }
     }
 
@@ -78,46 +78,46 @@ pub(super) fn signed(bytes: u64) -> i64 {
 mod tests {
     use super::*;
 
-    fn wanted(required_bytes: i64, limit_bytes: i64) -> Result<Wanted, CsiError> {
-        Wanted::of(Some(&CapacityRange { required_bytes, limit_bytes }))
+    fn range(required_bytes: i64, limit_bytes: i64) -> Result<SizeRange, CsiError> {
+        SizeRange::of(Some(&CapacityRange { required_bytes, limit_bytes }))
     }
 
     #[test]
     fn the_size_is_the_required_one_in_whole_blocks() {
-        assert_eq!(wanted(1 << 30, 0).unwrap().new_size(0).unwrap(), 1 << 30);
-        assert_eq!(wanted(1, 0).unwrap().new_size(0).unwrap(), 4096);
-        assert_eq!(wanted(4097, 8192).unwrap().new_size(0).unwrap(), 8192);
+        assert_eq!(range(1 << 30, 0).unwrap().new_size(0).unwrap(), 1 << 30);
+        assert_eq!(range(1, 0).unwrap().new_size(0).unwrap(), 4096);
+        assert_eq!(range(4097, 8192).unwrap().new_size(0).unwrap(), 8192);
     }
 
     #[test]
     fn without_a_size_the_volume_has_the_default_one_or_the_limit() {
-        assert_eq!(Wanted::of(None).unwrap().new_size(0).unwrap(), 10 << 30);
-        assert_eq!(wanted(0, 1 << 30).unwrap().new_size(0).unwrap(), 1 << 30);
-        assert_eq!(wanted(0, 5000).unwrap().new_size(0).unwrap(), 4096);
-        assert_eq!(Wanted::of(None).unwrap().new_size(20 << 30).unwrap(), 20 << 30);
+        assert_eq!(SizeRange::of(None).unwrap().new_size(0).unwrap(), 10 << 30);
+        assert_eq!(range(0, 1 << 30).unwrap().new_size(0).unwrap(), 1 << 30);
+        assert_eq!(range(0, 5000).unwrap().new_size(0).unwrap(), 4096);
+        assert_eq!(SizeRange::of(None).unwrap().new_size(20 << 30).unwrap(), 20 << 30);
     }
 
     #[test]
     fn a_size_below_the_least_is_raised_if_the_limit_allows() {
-        assert_eq!(wanted(1 << 20, 0).unwrap().new_size(300 << 20).unwrap(), 300 << 20);
-        let error = wanted(1 << 20, 2 << 20).unwrap().new_size(300 << 20).unwrap_err();
+        assert_eq!(range(1 << 20, 0).unwrap().new_size(300 << 20).unwrap(), 300 << 20);
+        let error = range(1 << 20, 2 << 20).unwrap().new_size(300 << 20).unwrap_err();
         assert!(matches!(error, CsiError::OutOfRange { .. }));
     }
 
     #[test]
     fn impossible_ranges_are_refused() {
-        assert!(matches!(wanted(2, 1), Err(CsiError::OutOfRange { .. })));
-        assert!(matches!(wanted(-1, 0), Err(CsiError::Invalid { .. })));
-        assert!(matches!(wanted(0, -1), Err(CsiError::Invalid { .. })));
+        assert!(matches!(range(2, 1), Err(CsiError::OutOfRange { .. })));
+        assert!(matches!(range(-1, 0), Err(CsiError::Invalid { .. })));
+        assert!(matches!(range(0, -1), Err(CsiError::Invalid { .. })));
         // Rounding up would pass the limit.
-        assert!(matches!(wanted(5000, 5000).unwrap().new_size(0), Err(CsiError::OutOfRange { .. })));
-        assert!(matches!(wanted(i64::MAX, 0).unwrap().new_size(u64::MAX), Err(CsiError::OutOfRange { .. })));
+        assert!(matches!(range(5000, 5000).unwrap().new_size(0), Err(CsiError::OutOfRange { .. })));
+        assert!(matches!(range(i64::MAX, 0).unwrap().new_size(u64::MAX), Err(CsiError::OutOfRange { .. })));
     }
 
     #[test]
     fn an_existing_volume_fits_between_the_bounds() {
-        let range = wanted(10, 20).unwrap();
+        let range = range(10, 20).unwrap();
         assert_eq!([9, 10, 20, 21].map(|bytes| range.fits(bytes)), [false, true, true, false]);
-        assert!(Wanted::of(None).unwrap().fits(1));
+        assert!(SizeRange::of(None).unwrap().fits(1));
     }
 }

@@ -244,7 +244,7 @@ impl Driver {
     /// their sizes; a store has no bound which the driver knows.
     async fn get_capacity(&self, request: GetCapacityRequest) -> Result<GetCapacityResponse, CsiError> {
         let is_elsewhere =
-            request.accessible_topology.as_ref().is_some_and(|topology| !self.place.reaches(topology));
+            request.accessible_topology.as_ref().is_some_and(|topology| !self.host.reaches(topology));
         let is_possible =
             request.volume_capabilities.is_empty() || Access::all(&request.volume_capabilities).is_ok();
         if is_elsewhere || !is_possible {
@@ -268,7 +268,7 @@ impl Driver {
             volume_id: export.name.clone(),
             volume_context: std::collections::HashMap::new(),
             content_source,
-            accessible_topology: vec![self.place.of_volume()],
+            accessible_topology: vec![self.host.of_volume()],
         }
     }
 }
@@ -281,5 +281,5 @@ async fn need_store(daemon: &Daemon, what: &str) -> Result<(), CsiError> {
     let reason = format!(
         "{what} need a store: set `[store] url` in the daemon's configuration and restart the daemon"
     );
-    Err(CsiError::Forbidden { reason })
+    Err(CsiError::Precondition { reason })
 }

@@ -41,7 +41,7 @@ pub(super) enum CsiError {
     Exhausted { reason: String },
     /// The state of the volume or of the host forbids the operation.
     #[error("{reason}")]
-    Forbidden { reason: String },
+    Precondition { reason: String },
     /// Something which passes by itself.
     #[error("{reason}: the call is made again later")]
     Later { reason: String },
@@ -95,7 +95,7 @@ impl CsiError {
             Self::Exists { .. } => Code::AlreadyExists,
             Self::OutOfRange { .. } => Code::OutOfRange,
             Self::Exhausted { .. } => Code::ResourceExhausted,
-            Self::Forbidden { .. } => Code::FailedPrecondition,
+            Self::Precondition { .. } => Code::FailedPrecondition,
             Self::Later { .. } => Code::Unavailable,
             Self::UnderWay { .. } | Self::Token { .. } => Code::Aborted,
             Self::Daemon(error) => daemon_code(error),

@@ -116,7 +116,7 @@ pub(super) async fn look(
         Content::Data
     };
     plan(&found, content, wanted)
-        .map_err(|reason| CsiError::Forbidden { reason: format!("{}: {reason}", path.display()) })
+        .map_err(|reason| CsiError::Precondition { reason: format!("{}: {reason}", path.display()) })
 }
 
 /// Reads what blkid has written.

@@ -53,12 +53,12 @@ pub(super) enum Source {
     Snapshot(SnapshotId),
 }
 
-/// The name of a volume or snapshot, as it stands at the end of the names of the driver's exports.
+/// The end of the name of an export or snapshot of the driver: stands for the name which the request has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Key(String);
+pub(super) struct NameSuffix(String);
 
-impl Key {
-    /// The key of `name`, the field `name` of a request.
+impl NameSuffix {
+    /// The suffix for `name`, the field `name` of a request.
     pub fn of(name: &str) -> Result<Self, CsiError> {
         if name.is_empty() {
             return Err(CsiError::Missing { field: "name" });
@@ -72,8 +72,8 @@ impl Key {
         Ok(Self(if is_plain { format!("-{name}") } else { format!(".{}", digits(name, HASH_DIGITS)) }))
     }
 
-    /// The name of the export of a volume with this key, or of a snapshot.
-    pub fn export(&self, source: Option<&Source>) -> Result<ExportName, CsiError> {
+    /// The whole name: of the export of a volume, or of a snapshot.
+    pub fn full_name(&self, source: Option<&Source>) -> Result<ExportName, CsiError> {
         let source = source.map_or(String::new(), |source| {
             let text = match source {
                 Source::Volume(volume) => format!("volume {volume}"),
@@ -85,19 +85,19 @@ impl Key {
             .map_err(|error| CsiError::Invalid { field: "name", reason: error.to_string() })
     }
 
-    /// Whether `export` was made for a volume with this key, whatever the volume began with.
-    pub fn made(&self, export: &str) -> bool {
-        key_of(export) == Some(&self.0)
+    /// Whether `export` was made for a volume with this suffix, whatever the volume began with.
+    pub fn ends(&self, export: &str) -> bool {
+        suffix_of(export) == Some(&self.0)
     }
 }
 
 /// Whether the driver made the export, or the snapshot, with this name.
 pub(super) fn is_own(name: &str) -> bool {
-    key_of(name).is_some()
+    suffix_of(name).is_some()
 }
 
-/// The key in the name of an export or snapshot; `None` for one which the driver did not make.
-fn key_of(name: &str) -> Option<&str> {
+/// The suffix of the name of an export or snapshot; `None` for one which the driver did not make.
+fn suffix_of(name: &str) -> Option<&str> {
     let rest = name.strip_prefix(MARK)?;
     if rest.starts_with('-') {
         return (rest.len() > 1).then_some(rest);
@@ -106,12 +106,12 @@ fn key_of(name: &str) -> Option<&str> {
     if is_hex(after, HASH_DIGITS) {
         return Some(rest);
     }
-    let (source, key) = after.split_at_checked(SOURCE_DIGITS)?;
-    let is_key = match key.strip_prefix('.') {
+    let (source, suffix) = after.split_at_checked(SOURCE_DIGITS)?;
+    let is_suffix = match suffix.strip_prefix('.') {
         Some(hash) => is_hex(hash, HASH_DIGITS),
-        None => key.len() > 1 && key.starts_with('-'),
+        None => suffix.len() > 1 && suffix.starts_with('-'),
     };
-    (is_hex(source, SOURCE_DIGITS) && is_key).then_some(key)
+    (is_hex(source, SOURCE_DIGITS) && is_suffix).then_some(suffix)
 }
 
 fn is_hex(text: &str, digits: usize) -> bool {
@@ -136,36 +136,36 @@ mod tests {
 
     #[test]
     fn a_name_of_kubernetes_can_be_read_in_the_name_of_the_export() {
-        let key = Key::of("pvc-3fd8a1f2-32a6-4b42-9f3c-9a2c7f1f0b11").unwrap();
-        let blank = key.export(None).unwrap();
+        let suffix = NameSuffix::of("pvc-3fd8a1f2-32a6-4b42-9f3c-9a2c7f1f0b11").unwrap();
+        let blank = suffix.full_name(None).unwrap();
         assert_eq!(blank.as_str(), "csi-pvc-3fd8a1f2-32a6-4b42-9f3c-9a2c7f1f0b11");
-        let copy = key.export(Some(&volume("csi-a"))).unwrap();
+        let copy = suffix.full_name(Some(&volume("csi-a"))).unwrap();
         assert!(copy.as_str().ends_with("-pvc-3fd8a1f2-32a6-4b42-9f3c-9a2c7f1f0b11"), "{copy}");
     }
 
     #[test]
     fn names_that_no_export_may_have_are_mapped_all_the_same() {
         for name in ["ü", "a/b", "../x", " ", "@", &"x".repeat(128), &"ß".repeat(64)] {
-            let key = Key::of(name).unwrap();
-            let export = key.export(None).unwrap();
-            assert!(is_own(export.as_str()) && key.made(export.as_str()), "{name:?} {export}");
+            let suffix = NameSuffix::of(name).unwrap();
+            let export = suffix.full_name(None).unwrap();
+            assert!(is_own(export.as_str()) && suffix.ends(export.as_str()), "{name:?} {export}");
         }
-        assert!(matches!(Key::of(""), Err(CsiError::Missing { .. })));
-        assert!(matches!(Key::of(&"x".repeat(129)), Err(CsiError::Invalid { .. })));
+        assert!(matches!(NameSuffix::of(""), Err(CsiError::Missing { .. })));
+        assert!(matches!(NameSuffix::of(&"x".repeat(129)), Err(CsiError::Invalid { .. })));
     }
 
     #[test]
     fn a_copy_is_no_blank_volume_and_no_copy_of_something_else() {
-        let key = Key::of("data").unwrap();
+        let suffix = NameSuffix::of("data").unwrap();
         let snapshot = Source::Snapshot(SnapshotId::parse("csi-a@csi-s").unwrap());
         let exports = [
-            key.export(None).unwrap(),
-            key.export(Some(&volume("csi-a"))).unwrap(),
-            key.export(Some(&volume("csi-b"))).unwrap(),
-            key.export(Some(&snapshot)).unwrap(),
+            suffix.full_name(None).unwrap(),
+            suffix.full_name(Some(&volume("csi-a"))).unwrap(),
+            suffix.full_name(Some(&volume("csi-b"))).unwrap(),
+            suffix.full_name(Some(&snapshot)).unwrap(),
         ];
         for (index, export) in exports.iter().enumerate() {
-            assert!(key.made(export.as_str()), "{export}");
+            assert!(suffix.ends(export.as_str()), "{export}");
             assert!(!exports[..index].contains(export), "{export}");
         }
     }
@@ -201,17 +201,17 @@ mod tests {
             a in "[a-f0-9.@é-]{1,52}", b in "[a-f0-9.@é-]{1,52}", from in proptest::option::of("[a-c]"),
         ) {
             let source = from.as_deref().map(volume);
-            let export = |name: &str, source| Key::of(name).unwrap().export(source).unwrap();
+            let export = |name: &str, source| NameSuffix::of(name).unwrap().full_name(source).unwrap();
             prop_assert_eq!(export(&a, None) == export(&b, None), a == b);
             prop_assert_eq!(export(&a, None) == export(&b, source.as_ref()), a == b && source.is_none());
-            prop_assert_eq!(Key::of(&a).unwrap().made(export(&b, source.as_ref()).as_str()), a == b);
+            prop_assert_eq!(NameSuffix::of(&a).unwrap().ends(export(&b, source.as_ref()).as_str()), a == b);
         }
 
         #[test]
         fn every_id_is_as_short_as_the_specification_wants(name in "\\PC{1,32}", snapshot in "\\PC{1,32}") {
             let source = volume("csi-a");
-            let export = Key::of(&name).unwrap().export(Some(&source)).unwrap();
-            let snapshot = Key::of(&snapshot).unwrap().export(None).unwrap();
+            let export = NameSuffix::of(&name).unwrap().full_name(Some(&source)).unwrap();
+            let snapshot = NameSuffix::of(&snapshot).unwrap().full_name(None).unwrap();
             let id = SnapshotId { export, snapshot };
             prop_assert!(id.to_string().len() <= ID_CHARS_MAX);
         }

@@ -126,9 +126,9 @@ impl Node for Service {
         self.answer("NodeGetInfo", async move {
             let max = driver.daemon.status().await?.exports.max;
             Ok(NodeGetInfoResponse {
-                node_id: driver.place.node_id.clone(),
+                node_id: driver.host.node_id.clone(),
                 max_volumes_per_node: signed(max),
-                accessible_topology: Some(driver.place.of_node()),
+                accessible_topology: Some(driver.host.of_node()),
             })
         })
         .await

@@ -1,4 +1,4 @@
-//! Which objects a call works on, so that no second call works on one of them at the same time.
+//! Which objects a call holds, so that no second call works on one of them at the same time.
 //!
 //! Owns nothing beyond the process: a driver which was killed leaves no lock behind.
 
@@ -10,11 +10,11 @@ use tokio::sync::watch;
 use super::error::CsiError;
 use crate::locks::MutexExt;
 
-/// The objects which calls work on.
+/// The objects which calls hold.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Operations(Arc<Mutex<HashSet<String>>>);
 
-/// A call which works on an object, until dropped.
+/// The hold of a call on an object, until dropped.
 #[derive(Debug)]
 pub(super) struct Operation {
     operations: Operations,
@@ -22,22 +22,22 @@ pub(super) struct Operation {
 }
 
 impl Operations {
-    /// Begins an operation on `what`, unless one is under way.
-    pub fn begin(&self, what: String) -> Result<Operation, CsiError> {
+    /// Holds `what` for a call, unless another call does.
+    pub fn hold(&self, what: String) -> Result<Operation, CsiError> {
         if !self.0.lock_whole().insert(what.clone()) {
             return Err(CsiError::UnderWay { what });
         }
         Ok(Operation { operations: self.clone(), what })
     }
 
-    /// Begins an operation of the controller on the volume `id`.
-    pub fn volume(&self, id: impl std::fmt::Display) -> Result<Operation, CsiError> {
-        self.begin(format!("volume {id}"))
+    /// Holds the volume `id` for a call of the controller.
+    pub fn hold_volume(&self, id: impl std::fmt::Display) -> Result<Operation, CsiError> {
+        self.hold(format!("volume {id}"))
     }
 
-    /// Begins an operation of the node on the volume `id`. A snapshot, which may take long, keeps no pod from starting or ending.
-    pub fn mount(&self, id: impl std::fmt::Display) -> Result<Operation, CsiError> {
-        self.begin(format!("the mounts of volume {id}"))
+    /// Holds the mounts of the volume `id`, for a call of the node. A snapshot, which may take long, keeps no pod from starting or ending.
+    pub fn hold_mounts(&self, id: impl std::fmt::Display) -> Result<Operation, CsiError> {
+        self.hold(format!("the mounts of volume {id}"))
     }
 }
 
@@ -100,11 +100,11 @@ mod tests {
     #[test]
     fn a_second_operation_on_a_volume_is_refused_until_the_first_has_ended() {
         let operations = Operations::default();
-        let first = operations.volume("a").unwrap();
-        assert!(matches!(operations.volume("a"), Err(CsiError::UnderWay { .. })));
-        let _other = operations.volume("b").unwrap();
-        let _mount = operations.mount("a").unwrap();
+        let first = operations.hold_volume("a").unwrap();
+        assert!(matches!(operations.hold_volume("a"), Err(CsiError::UnderWay { .. })));
+        let _other = operations.hold_volume("b").unwrap();
+        let _mount = operations.hold_mounts("a").unwrap();
         drop(first);
-        operations.volume("a").unwrap();
+        operations.hold_volume("a").unwrap();
     }
 }

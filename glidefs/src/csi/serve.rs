@@ -62,7 +62,7 @@ pub(crate) async fn run(client: Client, options: Options) -> Result<(), ServeErr
     if !client.is_local() {
         return Err(ServeError::Remote);
     }
-    let (_place, listener) = take(&options.socket).await?;
+    let (_lock, listener) = take(&options.socket).await?;
     let service = Service::new(client, &options);
     let incoming = stream::unfold(listener, async |listener| {
         let accepted = listener.accept().await.map(|(stream, _)| stream);
@@ -110,7 +110,7 @@ pub(crate) async fn run(client: Client, options: Options) -> Result<(), ServeErr
     Ok(())
 }
 
-/// Takes the place of the socket for as long as the file lives, so that the next driver waits for the calls of this one, and makes
+/// Locks the socket's lock file for as long as the file lives, so that the next driver waits for the calls of this one, and makes
 /// the socket. The socket is left behind at the end: the next driver replaces it.
 async fn take(path: &Path) -> Result<(File, UnixListener), ServeError> {
     let error = |action| move |source| ServeError::Socket { action, path: path.into(), source };
@@ -121,13 +121,13 @@ async fn take(path: &Path) -> Result<(File, UnixListener), ServeError> {
     name.push(".lock");
     let mut options = OpenOptions::new();
     let opened = options.create(true).append(true).mode(0o600).open(PathBuf::from(name));
-    let place = opened.map_err(error("open the lock file of"))?;
-    match place.try_lock() {
+    let lock = opened.map_err(error("open the lock file of"))?;
+    match lock.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(ServeError::InUse { path: path.into() }),
         Err(TryLockError::Error(source)) => return Err(error("lock")(source)),
     }
-    Ok((place, listen(path).await?))
+    Ok((lock, listen(path).await?))
 }
 
 /// Makes the socket, in the place of one which a driver left behind.
@@ -158,24 +158,24 @@ mod tests {
     async fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/csi.sock");
-        let (place, listener) = take(&path).await.unwrap();
+        let (lock, listener) = take(&path).await.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(matches!(take(&path).await, Err(ServeError::InUse { .. })));
         // A driver which was killed.
-        drop((place, listener));
+        drop((lock, listener));
         take(&path).await.unwrap();
     }
 
     #[tokio::test]
-    async fn a_driver_that_ends_keeps_its_place_until_its_last_call_has_ended() {
+    async fn a_driver_that_ends_keeps_the_lock_until_its_last_call_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("csi.sock");
-        let (place, listener) = take(&path).await.unwrap();
+        let (lock, listener) = take(&path).await.unwrap();
         // No connection is taken any more, and calls are still under way.
         drop(listener);
         assert!(matches!(take(&path).await, Err(ServeError::InUse { .. })));
-        drop(place);
-        let (_place, _listener) = take(&path).await.unwrap();
+        drop(lock);
+        let (_lock, _listener) = take(&path).await.unwrap();
         UnixStream::connect(&path).await.unwrap();
     }
 

@@ -15,13 +15,13 @@ pub(super) const STORE: &str = "topology.glidefs.io/store";
 
 /// This host, as the orchestrator knows it.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct HostTopology {
     pub node_id: String,
     /// The name of the store which other hosts have as well; `None` where volumes stay on this host.
     pub shared_store: Option<String>,
 }
 
-impl Place {
+impl HostTopology {
     /// The segments of this host.
     pub fn of_node(&self) -> Topology {
         let mut segments = HashMap::from([(HOST.into(), self.node_id.clone())]);
@@ -71,8 +71,8 @@ impl Place {
 mod tests {
     use super::*;
 
-    fn place(store: Option<&str>) -> Place {
-        Place { node_id: "host-1".into(), shared_store: store.map(Into::into) }
+    fn host(store: Option<&str>) -> HostTopology {
+        HostTopology { node_id: "host-1".into(), shared_store: store.map(Into::into) }
     }
 
     fn wanted(segments: &[(&str, &str)]) -> TopologyRequirement {
@@ -82,8 +82,8 @@ mod tests {
 
     #[test]
     fn a_volume_stays_on_its_host_unless_hosts_share_the_store() {
-        assert_eq!(place(None).of_volume().segments, HashMap::from([(HOST.into(), "host-1".into())]));
-        let shared = place(Some("prod"));
+        assert_eq!(host(None).of_volume().segments, HashMap::from([(HOST.into(), "host-1".into())]));
+        let shared = host(Some("prod"));
         assert_eq!(shared.of_volume().segments, HashMap::from([(STORE.into(), "prod".into())]));
         assert_eq!(shared.of_node().segments.len(), 2);
     }
@@ -92,21 +92,21 @@ mod tests {
     fn a_volume_is_not_made_where_it_could_not_be_used() {
         let here = wanted(&[(HOST, "host-1")]);
         let elsewhere = wanted(&[(HOST, "host-2")]);
-        assert!(place(None).check(None).is_ok());
-        assert!(place(None).check(Some(&here)).is_ok());
-        assert!(matches!(place(None).check(Some(&elsewhere)), Err(CsiError::Exhausted { .. })));
-        assert!(place(None).check(Some(&wanted(&[(STORE, "prod")]))).is_err());
-        assert!(place(Some("prod")).check(Some(&wanted(&[(STORE, "prod")]))).is_ok());
+        assert!(host(None).check(None).is_ok());
+        assert!(host(None).check(Some(&here)).is_ok());
+        assert!(matches!(host(None).check(Some(&elsewhere)), Err(CsiError::Exhausted { .. })));
+        assert!(host(None).check(Some(&wanted(&[(STORE, "prod")]))).is_err());
+        assert!(host(Some("prod")).check(Some(&wanted(&[(STORE, "prod")]))).is_ok());
         // As an orchestrator sends it for another host: all segments of that host.
         let other = wanted(&[(HOST, "host-2"), (STORE, "prod")]);
-        assert!(place(Some("prod")).check(Some(&other)).is_ok());
-        assert!(place(Some("test")).check(Some(&other)).is_err());
-        assert!(place(None).check(Some(&other)).is_err());
-        assert!(place(Some("prod")).check(Some(&elsewhere)).is_err());
+        assert!(host(Some("prod")).check(Some(&other)).is_ok());
+        assert!(host(Some("test")).check(Some(&other)).is_err());
+        assert!(host(None).check(Some(&other)).is_err());
+        assert!(host(Some("prod")).check(Some(&elsewhere)).is_err());
         let both = TopologyRequirement {
             requisite: [elsewhere.requisite, here.requisite].concat(),
             preferred: vec![],
         };
-        assert!(place(None).check(Some(&both)).is_ok());
+        assert!(host(None).check(Some(&both)).is_ok());
     }
 }

@@ -7,7 +7,7 @@ use super::visit::Visit;
 use crate::api::wire::Export;
 use crate::csi::Driver;
 use crate::csi::capabilities::{Access, Form};
-use crate::csi::capacity::{Wanted, signed};
+use crate::csi::capacity::{SizeRange, signed};
 use crate::csi::error::CsiError;
 use crate::csi::names::is_own;
 use crate::csi::parameters::{self, Mutable};
@@ -29,8 +29,8 @@ impl Driver {
         let id = required("volume_id", request.volume_id)?;
         // No export has such a name, so the volume is gone.
         let Ok(name) = ExportName::new(&id) else { return Ok(DeleteVolumeResponse {}) };
-        let _controller = self.operations.volume(&name)?;
-        let _node = self.operations.mount(&name)?;
+        let _controller = self.operations.hold_volume(&name)?;
+        let _node = self.operations.hold_mounts(&name)?;
         if !is_own(name.as_str()) {
             if self.daemon.find(&name).await?.is_none() {
                 return Ok(DeleteVolumeResponse {});
@@ -38,7 +38,7 @@ impl Driver {
             let reason = format!(
                 "export {name} was not made by this driver, and stays: `glidefs export delete {name}` deletes it"
             );
-            return Err(CsiError::Forbidden { reason });
+            return Err(CsiError::Precondition { reason });
         }
         // Where hosts share the store the volume is brought here first: only the host which has a volume deletes the volume.
         let visit = match self.visit_locked(&name).await {
@@ -50,7 +50,7 @@ impl Driver {
         };
         if let Err(error) = self.delete_here(&name, visit.as_ref()).await {
             if let Some(visit) = visit {
-                self.end(visit).await?;
+                self.give_back(visit).await?;
             }
             return Err(error);
         }
@@ -60,7 +60,7 @@ impl Driver {
 
     async fn delete_here(&self, name: &ExportName, visit: Option<&Visit>) -> Result<(), CsiError> {
         if let Some(visit) = visit {
-            self.unused(&visit.export).await?;
+            self.refuse_if_used(&visit.export).await?;
         }
         let snapshots = self.daemon.snapshots(name).await?;
         if !snapshots.is_empty() {
@@ -72,7 +72,7 @@ impl Driver {
                 named.join(", "),
                 if snapshots.len() > NAMED_MAX { ", …" } else { "" }
             );
-            return Err(CsiError::Forbidden { reason });
+            return Err(CsiError::Precondition { reason });
         }
         self.daemon.delete(name).await
     }
@@ -83,12 +83,12 @@ impl Driver {
     ) -> Result<ControllerExpandVolumeResponse, CsiError> {
         let id = required("volume_id", request.volume_id)?;
         let range = request.capacity_range.ok_or(CsiError::Missing { field: "capacity_range" })?;
-        let wanted = Wanted::of(Some(&range))?;
+        let wanted = SizeRange::of(Some(&range))?;
         let access =
             request.volume_capability.as_ref().map(|capability| Access::of(Some(capability))).transpose()?;
         let visit = self.visit(&volume_name(&id)?).await?;
         let enlarged = self.enlarge(visit.export.clone(), wanted).await;
-        self.end(visit).await?;
+        self.give_back(visit).await?;
         let export = enlarged?;
         Ok(ControllerExpandVolumeResponse {
             capacity_bytes: signed(export.size_bytes),
@@ -99,10 +99,14 @@ impl Driver {
 
     /// Makes an export as large as wanted, unless it is. The node may be the one who asks: where each host has a controller of its
     /// own, Kubernetes has no controller to ask.
-    pub(in crate::csi) async fn enlarge(&self, export: Export, wanted: Wanted) -> Result<Export, CsiError> {
+    pub(in crate::csi) async fn enlarge(
+        &self,
+        export: Export,
+        wanted: SizeRange,
+    ) -> Result<Export, CsiError> {
         let name = ExportName::new(&export.name)
             .map_err(|error| CsiError::Invalid { field: "volume_id", reason: error.to_string() })?;
-        let _operation = self.operations.volume(&name)?;
+        let _operation = self.operations.hold_volume(&name)?;
         if !wanted.is_enough(export.size_bytes) {
             let larger = self.daemon.resize(&name, wanted.new_size(0)?).await?;
             tracing::info!(volume = %name, size_bytes = larger.size_bytes, "volume expanded");
@@ -124,12 +128,12 @@ impl Driver {
         let name = volume_name(&id)?;
         let visit = self.visit(&name).await?;
         let changed = self.modify_here(&name, &change).await;
-        self.end(visit).await?;
+        self.give_back(visit).await?;
         changed.map(|()| ControllerModifyVolumeResponse {})
     }
 
     async fn modify_here(&self, name: &ExportName, change: &Mutable) -> Result<(), CsiError> {
-        let _operation = self.operations.volume(name)?;
+        let _operation = self.operations.hold_volume(name)?;
         if !change.is_empty() {
             self.daemon.set(name, change).await?;
         }

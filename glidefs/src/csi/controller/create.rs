@@ -6,9 +6,9 @@
 use crate::api::wire::Export;
 use crate::csi::Driver;
 use crate::csi::capabilities::Access;
-use crate::csi::capacity::Wanted;
+use crate::csi::capacity::SizeRange;
 use crate::csi::error::CsiError;
-use crate::csi::names::{Key, SnapshotId, Source};
+use crate::csi::names::{NameSuffix, SnapshotId, Source};
 use crate::csi::parameters::{self, Fixed, Mutable};
 use crate::csi::proto::volume_content_source::Type;
 use crate::csi::proto::{CreateVolumeRequest, CreateVolumeResponse, VolumeContentSource};
@@ -17,7 +17,7 @@ use crate::router::ExportName;
 /// A request for a volume, checked.
 struct New {
     name: ExportName,
-    wanted: Wanted,
+    wanted: SizeRange,
     /// The least size for the file system, bytes.
     least_bytes: u64,
     source: Option<Source>,
@@ -41,29 +41,29 @@ impl Driver {
         &self,
         request: CreateVolumeRequest,
     ) -> Result<CreateVolumeResponse, CsiError> {
-        let key = Key::of(&request.name)?;
+        let suffix = NameSuffix::of(&request.name)?;
         let access = Access::all(&request.volume_capabilities)?;
         let source = source(request.volume_content_source.as_ref())?;
         let (fixed, mutable) = parameters::of_volume(&request.parameters, &request.mutable_parameters)?;
-        self.place.check(request.accessibility_requirements.as_ref())?;
-        check_movable(self.place.shared_store.is_some(), &fixed, &mutable)?;
+        self.host.check(request.accessibility_requirements.as_ref())?;
+        check_movable(self.host.shared_store.is_some(), &fixed, &mutable)?;
         let new = New {
-            name: key.export(source.as_ref())?,
-            wanted: Wanted::of(request.capacity_range.as_ref())?,
+            name: suffix.full_name(source.as_ref())?,
+            wanted: SizeRange::of(request.capacity_range.as_ref())?,
             least_bytes: access.iter().map(Access::least_bytes).max().unwrap_or(0),
             source,
             fixed,
             mutable,
         };
-        let _operation = self.operations.begin(format!("a volume of the name {:?}", request.name))?;
-        let _operation = self.operations.volume(&new.name)?;
+        let _operation = self.operations.hold(format!("a volume of the name {:?}", request.name))?;
+        let _operation = self.operations.hold_volume(&new.name)?;
         let exports = self.daemon.exports().await?;
-        let stored = match &self.place.shared_store {
+        let stored = match &self.host.shared_store {
             Some(_) => self.daemon.stored().await?,
             None => Vec::new(),
         };
         let mut names = exports.iter().map(|export| &export.name).chain(&stored);
-        if let Some(other) = names.find(|name| key.made(name) && *name != new.name.as_str()) {
+        if let Some(other) = names.find(|name| suffix.ends(name) && *name != new.name.as_str()) {
             let reason = format!("volume {other} has this name, and began with another content");
             return Err(CsiError::Exists { reason });
         }
@@ -73,14 +73,14 @@ impl Driver {
                 "volume {} was made by another host, or is being made there: ask the driver of that host",
                 new.name
             );
-            return Err(CsiError::Forbidden { reason });
+            return Err(CsiError::Precondition { reason });
         }
         let existing = exports.iter().find(|export| export.name == new.name.as_str());
         let export = match &new.source {
             None => self.create_empty(&new, existing).await?,
             Some(source) => self.copy(&new, source, existing).await?,
         };
-        let export = self.hand_over(&new.name, export, !is_here).await?;
+        let export = self.finish(&new.name, export, !is_here).await?;
         tracing::info!(volume = %new.name, size_bytes = export.size_bytes, "volume created");
         Ok(CreateVolumeResponse { volume: Some(self.volume_of(&export, request.volume_content_source)) })
     }
@@ -91,7 +91,7 @@ impl Driver {
             // Asked again all the same: the daemon compares the other parameters.
             Step::Take => existing.map_or(0, |export| export.size_bytes),
         };
-        let detached = self.place.shared_store.is_some();
+        let detached = self.host.shared_store.is_some();
         self.daemon.create(&new.name, bytes, &new.fixed, &new.mutable, detached).await
     }
 
@@ -110,7 +110,7 @@ impl Driver {
             error => error,
         })?;
         let copied = self.copy_here(new, source, existing).await;
-        self.end(visit).await?;
+        self.give_back(visit).await?;
         copied
     }
 
@@ -127,7 +127,7 @@ impl Driver {
         let origin = self.origin(source).await?;
         if origin.state == "failed" {
             let reason = origin.reason.unwrap_or_default();
-            return Err(CsiError::Forbidden {
+            return Err(CsiError::Precondition {
                 reason: format!("volume {of} has failed, and is not copied: {reason}"),
             });
         }
@@ -171,12 +171,12 @@ impl Driver {
         }
     }
 
-    /// Waits until the device is there; or lets other hosts have an export `is_new`, where several hosts share the store. One which was
-    /// there before may be in use.
-    async fn hand_over(&self, name: &ExportName, export: Export, is_new: bool) -> Result<Export, CsiError> {
-        let _mounts = self.operations.mount(name)?;
-        if self.place.shared_store.is_none() {
-            return Ok(self.ready(name, export, false).await?.1);
+    /// Where hosts do not share the store, waits until the device can be opened. Where they do, releases an export which this call made
+    /// (`is_new`); an export which was there before may be in use, and stays.
+    async fn finish(&self, name: &ExportName, export: Export, is_new: bool) -> Result<Export, CsiError> {
+        let _mounts = self.operations.hold_mounts(name)?;
+        if self.host.shared_store.is_none() {
+            return Ok(self.ready_device(name, export, false).await?.1);
         }
         if export.device.is_none() || !is_new {
             return Ok(export);
@@ -248,8 +248,8 @@ mod tests {
     fn new(required_bytes: i64, limit_bytes: i64, copied: Option<&str>) -> New {
         let source = copied.map(|volume| Source::Volume(ExportName::new(volume).unwrap()));
         New {
-            name: Key::of("a").unwrap().export(source.as_ref()).unwrap(),
-            wanted: Wanted::of(Some(&CapacityRange { required_bytes, limit_bytes })).unwrap(),
+            name: NameSuffix::of("a").unwrap().full_name(source.as_ref()).unwrap(),
+            wanted: SizeRange::of(Some(&CapacityRange { required_bytes, limit_bytes })).unwrap(),
             least_bytes: 4096,
             source,
             fixed: Fixed::default(),

@@ -10,7 +10,7 @@ use super::need_store;
 use crate::api::wire::Snapshot as DaemonSnapshot;
 use crate::csi::Driver;
 use crate::csi::error::CsiError;
-use crate::csi::names::{ID_CHARS_MAX, Key, SnapshotId, is_own};
+use crate::csi::names::{ID_CHARS_MAX, NameSuffix, SnapshotId, is_own};
 use crate::csi::paging::page;
 use crate::csi::parameters;
 use crate::csi::proto::{
@@ -26,18 +26,18 @@ impl Driver {
         &self,
         request: CreateSnapshotRequest,
     ) -> Result<CreateSnapshotResponse, CsiError> {
-        let key = Key::of(&request.name)?;
+        let suffix = NameSuffix::of(&request.name)?;
         let source = required("source_volume_id", request.source_volume_id)?;
         parameters::check_of_snapshot(&request.parameters)?;
         need_store(&self.daemon, "snapshots").await?;
         let origin = self.daemon.volume(&source).await?;
-        let id = SnapshotId { export: name_of(&origin.name)?, snapshot: key.export(None)? };
+        let id = SnapshotId { export: name_of(&origin.name)?, snapshot: suffix.full_name(None)? };
         if id.to_string().len() > ID_CHARS_MAX {
             let reason = format!("the id of the snapshot would have more than {ID_CHARS_MAX} characters");
             return Err(CsiError::Invalid { field: "source_volume_id", reason });
         }
-        let _name = self.operations.begin(format!("a snapshot of the name {:?}", request.name))?;
-        let _volume = self.operations.volume(&id.export)?;
+        let _name = self.operations.hold(format!("a snapshot of the name {:?}", request.name))?;
+        let _volume = self.operations.hold_volume(&id.export)?;
         if let Some(existing) = self.snapshot_of(&id).await? {
             return Ok(CreateSnapshotResponse { snapshot: Some(existing) });
         }
@@ -69,13 +69,13 @@ impl Driver {
         let id = required("snapshot_id", request.snapshot_id)?;
         // No snapshot has such an id, so the snapshot is gone.
         let Some(id) = SnapshotId::parse(&id) else { return Ok(DeleteSnapshotResponse {}) };
-        let _volume = self.operations.volume(&id.export)?;
+        let _volume = self.operations.hold_volume(&id.export)?;
         let visit = match self.visit(&id.export).await {
             Err(CsiError::NotFound { .. }) => return Ok(DeleteSnapshotResponse {}),
             visit => visit?,
         };
         let deleted = self.delete_snapshot_here(&id).await;
-        self.end(visit).await?;
+        self.give_back(visit).await?;
         deleted
     }
 
@@ -88,7 +88,7 @@ impl Driver {
                 "snapshot {id} was not made by this driver, and stays: `glidefs snapshot delete {} {}` deletes it",
                 id.export, id.snapshot
             );
-            return Err(CsiError::Forbidden { reason });
+            return Err(CsiError::Precondition { reason });
         }
         self.daemon.delete_snapshot(id).await?;
         tracing::info!(snapshot = %id, "snapshot deleted");

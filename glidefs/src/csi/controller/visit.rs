@@ -22,8 +22,8 @@ pub(super) struct Visit {
 impl Driver {
     /// Has the volume on this host, or refuses when another host has it.
     pub(super) async fn visit(&self, name: &ExportName) -> Result<Visit, CsiError> {
-        let mounts = match &self.place.shared_store {
-            Some(_) => Some(self.operations.mount(name)?),
+        let mounts = match &self.host.shared_store {
+            Some(_) => Some(self.operations.hold_mounts(name)?),
             None => None,
         };
         Ok(Visit { _mounts: mounts, ..self.visit_locked(name).await? })
@@ -33,12 +33,12 @@ impl Driver {
     pub(super) async fn visit_locked(&self, name: &ExportName) -> Result<Visit, CsiError> {
         let before = self.daemon.find(name).await?;
         let had_device = before.is_some_and(|export| export.device.is_some());
-        let (_, export) = self.here(name.as_str()).await?;
-        Ok(Visit { export, is_guest: self.place.shared_store.is_some() && !had_device, _mounts: None })
+        let (_, export) = self.open_here(name.as_str()).await?;
+        Ok(Visit { export, is_guest: self.host.shared_store.is_some() && !had_device, _mounts: None })
     }
 
     /// Lets other hosts have the volume again, if the call brought it here.
-    pub(super) async fn end(&self, visit: Visit) -> Result<(), CsiError> {
+    pub(super) async fn give_back(&self, visit: Visit) -> Result<(), CsiError> {
         if !visit.is_guest {
             return Ok(());
         }

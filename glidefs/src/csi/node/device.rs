@@ -33,13 +33,13 @@ impl Driver {
     /// Gives the export a device of the export's size, if there is none, and waits until the device can be opened. Returns the device
     /// and the export. Where a device in use cannot grow on this kernel, a call with `may_be_in_use` gets the old size: the volume was
     /// ready before.
-    pub(in crate::csi) async fn ready(
+    pub(in crate::csi) async fn ready_device(
         &self,
         name: &ExportName,
         export: Export,
         may_be_in_use: bool,
     ) -> Result<(Device, Export), CsiError> {
-        let (device, export) = self.appeared(name, export).await?;
+        let (device, export) = self.await_device(name, export).await?;
         if size_bytes(&device)? >= export.size_bytes {
             return Ok((device, export));
         }
@@ -47,10 +47,10 @@ impl Driver {
             tracing::warn!(volume = %name, "the device keeps its old size while it is in use");
             return Ok((device, export));
         }
-        self.unused(&export).await?;
+        self.refuse_if_used(&export).await?;
         self.daemon.detach(name).await?;
         let export = self.daemon.attach(name).await?;
-        let (device, export) = self.appeared(name, export).await?;
+        let (device, export) = self.await_device(name, export).await?;
         if size_bytes(&device)? < export.size_bytes {
             return Err(CsiError::Later {
                 reason: format!("the device of volume {name} has not the volume's size"),
@@ -60,7 +60,11 @@ impl Driver {
     }
 
     /// The export as it is now. Refuses when the export has another device than `wanted` by now, or none.
-    pub(super) async fn still(&self, name: &ExportName, wanted: &Device) -> Result<Export, CsiError> {
+    pub(super) async fn recheck_device(
+        &self,
+        name: &ExportName,
+        wanted: &Device,
+    ) -> Result<Export, CsiError> {
         if let Some(export) = self.daemon.find(name).await?
             && device(&export)?.as_ref() == Some(wanted)
         {
@@ -70,7 +74,7 @@ impl Driver {
         Err(CsiError::Later { reason: format!("{path} is not the device of volume {name} any more") })
     }
 
-    async fn appeared(&self, name: &ExportName, export: Export) -> Result<(Device, Export), CsiError> {
+    async fn await_device(&self, name: &ExportName, export: Export) -> Result<(Device, Export), CsiError> {
         let export = if export.state == "serving" { export } else { self.daemon.attach(name).await? };
         if export.state != "serving" {
             return Err(CsiError::Later { reason: format!("volume {name} is {}", export.state) });

@@ -30,12 +30,12 @@ impl Driver {
         let access = Access::of(request.volume_capability.as_ref())?;
         let is_read_only = access.check_read_only(request.readonly)?;
         if request.staging_target_path.is_empty() {
-            return Err(CsiError::Forbidden {
+            return Err(CsiError::Precondition {
                 reason: "the request has no staging_target_path: stage the volume first".into(),
             });
         }
         let staging = PathBuf::from(request.staging_target_path);
-        let _operation = self.operations.mount(&id)?;
+        let _operation = self.operations.hold_mounts(&id)?;
         let export = self.daemon.volume(&id).await?;
         let device = super::device::device(&export)?.ok_or_else(|| not_staged(&id))?;
         let now = mounts()?;
@@ -46,7 +46,7 @@ impl Driver {
         {
             let other = other.point.display();
             let reason = format!("volume {id} is published at {other}, and is for one pod at a time");
-            return Err(CsiError::Forbidden { reason });
+            return Err(CsiError::Precondition { reason });
         }
         match access.form {
             Form::Block => publish_device(&device, &target)?,
@@ -62,7 +62,7 @@ impl Driver {
     ) -> Result<NodeUnpublishVolumeResponse, CsiError> {
         let id = required("volume_id", request.volume_id)?;
         let target = path_of("target_path", request.target_path)?;
-        let _operation = self.operations.mount(&id)?;
+        let _operation = self.operations.hold_mounts(&id)?;
         unmount(&target).await?;
         remove(&target)?;
         tracing::info!(volume = id, target = %target.display(), "volume unpublished");
@@ -89,7 +89,7 @@ fn publish_device(device: &Device, target: &Path) -> Result<(), CsiError> {
         let reason = format!(
             "the file system of the volume is mounted at {point}: unpublish and unstage it there first"
         );
-        return Err(CsiError::Forbidden { reason });
+        return Err(CsiError::Precondition { reason });
     }
     if let Some(folder) = target.parent() {
         fs::create_dir_all(folder).map_err(|source| CsiError::system("make", folder, source))?;
@@ -158,7 +158,9 @@ fn remove(target: &Path) -> Result<(), CsiError> {
 }
 
 fn not_staged(id: &str) -> CsiError {
-    CsiError::Forbidden { reason: format!("volume {id} is not staged on this host at staging_target_path") }
+    CsiError::Precondition {
+        reason: format!("volume {id} is not staged on this host at staging_target_path"),
+    }
 }
 
 fn taken(target: &Path) -> CsiError {

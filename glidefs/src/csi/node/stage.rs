@@ -21,7 +21,7 @@ use crate::router::ExportName;
 use super::device::Device;
 
 /// A mount which is wanted.
-struct Wanted<'a> {
+struct WantedMount<'a> {
     device: &'a Device,
     point: &'a Path,
     fs: FileSystem,
@@ -37,12 +37,12 @@ impl Driver {
         let id = required("volume_id", request.volume_id)?;
         let point = path_of("staging_target_path", request.staging_target_path)?;
         let access = Access::of(request.volume_capability.as_ref())?;
-        let _operation = self.operations.mount(&id)?;
-        let (name, export) = self.here(&id).await?;
-        let (device, _) = self.ready(&name, export, true).await?;
+        let _operation = self.operations.hold_mounts(&id)?;
+        let (name, export) = self.open_here(&id).await?;
+        let (device, _) = self.ready_device(&name, export, true).await?;
         if let Form::Mount { fs, flags } = &access.form {
             let is_read_only = access.is_read_only;
-            self.mount(&name, &Wanted { device: &device, point: &point, fs: *fs, flags, is_read_only })
+            self.mount(&name, &WantedMount { device: &device, point: &point, fs: *fs, flags, is_read_only })
                 .await?;
         }
         tracing::info!(volume = id, device = %device.path.display(), "volume staged");
@@ -50,12 +50,12 @@ impl Driver {
     }
 
     /// The export of the volume `id`, opened from the store where hosts share the store.
-    pub(in crate::csi) async fn here(&self, id: &str) -> Result<(ExportName, Export), CsiError> {
+    pub(in crate::csi) async fn open_here(&self, id: &str) -> Result<(ExportName, Export), CsiError> {
         let not_found = || CsiError::NotFound { what: format!("volume {id:?}") };
         let name = ExportName::new(id).map_err(|_| not_found())?;
-        let is_shared = self.place.shared_store.is_some();
+        let is_shared = self.host.shared_store.is_some();
         let found = match self.daemon.find(&name).await? {
-            Some(export) if is_shared && export.device.is_none() => self.back(&name, &export).await?,
+            Some(export) if is_shared && export.device.is_none() => self.reclaim(&name, &export).await?,
             found => found,
         };
         if let Some(export) = found {
@@ -73,7 +73,7 @@ impl Driver {
 
     /// Takes back an export which this host released. An export which another host has had since is given up here, which leaves the
     /// store alone: everything of it was in the store when this host released it. `None` then.
-    async fn back(&self, name: &ExportName, export: &Export) -> Result<Option<Export>, CsiError> {
+    async fn reclaim(&self, name: &ExportName, export: &Export) -> Result<Option<Export>, CsiError> {
         match self.daemon.attach(name).await {
             Err(error) if error.refusal() == Some("fenced") && export.at_risk.is_none() => {
                 self.daemon.delete(name).await?;
@@ -84,8 +84,8 @@ impl Driver {
         }
     }
 
-    async fn mount(&self, name: &ExportName, wanted: &Wanted<'_>) -> Result<(), CsiError> {
-        let Wanted { device, point, fs, .. } = *wanted;
+    async fn mount(&self, name: &ExportName, wanted: &WantedMount<'_>) -> Result<(), CsiError> {
+        let WantedMount { device, point, fs, .. } = *wanted;
         let now = mounts()?;
         if let Some(mount) = now.at(point) {
             is_as_wanted(mount, wanted)?;
@@ -95,13 +95,13 @@ impl Driver {
         if let Some(mount) = now.of_node(&device.path).next() {
             let point = mount.point.display();
             let reason = format!("volume {name} is published as a raw device at {point}: unpublish it first");
-            return Err(CsiError::Forbidden { reason });
+            return Err(CsiError::Precondition { reason });
         }
         // Asked for when blkid has looked, and when the daemon has what was written before: one of the two finds it.
-        let never_written = async || Ok(self.still(name, device).await?.blank);
+        let never_written = async || Ok(self.recheck_device(name, device).await?.blank);
         let is_new = match file_system::look(&device.path, fs, never_written).await? {
             Plan::Make { was_read } => {
-                let export = self.still(name, device).await?;
+                let export = self.recheck_device(name, device).await?;
                 if !was_read && !export.blank {
                     let reason = format!("volume {name} was written to while it was looked at");
                     return Err(CsiError::Later { reason });
@@ -112,7 +112,7 @@ impl Driver {
             }
             Plan::Use => {
                 if !now.has(device.number) {
-                    self.still(name, device).await?;
+                    self.recheck_device(name, device).await?;
                     file_system::check(&device.path, fs).await?;
                 }
                 false
@@ -124,7 +124,7 @@ impl Driver {
         tools::run_well("mount", fixed.into_iter().chain([device.path.as_path(), point]), SHORT, &[0])
             .await?;
         let is_right = mounts()?.at(point).is_some_and(|mount| mount.device == device.number);
-        if !is_right || self.still(name, device).await.is_err() {
+        if !is_right || self.recheck_device(name, device).await.is_err() {
             unmount(point).await?;
             let reason = format!("volume {name} got another device while it was mounted");
             return Err(CsiError::Later { reason });
@@ -139,13 +139,13 @@ impl Driver {
     ) -> Result<NodeUnstageVolumeResponse, CsiError> {
         let id = required("volume_id", request.volume_id)?;
         let point = path_of("staging_target_path", request.staging_target_path)?;
-        let _operation = self.operations.mount(&id)?;
+        let _operation = self.operations.hold_mounts(&id)?;
         unmount(&point).await?;
-        if self.place.shared_store.is_some()
+        if self.host.shared_store.is_some()
             && let Ok(name) = ExportName::new(&id)
             && let Some(export) = self.daemon.find(&name).await?
         {
-            self.unused(&export).await?;
+            self.refuse_if_used(&export).await?;
             let detached = self.daemon.detach(&name).await?;
             if let Some(reason) = detached.unreleased {
                 let reason =
@@ -159,7 +159,7 @@ impl Driver {
 }
 
 /// Makes the mounted file system as large as its device.
-async fn grow(wanted: &Wanted<'_>) -> Result<(), CsiError> {
+async fn grow(wanted: &WantedMount<'_>) -> Result<(), CsiError> {
     if wanted.is_read_only {
         return Ok(());
     }
@@ -167,7 +167,7 @@ async fn grow(wanted: &Wanted<'_>) -> Result<(), CsiError> {
 }
 
 /// Checks that the mount is the wanted one.
-fn is_as_wanted(mount: &Mount, wanted: &Wanted<'_>) -> Result<(), CsiError> {
+fn is_as_wanted(mount: &Mount, wanted: &WantedMount<'_>) -> Result<(), CsiError> {
     let point = wanted.point.display();
     let difference = if mount.device != wanted.device.number {
         "something else than the volume".into()
@@ -182,7 +182,7 @@ fn is_as_wanted(mount: &Mount, wanted: &Wanted<'_>) -> Result<(), CsiError> {
 }
 
 /// The options of the mount, as mount(8) takes them.
-fn options(wanted: &Wanted<'_>) -> String {
+fn options(wanted: &WantedMount<'_>) -> String {
     let mut options = vec![if wanted.is_read_only { "ro" } else { "rw" }];
     // A copy has the UUID of its source, and both may be mounted on one host.
     if wanted.fs == FileSystem::Xfs {
@@ -203,7 +203,7 @@ mod tests {
         let flags = ["noatime".to_owned()];
         let point = Path::new("/x");
         let mut wanted =
-            Wanted { device: &device, point, fs: FileSystem::Xfs, flags: &flags, is_read_only: false };
+            WantedMount { device: &device, point, fs: FileSystem::Xfs, flags: &flags, is_read_only: false };
         assert_eq!(options(&wanted), "rw,nouuid,noatime");
         wanted.fs = FileSystem::Ext4;
         wanted.is_read_only = true;
@@ -215,7 +215,7 @@ mod tests {
         let text = "22 1 259:3 / /x rw - xfs /dev/ublkb3 rw\n23 1 259:4 / /y ro - xfs /dev/ublkb4 rw\n";
         let mounts = Mounts::parse(text.as_bytes());
         let device = Device { path: "/dev/ublkb3".into(), number: number() };
-        let wanted = |fs, is_read_only| Wanted {
+        let wanted = |fs, is_read_only| WantedMount {
             device: &device,
             point: Path::new("/x"),
             fs,

@@ -12,7 +12,7 @@ use super::device::{Device, device, number, size_bytes};
 use super::{Driver, mounts};
 use crate::api::wire::Export;
 use crate::csi::capabilities::FileSystem;
-use crate::csi::capacity::{Wanted, signed};
+use crate::csi::capacity::{SizeRange, signed};
 use crate::csi::error::CsiError;
 use crate::csi::file_system;
 use crate::csi::health;
@@ -65,8 +65,8 @@ impl Driver {
     ) -> Result<NodeExpandVolumeResponse, CsiError> {
         let id = required("volume_id", request.volume_id)?;
         let path = PathBuf::from(required("volume_path", request.volume_path)?);
-        let wanted = Wanted::of(request.capacity_range.as_ref())?;
-        let _operation = self.operations.mount(&id)?;
+        let wanted = SizeRange::of(request.capacity_range.as_ref())?;
+        let _operation = self.operations.hold_mounts(&id)?;
         let export = self.daemon.volume(&id).await?;
         let (device, shown) = shown(&export, &path)?;
         let export = self.enlarge(export, wanted).await?;
@@ -78,10 +78,10 @@ impl Driver {
                 export.size_bytes,
                 device.path.display()
             );
-            return Err(CsiError::Forbidden { reason });
+            return Err(CsiError::Precondition { reason });
         }
         if let Shown::Mount(mount) = shown {
-            let fs = FileSystem::of(&mount.fs_type).ok_or_else(|| CsiError::Forbidden {
+            let fs = FileSystem::of(&mount.fs_type).ok_or_else(|| CsiError::Precondition {
                 reason: format!("{} is not grown by this driver", mount.fs_type),
             })?;
             file_system::grow(&device.path, &mount.point, fs).await?;

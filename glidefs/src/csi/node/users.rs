@@ -21,7 +21,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 
 impl Driver {
     /// Refuses when the export's device is in use: mounted, shown to a container, or opened by a program of which this process knows.
-    pub(in crate::csi) async fn unused(&self, export: &Export) -> Result<(), CsiError> {
+    pub(in crate::csi) async fn refuse_if_used(&self, export: &Export) -> Result<(), CsiError> {
         let Some(node) = export.device.as_deref().map(Path::new) else { return Ok(()) };
         let Some(number) = number(node)? else { return Ok(()) };
         let device = Device { path: node.into(), number };
@@ -30,7 +30,7 @@ impl Driver {
             if let Some(mount) = mounted(&mounts()?, &device) {
                 let reason =
                     format!("volume {name} is in use at {}: unpublish it first", mount.point.display());
-                return Err(CsiError::Forbidden { reason });
+                return Err(CsiError::Precondition { reason });
             }
             let opened = tokio::task::spawn_blocking(move || opened(number)).await;
             if opened.map_err(|_| CsiError::Broken)?.is_none() {
@@ -38,7 +38,7 @@ impl Driver {
             }
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }
-        Err(CsiError::Forbidden {
+        Err(CsiError::Precondition {
             reason: format!("volume {name} is in use: a program has {} open", node.display()),
         })
     }
