@@ -1,5 +1,5 @@
 # The tools of scripts/client-test, in target/tools: the generator of the client, with the libraries of the client, and a checker of
-# types. Sourced, never run. Needs common.sh.
+# types. Sourced, never run. Needs common.sh and venv.sh.
 # shellcheck shell=bash
 
 # Versions with which the tests pass.
@@ -8,20 +8,7 @@ MYPY_VERSION=2.4.1
 CLIENT_TOOLS=$REPOSITORY/target/tools/openapi-client
 
 need_client_tools() {
-	local versions="openapi-python-client==$OPENAPI_PYTHON_CLIENT_VERSION mypy==$MYPY_VERSION"
-	[ "$(cat "$CLIENT_TOOLS/version" 2>/dev/null)" != "$versions" ] || return 0
-	need_packages python3=python3
-	if ! python3 -c 'import ensurepip' 2>/dev/null; then
-		[ "$(id -u)" -eq 0 ] || die "missing: run as root: apt-get install -y python3-venv"
-		apt-get update -q >/dev/null
-		DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3-venv >/dev/null
-	fi
-	say "installing $versions"
-	rm -rf "$CLIENT_TOOLS"
-	python3 -m venv "$CLIENT_TOOLS"
-	# shellcheck disable=SC2086 # a list
-	"$CLIENT_TOOLS/bin/pip" install -q --disable-pip-version-check $versions >&2
-	echo "$versions" >"$CLIENT_TOOLS/version"
+	need_venv "$CLIENT_TOOLS" "openapi-python-client==$OPENAPI_PYTHON_CLIENT_VERSION" "mypy==$MYPY_VERSION"
 }
 
 # make_client DESCRIPTION FOLDER: the Python package FOLDER. The generator formats its code with ruff, which it looks for in PATH. Traces are

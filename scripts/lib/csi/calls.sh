@@ -76,11 +76,13 @@ delete_volume() { rpc Controller/DeleteVolume "{\"volume_id\": \"$1\"}"; }
 staging_of() { printf '%s/staged-%s' "$WORK" "$1"; }
 target_of() { printf '%s/pods/%s' "$WORK" "$1"; }
 
-# stage ID FORM, publish ID FORM [MORE-JSON], unpublish ID, unstage ID
-stage() {
+# stage ID FORM, publish ID FORM [MORE-JSON], unpublish ID, unstage ID; the requests of the first two are functions of their own, for calls that
+# have to fail.
+stage_request() {
 	mkdir -p "$(staging_of "$1")"
-	rpc Node/NodeStageVolume "{\"volume_id\": \"$1\", \"staging_target_path\": \"$(staging_of "$1")\", \"volume_capability\": $(capability "$2")}"
+	printf '{"volume_id": "%s", "staging_target_path": "%s", "volume_capability": %s}' "$1" "$(staging_of "$1")" "$(capability "$2")"
 }
+stage() { rpc Node/NodeStageVolume "$(stage_request "$@")"; }
 publish_request() {
 	printf '{"volume_id": "%s", "staging_target_path": "%s", "target_path": "%s", "volume_capability": %s %s}' \
 		"$1" "$(staging_of "$1")" "$(target_of "$1")" "$(capability "$2")" "${3:-}"

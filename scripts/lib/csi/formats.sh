@@ -14,8 +14,7 @@ untouched() {
 	local before device
 	device=$(device_of "$1")
 	before=$(ends_of "$device")
-	mkdir -p "$(staging_of "$1")"
-	refused FailedPrecondition Node/NodeStageVolume "{\"volume_id\": \"$1\", \"staging_target_path\": \"$(staging_of "$1")\", \"volume_capability\": $(capability "$2")}"
+	refused FailedPrecondition Node/NodeStageVolume "$(stage_request "$1" "$2")"
 	[ "$(ends_of "$device")" = "$before" ]
 	not mountpoint -q "$(staging_of "$1")"
 }
@@ -104,8 +103,7 @@ broken_ext4() {
 	debugfs -w -R 'clri <2>' "$device"
 	debugfs -w -R 'ssv state 0' "$device"
 	sync "$device"
-	mkdir -p "$(staging_of "$id")"
-	refused Internal Node/NodeStageVolume "{\"volume_id\": \"$id\", \"staging_target_path\": \"$(staging_of "$id")\", \"volume_capability\": $(capability ext4)}"
+	refused Internal Node/NodeStageVolume "$(stage_request "$id" ext4)"
 	not mountpoint -q "$(staging_of "$id")"
 	delete_volume "$id"
 }
@@ -114,7 +112,7 @@ one_form() {
 	local id
 	id=$(volume one-form block $((100 * MIB)))
 	use "$id" block
-	refused FailedPrecondition Node/NodeStageVolume "{\"volume_id\": \"$id\", \"staging_target_path\": \"$(staging_of "$id")\", \"volume_capability\": $(capability ext4)}"
+	refused FailedPrecondition Node/NodeStageVolume "$(stage_request "$id" ext4)"
 	leave "$id"
 	stage "$id" ext4
 	refused FailedPrecondition Node/NodePublishVolume "$(publish_request "$id" block)"
@@ -136,11 +134,6 @@ with_stub() {
 	stop_driver
 	start_driver
 	return $status
-}
-
-stage_request() {
-	mkdir -p "$(staging_of "$1")"
-	printf '{"volume_id": "%s", "staging_target_path": "%s", "volume_capability": %s}' "$1" "$(staging_of "$1")" "$(capability "$2")"
 }
 
 # impatient_stage ID FORM: a caller that does not wait.
