@@ -70,6 +70,9 @@ struct Driver {
     node_deployment: bool,
 }
 
+/// The answer to a call.
+type Answer<T> = Result<Response<T>, Status>;
+
 /// A service of the driver, as gRPC calls it.
 #[derive(Clone, Debug)]
 struct Service(Arc<Driver>);
@@ -93,7 +96,7 @@ impl Service {
         &self,
         name: &'static str,
         work: impl Future<Output = Result<T, CsiError>> + Send + 'static,
-    ) -> Result<Response<T>, Status> {
+    ) -> Answer<T> {
         let call = self.0.work.begin();
         let done = tokio::spawn(async move {
             let _call = call;
@@ -107,6 +110,15 @@ impl Service {
         done.map(Response::new).map_err(Status::from)
     }
 }
+
+/// Has the call `$call` answered by the function of the driver `$work`.
+macro_rules! answer {
+    ($service:ident, $request:ident, $call:literal, $work:ident) => {{
+        let (driver, request) = ($service.0.clone(), $request.into_inner());
+        $service.answer($call, async move { driver.$work(request).await }).await
+    }};
+}
+use answer;
 
 /// The text of a field which must be there.
 fn required(field: &'static str, value: String) -> Result<String, CsiError> {

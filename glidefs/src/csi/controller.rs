@@ -9,12 +9,11 @@ mod create;
 mod snapshots;
 mod visit;
 
-use tonic::{Request, Response, Status};
+use tonic::{Request, Status};
 
 use super::Service;
 use super::capabilities::Access;
 use super::capacity::signed;
-use super::daemon::Daemon;
 use super::error::CsiError;
 use super::health;
 use super::names::is_own;
@@ -25,7 +24,7 @@ use super::proto::controller_service_capability::rpc::Type as RpcType;
 use super::proto::controller_service_capability::{Rpc, Type};
 #[allow(clippy::wildcard_imports, reason = "a request and an answer for each call")]
 use super::proto::*;
-use super::{Driver, required};
+use super::{Answer, Driver, answer, required};
 use crate::api::wire::Export;
 
 /// Services of every driver, with and without a store.
@@ -43,16 +42,6 @@ const WITH_STORE: [RpcType; 4] =
     [RpcType::CreateDeleteSnapshot, RpcType::ListSnapshots, RpcType::GetSnapshot, RpcType::CloneVolume];
 /// Services which Kubernetes asks of one controller in the cluster, wherever the volume is.
 const CENTRAL: [RpcType; 2] = [RpcType::ExpandVolume, RpcType::ModifyVolume];
-
-/// Has the call `$call` answered by the function of the driver `$work`.
-macro_rules! answer {
-    ($service:ident, $request:ident, $call:literal, $work:ident) => {{
-        let (driver, request) = ($service.0.clone(), $request.into_inner());
-        $service.answer($call, async move { driver.$work(request).await }).await
-    }};
-}
-
-type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl Controller for Service {
@@ -273,13 +262,7 @@ impl Driver {
     }
 }
 
-/// Refuses work which only a store makes possible.
-async fn need_store(daemon: &Daemon, what: &str) -> Result<(), CsiError> {
-    if daemon.has_store().await? {
-        return Ok(());
-    }
-    let reason = format!(
-        "{what} need a store: set `[store] url` in the daemon's configuration and restart the daemon"
-    );
-    Err(CsiError::Precondition { reason })
+/// Why `what` is refused where the daemon has no store.
+fn needs_store(what: &str) -> String {
+    format!("{what} need a store: set `[store] url` in the daemon's configuration and restart the daemon")
 }

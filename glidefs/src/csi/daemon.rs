@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::error::CsiError;
-use super::names::SnapshotId;
+use super::names::{SnapshotId, volume_name};
 use super::parameters::{Fixed, Mutable};
 use crate::api::wire::{
     CreateRequest, Deleted, Export, ForkRequest, OpenRequest, ResizeRequest, SetRequest, Size, Snapshot,
@@ -76,9 +76,7 @@ impl Daemon {
 
     /// The export of the volume `id`.
     pub async fn volume(&self, id: &str) -> Result<Export, CsiError> {
-        let not_found = || CsiError::NotFound { what: format!("volume {id:?} on this host") };
-        let name = ExportName::new(id).map_err(|_| not_found())?;
-        self.find(&name).await?.ok_or_else(not_found)
+        self.find(&volume_name(id)?).await?.ok_or_else(|| CsiError::no_volume(id))
     }
 
     /// Makes an empty export, or finds the one which was made before with the same parameters.

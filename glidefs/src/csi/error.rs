@@ -83,6 +83,16 @@ impl CsiError {
         }
     }
 
+    /// This host has no volume `id`.
+    pub fn no_volume(id: &str) -> Self {
+        Self::NotFound { what: format!("volume {id:?} on this host") }
+    }
+
+    /// This host has no snapshot `id`.
+    pub fn no_snapshot(id: &str) -> Self {
+        Self::NotFound { what: format!("snapshot {id:?} on this host") }
+    }
+
     /// An error of the system call which was to do `action` with `path`.
     pub fn system(action: &'static str, path: impl AsRef<std::path::Path>, source: std::io::Error) -> Self {
         Self::System { action, path: path.as_ref().display().to_string(), source }

@@ -53,7 +53,7 @@ pub(super) enum Source {
     Snapshot(SnapshotId),
 }
 
-/// The end of the name of an export or snapshot of the driver: stands for the name which the request has.
+/// The end of each name which the driver gives to an export or snapshot: stands for the name in the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NameSuffix(String);
 
@@ -89,6 +89,11 @@ impl NameSuffix {
     pub fn ends(&self, export: &str) -> bool {
         suffix_of(export) == Some(&self.0)
     }
+}
+
+/// The name of the export of the volume `id`. No volume has an id which is no name.
+pub(super) fn volume_name(id: &str) -> Result<ExportName, CsiError> {
+    ExportName::new(id).map_err(|_| CsiError::no_volume(id))
 }
 
 /// Whether the driver made the export, or the snapshot, with this name.

@@ -12,9 +12,8 @@ mod users;
 
 use std::path::{Path, PathBuf};
 
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response};
 
-use super::Driver;
 use super::Service;
 use super::capacity::signed;
 use super::error::CsiError;
@@ -24,8 +23,8 @@ use super::proto::node_service_capability::rpc::Type as RpcType;
 use super::proto::node_service_capability::{Rpc, Type};
 #[allow(clippy::wildcard_imports, reason = "a request and an answer for each call")]
 use super::proto::*;
-use super::required;
 use super::tools::{self, SHORT};
+use super::{Answer, Driver, answer, required};
 use crate::csi::mounts::Mounts;
 
 const CAPABILITIES: [RpcType; 6] = [
@@ -38,16 +37,6 @@ const CAPABILITIES: [RpcType; 6] = [
 ];
 /// Mounts on top of each other at one path which are taken away at once.
 const STACKED_MAX: usize = 16;
-
-type Answer<T> = Result<Response<T>, Status>;
-
-/// Has the call `$call` answered by the function of the driver `$work`.
-macro_rules! answer {
-    ($service:ident, $request:ident, $call:literal, $work:ident) => {{
-        let (driver, request) = ($service.0.clone(), $request.into_inner());
-        $service.answer($call, async move { driver.$work(request).await }).await
-    }};
-}
 
 #[tonic::async_trait]
 impl Node for Service {

@@ -9,7 +9,7 @@ use crate::csi::Driver;
 use crate::csi::capabilities::{Access, Form};
 use crate::csi::capacity::{SizeRange, signed};
 use crate::csi::error::CsiError;
-use crate::csi::names::is_own;
+use crate::csi::names::{is_own, volume_name};
 use crate::csi::parameters::{self, Mutable};
 use crate::csi::proto::{
     ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerModifyVolumeRequest,
@@ -139,9 +139,4 @@ impl Driver {
         }
         Ok(())
     }
-}
-
-/// The name of the export of the volume `id`. No volume has an id which is no name.
-fn volume_name(id: &str) -> Result<ExportName, CsiError> {
-    ExportName::new(id).map_err(|_| CsiError::NotFound { what: format!("volume {id:?} on this host") })
 }

@@ -3,12 +3,13 @@
 //! Owns what a repeated call finds and does. Does not own sizes (`capacity`) nor names (`names`). Invariant: a volume which is there
 //! already is the answer only if its content began as this request wants; the name of the export tells.
 
+use super::needs_store;
 use crate::api::wire::Export;
 use crate::csi::Driver;
 use crate::csi::capabilities::Access;
 use crate::csi::capacity::SizeRange;
 use crate::csi::error::CsiError;
-use crate::csi::names::{NameSuffix, SnapshotId, Source};
+use crate::csi::names::{NameSuffix, SnapshotId, Source, volume_name};
 use crate::csi::parameters::{self, Fixed, Mutable};
 use crate::csi::proto::volume_content_source::Type;
 use crate::csi::proto::{CreateVolumeRequest, CreateVolumeResponse, VolumeContentSource};
@@ -97,7 +98,8 @@ impl Driver {
 
     async fn copy(&self, new: &New, source: &Source, existing: Option<&Export>) -> Result<Export, CsiError> {
         if !self.daemon.has_store().await? {
-            let reason = "copies need a store: set `[store] url` in the daemon's configuration".into();
+            // By the specification a source which this driver cannot copy makes the argument wrong.
+            let reason = needs_store("copies");
             return Err(CsiError::Invalid { field: "volume_content_source", reason });
         }
         let of = match source {
@@ -105,10 +107,7 @@ impl Driver {
             Source::Snapshot(id) => &id.export,
         };
         // Another host may have written since this one released the source: a copy is made only where the source is.
-        let visit = self.visit(of).await.map_err(|error| match error {
-            CsiError::NotFound { .. } => CsiError::NotFound { what: format!("volume {of} on this host") },
-            error => error,
-        })?;
+        let visit = self.visit(of).await?;
         let copied = self.copy_here(new, source, existing).await;
         self.give_back(visit).await?;
         copied
@@ -159,7 +158,7 @@ impl Driver {
         match source {
             Source::Volume(volume) => self.daemon.volume(volume.as_str()).await,
             Source::Snapshot(id) => {
-                let not_found = || CsiError::NotFound { what: format!("snapshot {id} on this host") };
+                let not_found = || CsiError::no_snapshot(&id.to_string());
                 let export = self.daemon.find(&id.export).await?.ok_or_else(not_found)?;
                 let snapshots = self.daemon.snapshots(&id.export).await?;
                 if snapshots.iter().any(|snapshot| snapshot.name == id.snapshot.as_str()) {
@@ -219,14 +218,11 @@ fn step(new: &New, existing: Option<&Export>) -> Result<Step, CsiError> {
 /// Reads the source of a request. An id which none of this driver's volumes and snapshots can have is of nothing which exists.
 fn source(source: Option<&VolumeContentSource>) -> Result<Option<Source>, CsiError> {
     let Some(source) = source else { return Ok(None) };
-    let not_found = |what: &str, id: &str| CsiError::NotFound { what: format!("{what} {id:?} on this host") };
     match &source.r#type {
-        Some(Type::Volume(volume)) => ExportName::new(&volume.volume_id)
-            .map(|name| Some(Source::Volume(name)))
-            .map_err(|_| not_found("volume", &volume.volume_id)),
+        Some(Type::Volume(volume)) => Ok(Some(Source::Volume(volume_name(&volume.volume_id)?))),
         Some(Type::Snapshot(snapshot)) => SnapshotId::parse(&snapshot.snapshot_id)
             .map(|id| Some(Source::Snapshot(id)))
-            .ok_or_else(|| not_found("snapshot", &snapshot.snapshot_id)),
+            .ok_or_else(|| CsiError::no_snapshot(&snapshot.snapshot_id)),
         None => Err(CsiError::Missing { field: "volume_content_source.type" }),
     }
 }

@@ -6,7 +6,7 @@
 use chrono::DateTime;
 use prost_types::Timestamp;
 
-use super::need_store;
+use super::needs_store;
 use crate::api::wire::Snapshot as DaemonSnapshot;
 use crate::csi::Driver;
 use crate::csi::error::CsiError;
@@ -29,7 +29,9 @@ impl Driver {
         let suffix = NameSuffix::of(&request.name)?;
         let source = required("source_volume_id", request.source_volume_id)?;
         parameters::check_of_snapshot(&request.parameters)?;
-        need_store(&self.daemon, "snapshots").await?;
+        if !self.daemon.has_store().await? {
+            return Err(CsiError::Precondition { reason: needs_store("snapshots") });
+        }
         let origin = self.daemon.volume(&source).await?;
         let id = SnapshotId { export: name_of(&origin.name)?, snapshot: suffix.full_name(None)? };
         if id.to_string().len() > ID_CHARS_MAX {
@@ -104,8 +106,7 @@ impl Driver {
             Some(id) => self.snapshot_of(&id).await?,
             None => None,
         };
-        let snapshot =
-            found.ok_or_else(|| CsiError::NotFound { what: format!("snapshot {id:?} on this host") })?;
+        let snapshot = found.ok_or_else(|| CsiError::no_snapshot(&id))?;
         Ok(GetSnapshotResponse { snapshot: Some(snapshot) })
     }
 

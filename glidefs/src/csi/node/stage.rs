@@ -11,6 +11,7 @@ use crate::csi::capabilities::{Access, FileSystem, Form};
 use crate::csi::error::CsiError;
 use crate::csi::file_system::{self, Plan};
 use crate::csi::mounts::Mount;
+use crate::csi::names::volume_name;
 use crate::csi::proto::{
     NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnstageVolumeRequest, NodeUnstageVolumeResponse,
 };
@@ -51,8 +52,7 @@ impl Driver {
 
     /// The export of the volume `id`, opened from the store where hosts share the store.
     pub(in crate::csi) async fn open_here(&self, id: &str) -> Result<(ExportName, Export), CsiError> {
-        let not_found = || CsiError::NotFound { what: format!("volume {id:?}") };
-        let name = ExportName::new(id).map_err(|_| not_found())?;
+        let name = volume_name(id)?;
         let is_shared = self.host.shared_store.is_some();
         let found = match self.daemon.find(&name).await? {
             Some(export) if is_shared && export.device.is_none() => self.reclaim(&name, &export).await?,
@@ -62,11 +62,13 @@ impl Driver {
             return Ok((name, export));
         }
         if !is_shared {
-            return Err(not_found());
+            return Err(CsiError::no_volume(id));
         }
         match self.daemon.open(&name).await {
             Ok(export) => Ok((name, export)),
-            Err(error) if matches!(error.refusal(), Some("not_found" | "not_in_store")) => Err(not_found()),
+            Err(error) if matches!(error.refusal(), Some("not_found" | "not_in_store")) => {
+                Err(CsiError::NotFound { what: format!("volume {id:?} on this host or in the store") })
+            }
             Err(error) => Err(error),
         }
     }
