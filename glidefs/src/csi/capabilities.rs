@@ -132,7 +132,7 @@ fn mounted(mount: &MountVolume) -> Result<Form, CsiError> {
         reason: format!("{:?} is not made by this driver: use ext4 or xfs", mount.fs_type),
     })?;
     if let Some(flag) = mount.mount_flags.iter().find(|flag| !is_harmless(flag)) {
-        let reason = format!("{flag:?} is no option of a file system");
+        let reason = format!("{flag:?} is no option of a file system: remove it from mountOptions");
         return Err(CsiError::Invalid { field: "volume_capability.mount.mount_flags", reason });
     }
     Ok(Form::Mount { fs, flags: mount.mount_flags.clone() })
@@ -202,7 +202,8 @@ mod tests {
             assert!(access(mount(fs_type, &[]), Mode::SingleNodeWriter).is_err(), "{fs_type}");
         }
         for flag in ["", "bind", "remount", "a,b", "loop=/dev/loop0", "x-mount.mkdir", "-o", "a b", "a\n"] {
-            assert!(access(mount("", &[flag]), Mode::SingleNodeWriter).is_err(), "{flag:?}");
+            let error = access(mount("", &[flag]), Mode::SingleNodeWriter).unwrap_err();
+            assert!(error.to_string().ends_with(": remove it from mountOptions"), "{flag:?}: {error}");
         }
         for flag in ["noatime", "discard", "nodelalloc", "data=ordered", "commit=30", "nouuid", "movement"] {
             access(mount("", &[flag]), Mode::SingleNodeWriter).unwrap();

@@ -46,7 +46,7 @@ pub(super) enum CsiError {
     #[error("{reason}: the call is made again later")]
     Later { reason: String },
     /// Another call works on the same object.
-    #[error("another call for {what} is under way")]
+    #[error("another call for {what} is under way: this call is made again later")]
     UnderWay {
         /// The volume or snapshot, and which of its services.
         what: String,
@@ -217,7 +217,9 @@ mod tests {
     fn a_call_beside_another_one_and_a_wrong_token_are_aborted() {
         let under_way = CsiError::UnderWay { what: "volume csi-a".into() };
         let token = CsiError::Token { token: "7".into() };
-        assert_eq!(Status::from(under_way).code(), Code::Aborted);
+        let under_way = Status::from(under_way);
+        assert_eq!(under_way.code(), Code::Aborted);
+        assert!(under_way.message().ends_with(": this call is made again later"), "{under_way}");
         assert_eq!(Status::from(token).code(), Code::Aborted);
     }
 }

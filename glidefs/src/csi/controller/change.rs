@@ -64,15 +64,8 @@ impl Driver {
         }
         let snapshots = self.daemon.snapshots(name).await?;
         if !snapshots.is_empty() {
-            let named: Vec<&str> =
-                snapshots.iter().take(NAMED_MAX).map(|snapshot| snapshot.name.as_str()).collect();
-            let reason = format!(
-                "volume {name} has {} snapshots, which would end with it: delete these first ({}{})",
-                snapshots.len(),
-                named.join(", "),
-                if snapshots.len() > NAMED_MAX { ", …" } else { "" }
-            );
-            return Err(CsiError::Precondition { reason });
+            let names: Vec<&str> = snapshots.iter().map(|snapshot| snapshot.name.as_str()).collect();
+            return Err(CsiError::Precondition { reason: has_snapshots(name, &names) });
         }
         self.daemon.delete(name).await
     }
@@ -115,7 +108,10 @@ impl Driver {
         if wanted.fits(export.size_bytes) {
             return Ok(export);
         }
-        let reason = format!("volume {name} has {} bytes, and volumes do not shrink", export.size_bytes);
+        let reason = format!(
+            "volume {name} has {} bytes, and volumes do not shrink: raise the limit",
+            export.size_bytes
+        );
         Err(CsiError::OutOfRange { reason })
     }
 
@@ -138,5 +134,34 @@ impl Driver {
             self.daemon.set(name, change).await?;
         }
         Ok(())
+    }
+}
+
+/// Why a volume with `snapshots` is not deleted.
+fn has_snapshots(name: &ExportName, snapshots: &[&str]) -> String {
+    let count = match snapshots.len() {
+        1 => "a snapshot".into(),
+        count => format!("{count} snapshots"),
+    };
+    let named = snapshots.get(..NAMED_MAX).unwrap_or(snapshots).join(", ");
+    let more = if snapshots.len() > NAMED_MAX { ", …" } else { "" };
+    format!("volume {name} has {count}, which would end with the volume: delete {named}{more} first")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_with_snapshots_names_those_to_delete_first() {
+        let name = ExportName::new("csi-a").unwrap();
+        assert_eq!(
+            has_snapshots(&name, &["csi-s"]),
+            "volume csi-a has a snapshot, which would end with the volume: delete csi-s first"
+        );
+        assert_eq!(
+            has_snapshots(&name, &["1", "2", "3", "4", "5", "6"]),
+            "volume csi-a has 6 snapshots, which would end with the volume: delete 1, 2, 3, 4, 5, … first"
+        );
     }
 }

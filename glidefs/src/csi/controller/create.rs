@@ -65,7 +65,9 @@ impl Driver {
         };
         let mut names = exports.iter().map(|export| &export.name).chain(&stored);
         if let Some(other) = names.find(|name| suffix.ends(name) && *name != new.name.as_str()) {
-            let reason = format!("volume {other} has this name, and began with another content");
+            let reason = format!(
+                "volume {other} has this name, and began with another content: use another name, or delete that volume"
+            );
             return Err(CsiError::Exists { reason });
         }
         let is_here = exports.iter().any(|export| export.name == new.name.as_str());
@@ -125,16 +127,20 @@ impl Driver {
         };
         let origin = self.origin(source).await?;
         if origin.state == "failed" {
-            let reason = origin.reason.unwrap_or_default();
+            let reason = origin.reason.as_deref().unwrap_or("the reason is not known");
             return Err(CsiError::Precondition {
-                reason: format!("volume {of} has failed, and is not copied: {reason}"),
+                reason: format!(
+                    "volume {of} has failed ({reason}), and is not copied: repair the source first (`glidefs export show {of}`)"
+                ),
             });
         }
         if snapshot.is_none() {
             self.sync(&origin).await;
             if existing.is_none() && !new.wanted.allows(origin.size_bytes) {
-                let reason =
-                    format!("volume {of} has {} bytes, more than the limit of the copy", origin.size_bytes);
+                let reason = format!(
+                    "volume {of} has {} bytes, more than the limit of the copy: raise the limit",
+                    origin.size_bytes
+                );
                 return Err(CsiError::OutOfRange { reason });
             }
         }
@@ -146,7 +152,10 @@ impl Driver {
             // The size of a snapshot is seen only in the copy.
             Err(_) if is_new => {
                 self.daemon.delete(&new.name).await?;
-                let reason = format!("the copy would have {} bytes, more than the limit", export.size_bytes);
+                let reason = format!(
+                    "the copy would have {} bytes, more than the limit: raise the limit",
+                    export.size_bytes
+                );
                 Err(CsiError::OutOfRange { reason })
             }
             Err(error) => Err(error),
@@ -211,7 +220,10 @@ fn step(new: &New, existing: Option<&Export>) -> Result<Step, CsiError> {
         return new.wanted.new_size(new.least_bytes.max(bytes)).map(Step::Grow);
     }
     Err(CsiError::Exists {
-        reason: format!("volume {} exists with {bytes} bytes, which is another size", export.name),
+        reason: format!(
+            "volume {} exists with {bytes} bytes, which is another size: use that size, or another name",
+            export.name
+        ),
     })
 }
 
@@ -261,6 +273,7 @@ mod tests {
         for (required, limit) in [(16384, 0), (4096, 4096)] {
             let error = step(&new(required, limit, None), Some(&export(8192))).unwrap_err();
             assert!(matches!(error, CsiError::Exists { .. }), "{error}");
+            assert!(error.to_string().ends_with(": use that size, or another name"), "{error}");
         }
     }
 

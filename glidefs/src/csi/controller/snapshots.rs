@@ -35,7 +35,9 @@ impl Driver {
         let origin = self.daemon.volume(&source).await?;
         let id = SnapshotId { export: name_of(&origin.name)?, snapshot: suffix.full_name(None)? };
         if id.to_string().len() > ID_CHARS_MAX {
-            let reason = format!("the id of the snapshot would have more than {ID_CHARS_MAX} characters");
+            let reason = format!(
+                "the id of the snapshot would have more than {ID_CHARS_MAX} characters: use a shorter name"
+            );
             return Err(CsiError::Invalid { field: "source_volume_id", reason });
         }
         let _name = self.operations.hold(format!("a snapshot of the name {:?}", request.name))?;
@@ -48,7 +50,10 @@ impl Driver {
         let others = others.map(|export| name_of(&export.name)).collect::<Result<_, _>>()?;
         let same_name = |snapshot: &DaemonSnapshot| snapshot.name == id.snapshot.as_str();
         if let Some(other) = self.daemon.most_snapshots(others).await.into_iter().find(same_name) {
-            let reason = format!("volume {} has a snapshot of this name", other.export);
+            let reason = format!(
+                "volume {} has a snapshot of this name: use another name, or delete that snapshot",
+                other.export
+            );
             return Err(CsiError::Exists { reason });
         }
         self.sync(&origin).await;

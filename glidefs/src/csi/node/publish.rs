@@ -45,7 +45,9 @@ impl Driver {
             && let Some(other) = elsewhere(&now, &device, &staging, &target)
         {
             let other = other.point.display();
-            let reason = format!("volume {id} is published at {other}, and is for one pod at a time");
+            let reason = format!(
+                "volume {id} is published at {other}, and is for one pod at a time: end the pod there first"
+            );
             return Err(CsiError::Precondition { reason });
         }
         match access.form {
@@ -159,7 +161,9 @@ fn remove(target: &Path) -> Result<(), CsiError> {
 
 fn not_staged(id: &str) -> CsiError {
     CsiError::Precondition {
-        reason: format!("volume {id} is not staged on this host at staging_target_path"),
+        reason: format!(
+            "volume {id} is not staged on this host at staging_target_path: stage the volume first"
+        ),
     }
 }
 

@@ -82,7 +82,10 @@ impl Driver {
         }
         if let Shown::Mount(mount) = shown {
             let fs = FileSystem::of(&mount.fs_type).ok_or_else(|| CsiError::Precondition {
-                reason: format!("{} is not grown by this driver", mount.fs_type),
+                reason: format!(
+                    "{} is not grown by this driver: use the tool of the file system",
+                    mount.fs_type
+                ),
             })?;
             file_system::grow(&device.path, &mount.point, fs).await?;
         }

@@ -39,7 +39,10 @@ impl Driver {
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }
         Err(CsiError::Precondition {
-            reason: format!("volume {name} is in use: a program has {} open", node.display()),
+            reason: format!(
+                "volume {name} is in use, as a program has {} open: end that program first",
+                node.display()
+            ),
         })
     }
 }
