@@ -13,7 +13,6 @@ use super::{Answer, Served};
 use crate::api::Access;
 use crate::api::batch::BATCHES_MAX;
 use crate::api::connection::Patience;
-use crate::api::routes;
 use crate::api::wire::BATCH_EXPORTS_MAX;
 use crate::router::tests::fake::{Fault, Host};
 
@@ -251,18 +250,4 @@ async fn a_batch_that_is_too_long_or_makes_no_sense_is_refused_as_a_whole() {
     assert_eq!(refuse(json!({ "destroy": ["a"] })).await.1, "bad_request");
     assert_eq!(refuse(json!({ "create": [{"name": "a", "size": 512, "sise": 1}] })).await.1, "bad_request");
     assert!(served.router.list().is_empty());
-}
-
-#[test]
-fn every_operation_of_the_description_has_an_id_of_its_own() {
-    let description = serde_json::to_value(routes::description()).unwrap();
-    let mut seen = BTreeMap::new();
-    for (path, methods) in description["paths"].as_object().unwrap() {
-        for (method, operation) in methods.as_object().unwrap() {
-            let Some(id) = operation["operationId"].as_str() else { continue };
-            let other = seen.insert(id.to_owned(), format!("{method} {path}"));
-            assert_eq!(other, None, "{method} {path} has the id {id} too");
-        }
-    }
-    assert!(seen.len() > 20, "{seen:?}");
 }

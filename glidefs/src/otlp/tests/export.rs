@@ -35,6 +35,12 @@ fn patience() -> Patience {
     Patience { delay: millis(1), pause_min: millis(1), pause_max: millis(4), last: millis(200) }
 }
 
+/// Leaves a test time to change the collector's manner between two tries of a batch.
+fn patience_with_pauses() -> Patience {
+    let pause = Duration::from_millis(100);
+    Patience { pause_min: pause, pause_max: pause, ..patience() }
+}
+
 fn stage_of(settings: &TracesSection, patience: Patience) -> Stage {
     let (source, stats) = (Arc::<TestSource>::default(), Arc::<TraceStats>::default());
     let traces = Traces::new(Arc::clone(&source) as _, Arc::clone(&stats));
@@ -158,11 +164,12 @@ async fn a_request_that_takes_too_long_is_given_up_and_sent_again() {
     let collector = TestCollector::begin(Manner::Hangs).await;
     let settings =
         TracesSection { otlp_timeout: TimeSpan(Duration::from_millis(100)), ..settings(&collector.url) };
-    let mut stage = stage_of(&settings, patience());
+    let mut stage = stage_of(&settings, patience_with_pauses());
     stage.push(1).await;
-    until(|| get(&stage.spans().failures) >= 1).await;
+    until(|| get(&stage.spans().failures) >= 2).await;
     collector.behave(Manner::status("200 OK"));
     until(|| counted(stage.spans()) == 4).await;
+    assert_eq!(get(&stage.spans().sent), 4, "{:?}", stage.spans());
     stage.exporter.end().await;
 }
 
@@ -183,11 +190,12 @@ async fn a_batch_is_given_up_after_some_tries_where_nobody_listens() {
 async fn a_passing_failure_is_tried_again_and_a_refusal_is_not() {
     let collector =
         TestCollector::begin(Manner::status("503 Service Unavailable\r\nretry-after: 9999999")).await;
-    let mut stage = stage(&collector.url);
+    let mut stage = stage_of(&settings(&collector.url), patience_with_pauses());
     stage.push(1).await;
     until(|| get(&stage.spans().failures) >= 2).await;
     collector.behave(Manner::status("200 OK"));
     until(|| counted(stage.spans()) == 4).await;
+    assert_eq!(get(&stage.spans().sent), 4, "{:?}", stage.spans());
     let failures = get(&stage.spans().failures);
     for status in
         ["400 Bad Request", "401 Unauthorized", "404 Not Found", "500 Oops", "307 There\r\nlocation: /x"]
