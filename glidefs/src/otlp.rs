@@ -6,14 +6,13 @@
 //!
 //! ```text
 //! session ── gather ── queue ── send ── client ── collector
-//!              │ clock              │ spans, proto
+//!                                │ spans, proto
 //! ```
 //!
 //! | File | What it owns |
 //! |---|---|
 //! | `export` | begin and end, and the task that gathers and sends |
-//! | `gather` | traces from the reader's session, with their time and the names of exports |
-//! | `clock` | the time on the wall of a moment |
+//! | `gather` | traces from the reader's session, with the names of exports and the time on the wall (`observe::trace::Clock`) |
 //! | `queue` | traces that wait, and the bounds on them |
 //! | `send` | batches, tries and pauses, and lines in the log |
 //! | `client` | one request to the collector |

@@ -53,14 +53,33 @@ impl Clock {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
-    fn a_moment_before_or_after_the_reading_of_the_clock_is_that_far_from_it() {
-        let clock = Clock::now();
-        let second = Duration::from_secs(1);
-        let base = clock.unix_nanos(clock.at);
-        assert_eq!(clock.unix_nanos(clock.at + second) - base, 1_000_000_000);
-        assert_eq!(base - clock.unix_nanos(clock.at.checked_sub(second).unwrap()), 1_000_000_000);
+    fn a_moment_is_as_far_from_the_reading_on_the_wall_as_on_the_monotonic_clock() {
+        let (at, second) = (Instant::now(), Duration::from_secs(1));
+        let clock = Clock::read(|| at, || UNIX_EPOCH + Duration::from_secs(100));
+        assert_eq!(clock.unix_nanos(at), 100_000_000_000);
+        assert_eq!(clock.unix_nanos(at + second), 101_000_000_000);
+        assert_eq!(clock.unix_nanos(at.checked_sub(second).unwrap()), 99_000_000_000);
+        // A wall clock before 1970 is at its begin, and no time is below.
+        let clock = Clock::read(|| at, || UNIX_EPOCH - second);
+        assert_eq!(clock.unix_nanos(at.checked_sub(second).unwrap()), 0);
+    }
+
+    #[test]
+    fn of_several_readings_the_one_with_the_clocks_closest_together_counts() {
+        let (at, reading) = (Instant::now(), Cell::new(0_u64));
+        // The thread is interrupted between the clocks: for 9 ms, 1 ms, 5 ms and 7 ms.
+        let moments = [0, 9, 20, 21, 30, 35, 40, 47].map(Duration::from_millis);
+        let monotonic = || {
+            let number = reading.replace(reading.get() + 1);
+            at + moments[usize::try_from(number).unwrap()]
+        };
+        let clock = Clock::read(monotonic, || UNIX_EPOCH + Duration::from_secs(reading.get()));
+        // The second pair: the wall clock was read behind three readings of the other.
+        assert_eq!(clock.unix_nanos(at + Duration::from_micros(20_500)), 3_000_000_000);
     }
 }

@@ -1,6 +1,5 @@
 //! Times and bodies of spans.
 
-use std::cell::Cell;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -9,8 +8,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
 use super::source::{request, store};
-use crate::observe::trace::Clock;
-use crate::observe::trace::{PARTS, Part};
+use crate::observe::trace::{Clock, PARTS, Part};
 use crate::otlp::queue::{Trace, Waiting};
 use crate::otlp::spans::{body, resource};
 
@@ -119,18 +117,6 @@ fn a_request_to_the_store_is_a_trace_of_its_own() {
 }
 
 #[test]
-fn a_moment_is_as_far_from_the_reading_on_the_wall_as_on_the_monotonic_clock() {
-    let (at, second) = (Instant::now(), Duration::from_secs(1));
-    let clock = Clock::read(|| at, || UNIX_EPOCH + Duration::from_secs(100));
-    assert_eq!(clock.unix_nanos(at), 100_000_000_000);
-    assert_eq!(clock.unix_nanos(at + second), 101_000_000_000);
-    assert_eq!(clock.unix_nanos(at.checked_sub(second).unwrap()), 99_000_000_000);
-    // A wall clock before 1970 is at its begin, and no time is below.
-    let clock = Clock::read(|| at, || UNIX_EPOCH - second);
-    assert_eq!(clock.unix_nanos(at.checked_sub(second).unwrap()), 0);
-}
-
-#[test]
 fn a_step_of_the_wall_clock_moves_whole_traces_and_never_turns_one_around() {
     let began = Instant::now();
     for wall in [1_000_u64, 5_000, 3] {
@@ -141,18 +127,4 @@ fn a_step_of_the_wall_clock_moves_whole_traces_and_never_turns_one_around() {
         assert_eq!(root.start_time_unix_nano, wall * 1_000_000_000);
         assert_eq!(root.end_time_unix_nano - root.start_time_unix_nano, 6_000);
     }
-}
-
-#[test]
-fn of_several_readings_the_one_with_the_clocks_closest_together_counts() {
-    let (at, reading) = (Instant::now(), Cell::new(0_u64));
-    // The thread is interrupted between the clocks: for 9 ms, 1 ms, 5 ms and 7 ms.
-    let moments = [0, 9, 20, 21, 30, 35, 40, 47].map(Duration::from_millis);
-    let monotonic = || {
-        let number = reading.replace(reading.get() + 1);
-        at + moments[usize::try_from(number).unwrap()]
-    };
-    let clock = Clock::read(monotonic, || UNIX_EPOCH + Duration::from_secs(reading.get()));
-    // The second pair: the wall clock was read behind three readings of the other.
-    assert_eq!(clock.unix_nanos(at + Duration::from_micros(20_500)), 3_000_000_000);
 }
