@@ -7,6 +7,7 @@
 
 mod hub;
 mod lines;
+mod stats;
 mod stream;
 
 use std::time::Duration;
@@ -16,9 +17,12 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
+pub use self::hub::Traces;
 #[cfg(feature = "otel")]
-pub use self::hub::{Reading, SpanStats, rate};
-pub use self::hub::{TraceStats, Traces};
+pub use self::hub::{Reading, rate};
+#[cfg(feature = "otel")]
+pub use self::stats::SpanStats;
+pub use self::stats::TraceStats;
 use super::body::InQuery;
 use super::error::ApiError;
 use super::state::AppState;

@@ -109,6 +109,6 @@ async fn run(
     }
     let _ = stop.borrow_and_update();
     let left = (queue.spans() as u64).saturating_add(under_way.load(Relaxed));
-    stats.spans.stopped.fetch_add(left, Relaxed);
+    stats.spans.dropped_stop.fetch_add(left, Relaxed);
     stats.spans.waiting.store(0, Relaxed);
 }

@@ -153,7 +153,7 @@ impl<'a> Gatherer<'a> {
     fn push(&self, trace: Waiting) {
         let spans = trace.spans() as u64;
         if !self.queue.push(trace) {
-            self.stats.spans.no_room.fetch_add(spans, Relaxed);
+            self.stats.spans.dropped_queue.fetch_add(spans, Relaxed);
         }
         self.stats.spans.waiting.store(self.queue.spans() as u64, Relaxed);
     }
@@ -191,7 +191,7 @@ impl<'a> Gatherer<'a> {
         let session = &self.reading.session;
         let now = Counted {
             sampled: session.sum(|side| &side.sampled),
-            not_traced: session.sum(|side| &side.unplaced),
+            not_traced: session.sum(|side| &side.not_traced),
             dropped: session.sum(|side| &side.dropped).saturating_add(session.store_dropped()),
         };
         let before = std::mem::replace(&mut self.counted, now);
@@ -226,7 +226,7 @@ impl Drop for Gatherer<'_> {
                 }
             }
         }
-        self.stats.spans.stopped.fetch_add(left, Relaxed);
+        self.stats.spans.dropped_stop.fetch_add(left, Relaxed);
         self.count();
     }
 }
@@ -264,6 +264,6 @@ mod tests {
         assert!(source.push(request("read", "ok", 3)));
         source.push_store(&store("volumes/0123/packs/9", "ok"));
         drop(gatherer);
-        assert_eq!(stats.spans.stopped.load(Relaxed), 5);
+        assert_eq!(stats.spans.dropped_stop.load(Relaxed), 5);
     }
 }

@@ -95,7 +95,7 @@ impl Sender<'_> {
         loop {
             if state.failures > 0 && *stop.borrow() {
                 // A collector that has failed costs the stop no time.
-                self.stats.stopped.fetch_add(spans, Relaxed);
+                self.stats.dropped_stop.fetch_add(spans, Relaxed);
                 self.under_way.store(0, Relaxed);
                 return false;
             }
@@ -104,14 +104,14 @@ impl Sender<'_> {
                 Outcome::Taken { rejected } => {
                     let rejected = rejected.min(spans);
                     self.stats.sent.fetch_add(spans - rejected, Relaxed);
-                    self.stats.rejected.fetch_add(rejected, Relaxed);
+                    self.stats.dropped_rejected.fetch_add(rejected, Relaxed);
                     self.works(state);
                     return true;
                 }
-                Outcome::Refused { reason } => (reason, None, Some(&self.stats.rejected)),
+                Outcome::Refused { reason } => (reason, None, Some(&self.stats.dropped_rejected)),
                 Outcome::Failed { reason, pause } => {
                     let is_last = tries >= TRIES_MAX || *stop.borrow();
-                    (reason, pause, is_last.then_some(&self.stats.given_up))
+                    (reason, pause, is_last.then_some(&self.stats.dropped_failed))
                 }
             };
             self.fails(state, &reason);

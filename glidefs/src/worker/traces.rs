@@ -183,7 +183,7 @@ impl Table {
             if !session.wants_requests_of(arrival.export.name()) {
                 continue;
             }
-            side.matched.add(1);
+            side.requests.add(1);
             let one_in = session.one_in();
             // A distance that was drawn at a rate of before would outlive the rate.
             *skip = (*skip).min(skip_max(one_in));
@@ -196,7 +196,7 @@ impl Table {
                 side.sampled.add(1);
                 chosen_by |= 1 << bit;
             } else {
-                side.unplaced.add(1);
+                side.not_traced.add(1);
             }
         }
         if chosen_by == 0 {

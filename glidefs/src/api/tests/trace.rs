@@ -64,7 +64,7 @@ impl Script {
             if !session.wants_requests_of(export) {
                 continue;
             }
-            side.matched.add(1);
+            side.requests.add(1);
             side.sampled.add(1);
             let trace = RequestTrace {
                 export: export.into(),

@@ -4,11 +4,12 @@
 //! until workers and store have let go of its session, so the memory of sessions is bounded, and is given back by none of the workers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use super::stats::TraceStats;
 use crate::api::error::ApiError;
 use crate::observe::trace::{Ask, Session, Source};
 use crate::worker::traces::SESSIONS_MAX;
@@ -25,40 +26,6 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Time between two looks whether workers and store have let go of a session that has ended.
 const LET_GO: Duration = Duration::from_millis(20);
-
-/// Counters of traces, of all clients.
-#[derive(Debug, Default)]
-pub struct TraceStats {
-    /// Clients that read traces at this moment, a gauge.
-    pub readers: AtomicU64,
-    /// Traces of requests that were made.
-    pub traces: AtomicU64,
-    /// Requests chosen and not traced, as too many were traced at the same time.
-    pub not_traced: AtomicU64,
-    /// Traces dropped because they came faster than they were read.
-    pub dropped: AtomicU64,
-    /// Spans for a collector.
-    pub spans: SpanStats,
-}
-
-/// Counters of spans for an OpenTelemetry collector; all zero where none is configured.
-#[derive(Debug, Default)]
-pub struct SpanStats {
-    /// Spans that wait to be sent, a gauge.
-    pub waiting: AtomicU64,
-    /// Spans that the collector has taken.
-    pub sent: AtomicU64,
-    /// Spans dropped as too many waited.
-    pub no_room: AtomicU64,
-    /// Spans that the collector did not want.
-    pub rejected: AtomicU64,
-    /// Spans given up after several tries.
-    pub given_up: AtomicU64,
-    /// Spans that were left when the daemon stopped.
-    pub stopped: AtomicU64,
-    /// Requests to the collector that failed.
-    pub failures: AtomicU64,
-}
 
 /// The traces of a daemon, for clients. Cheap to clone.
 #[derive(Clone)]

@@ -60,9 +60,9 @@ pub(super) fn store(trace: StoreTrace, export: Option<String>, clock: &Clock) ->
 pub(super) fn counts(session: &Session) -> TraceCounts {
     TraceCounts {
         one_in: session.one_in(),
-        requests: session.sum(|side| &side.matched),
+        requests: session.sum(|side| &side.requests),
         sampled: session.sum(|side| &side.sampled),
-        not_traced: session.sum(|side| &side.unplaced),
+        not_traced: session.sum(|side| &side.not_traced),
         dropped: session.sum(|side| &side.dropped).saturating_add(session.store_dropped()),
     }
 }

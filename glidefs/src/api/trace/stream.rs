@@ -286,7 +286,7 @@ impl Drop for Answer {
 fn came_until_now(reading: &Reading) -> u64 {
     let ask = reading.session.ask();
     if ask.export.is_some() && ask.wanted != Wanted::Store {
-        reading.session.sum(|side| &side.matched)
+        reading.session.sum(|side| &side.requests)
     } else {
         reading.source.requests()
     }

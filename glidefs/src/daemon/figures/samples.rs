@@ -122,10 +122,10 @@ pub(super) fn api_samples(stats: &ApiStats, out: &mut Samples) {
     out.value(Metric::OtlpWaiting, &[], get(&spans.waiting));
     out.value(Metric::OtlpSent, &[], get(&spans.sent));
     for (reason, cell) in [
-        ("queue", &spans.no_room),
-        ("rejected", &spans.rejected),
-        ("failed", &spans.given_up),
-        ("stop", &spans.stopped),
+        ("queue", &spans.dropped_queue),
+        ("rejected", &spans.dropped_rejected),
+        ("failed", &spans.dropped_failed),
+        ("stop", &spans.dropped_stop),
     ] {
         out.value(Metric::OtlpDropped, &[reason], get(cell));
     }

@@ -47,11 +47,11 @@ pub struct WorkerSide {
     /// Finished traces that wait for the reader.
     pub ring: Ring<RequestTrace>,
     /// Requests that passed the filter.
-    pub matched: Counter,
-    /// Requests chosen among those that came.
+    pub requests: Counter,
+    /// Requests chosen among these, and given a place.
     pub sampled: Counter,
-    /// Chosen requests that no place was left for, so many are traced at once.
-    pub unplaced: Counter,
+    /// Requests chosen and not traced, as no place was left.
+    pub not_traced: Counter,
     /// Traces dropped because the reader was behind.
     pub dropped: Counter,
 }
@@ -73,9 +73,9 @@ impl Session {
         let has_requests = ask.wanted != Wanted::Store;
         let side = |_| WorkerSide {
             ring: Ring::new(if has_requests { places } else { 1 }),
-            matched: Counter::default(),
+            requests: Counter::default(),
             sampled: Counter::default(),
-            unplaced: Counter::default(),
+            not_traced: Counter::default(),
             dropped: Counter::default(),
         };
         let store = (ask.wanted != Wanted::Requests).then(|| Ring::new(super::store::STORE_TRACES_MAX));

@@ -65,7 +65,10 @@ fn get(cell: &AtomicU64) -> u64 {
 
 /// All spans that are counted, one way or the other.
 fn counted(stats: &SpanStats) -> u64 {
-    [&stats.sent, &stats.no_room, &stats.rejected, &stats.given_up, &stats.stopped].into_iter().map(get).sum()
+    [&stats.sent, &stats.dropped_queue, &stats.dropped_rejected, &stats.dropped_failed, &stats.dropped_stop]
+        .into_iter()
+        .map(get)
+        .sum()
 }
 
 impl Stage {
@@ -147,14 +150,14 @@ async fn a_hanging_collector_costs_bounded_memory_and_neither_keeps_workers_nor_
         let collector = TestCollector::begin(manner).await;
         let mut stage = stage(&collector.url);
         let mut traces = 0;
-        while get(&stage.spans().no_room) == 0 {
+        while get(&stage.spans().dropped_queue) == 0 {
             stage.push(256).await;
             traces += 256;
         }
         assert!(get(&stage.spans().waiting) <= SPANS_MAX as u64);
         stage.exporter.end().await;
         assert_eq!(counted(stage.spans()), 4 * traces, "{:?}", stage.spans());
-        assert!(get(&stage.spans().stopped) >= SPANS_MAX as u64 - 512, "{:?}", stage.spans());
+        assert!(get(&stage.spans().dropped_stop) >= SPANS_MAX as u64 - 512, "{:?}", stage.spans());
         assert_eq!((get(&stage.spans().sent), get(&stage.spans().waiting)), (0, 0));
     }
 }
@@ -180,7 +183,7 @@ async fn a_batch_is_given_up_after_some_tries_where_nobody_listens() {
     drop(listener);
     let mut stage = stage(&away);
     stage.push(1).await;
-    until(|| get(&stage.spans().given_up) == 4).await;
+    until(|| get(&stage.spans().dropped_failed) == 4).await;
     assert_eq!(get(&stage.spans().failures), 5);
     stage.exporter.end().await;
     assert_eq!(counted(stage.spans()), 4);
@@ -200,10 +203,10 @@ async fn a_passing_failure_is_tried_again_and_a_refusal_is_not() {
     for status in
         ["400 Bad Request", "401 Unauthorized", "404 Not Found", "500 Oops", "307 There\r\nlocation: /x"]
     {
-        let rejected = get(&stage.spans().rejected);
+        let rejected = get(&stage.spans().dropped_rejected);
         collector.behave(Manner::status(status));
         stage.push(1).await;
-        until(|| get(&stage.spans().rejected) == rejected + 4).await;
+        until(|| get(&stage.spans().dropped_rejected) == rejected + 4).await;
     }
     assert_eq!(get(&stage.spans().failures), failures + 5);
     stage.exporter.end().await;
@@ -224,7 +227,7 @@ async fn spans_that_a_collector_rejects_are_counted_whatever_number_it_says() {
         let mut stage = stage(&collector.url);
         stage.push(1).await;
         until(|| counted(stage.spans()) == 4).await;
-        assert_eq!(get(&stage.spans().rejected), rejected);
+        assert_eq!(get(&stage.spans().dropped_rejected), rejected);
         stage.exporter.end().await;
     }
 }
@@ -242,7 +245,7 @@ async fn an_answer_without_end_or_sense_is_not_read_on() {
     let no_http = TestCollector::begin(Manner::Answers(b"SSH-2.0-x\r\n".to_vec())).await;
     let mut stage = stage(&no_http.url);
     stage.push(1).await;
-    until(|| get(&stage.spans().given_up) == 4).await;
+    until(|| get(&stage.spans().dropped_failed) == 4).await;
     stage.exporter.end().await;
 }
 
@@ -315,6 +318,6 @@ async fn what_has_failed_before_the_stop_is_not_tried_again_at_the_stop() {
     until(|| get(&stage.spans().failures) == 1).await;
     collector.behave(Manner::status("200 OK"));
     stage.exporter.end().await;
-    assert_eq!((get(&stage.spans().sent), get(&stage.spans().stopped)), (0, 4), "{:?}", stage.spans());
+    assert_eq!((get(&stage.spans().sent), get(&stage.spans().dropped_stop)), (0, 4), "{:?}", stage.spans());
     assert_eq!(collector.requests.lock().unwrap().len(), 1);
 }

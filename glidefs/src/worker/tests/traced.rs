@@ -24,7 +24,7 @@ fn every_request() -> Arc<Session> {
 async fn traces(bench: &Bench, session: &Session) -> Vec<RequestTrace> {
     // A trace ends after the answer, within the turn.
     bench.worker.ping().await.unwrap();
-    assert_eq!(session.sum(|side| &side.unplaced), 0, "every place came back");
+    assert_eq!(session.sum(|side| &side.not_traced), 0, "every place came back");
     assert_eq!(session.sum(|side| &side.dropped), 0);
     std::iter::from_fn(|| session.workers()[0].ring.pop()).collect()
 }
@@ -64,7 +64,7 @@ async fn each_request_has_one_trace_whatever_its_way() {
     bench.worker.untrace(&session);
     client.run(Operation::Write, 0, 8, pattern(1, 4096)).0.unwrap();
     bench.worker.ping().await.unwrap();
-    assert_eq!(session.sum(|side| &side.matched), traces.len() as u64, "nobody reads any more");
+    assert_eq!(session.sum(|side| &side.requests), traces.len() as u64, "nobody reads any more");
     assert_eq!(Arc::strong_count(&session), 1, "the worker keeps nothing of the reader");
     client.detach().await;
 }

@@ -87,8 +87,8 @@ fn a_reader_gets_the_requests_of_its_export_and_only_slow_ones_where_told() {
     assert_eq!(took(&all), [of("vm-1", 10), of("vm-2", 20), of("vm-1", 3000)]);
     assert_eq!(took(&one), [of("vm-2", 20)]);
     assert_eq!(took(&slow), [of("vm-1", 3000)]);
-    assert_eq!(one.sum(|side| &side.matched), 1);
-    assert_eq!(all.workers()[0].matched.get(), 0, "the other worker has counts of its own");
+    assert_eq!(one.sum(|side| &side.requests), 1);
+    assert_eq!(all.workers()[0].requests.get(), 0, "the other worker has counts of its own");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_reader_that_does_not_read_costs_traces_and_is_told_the_number() {
     }
     let side = reader.worker(1).unwrap();
     assert_eq!(side.dropped.get() + taken, 5000);
-    assert_eq!((side.matched.get(), side.sampled.get()), (5000, 5000));
+    assert_eq!((side.requests.get(), side.sampled.get()), (5000, 5000));
     assert!(taken >= 64, "{taken}");
 }
 
@@ -122,7 +122,7 @@ fn requests_beyond_the_table_are_counted_and_served_without_a_trace() {
     let places: Vec<_> = (0..300).filter_map(|tag| table.begin(&exports.arrival(0, tag, began))).collect();
     let most = usize::from(PLACES - PLACES_KEPT);
     assert_eq!(places.len(), most);
-    assert_eq!(reader.sum(|side| &side.unplaced), 300 - most as u64);
+    assert_eq!(reader.sum(|side| &side.not_traced), 300 - most as u64);
     // The requests of one export which are stuck leave places to others.
     let others = (0..300).filter(|tag| table.begin(&exports.arrival(1, *tag, began)).is_some()).count();
     assert_eq!(others, usize::from(PLACES_KEPT));
