@@ -19,7 +19,7 @@ use axum::response::{IntoResponse, Response};
 
 pub use self::hub::Traces;
 #[cfg(feature = "otel")]
-pub use self::hub::{Reading, rate};
+pub use self::hub::{Reading, one_in_for};
 #[cfg(feature = "otel")]
 pub use self::stats::SpanStats;
 pub use self::stats::TraceStats;
@@ -34,11 +34,11 @@ const LINES_TYPE: &str = "application/x-ndjson";
 /// Longest trace: a client that was forgotten ends some time.
 const SECONDS_MAX: u32 = 3600;
 /// Most requests among which one is traced.
-const RATE_MAX: u32 = 1_000_000_000;
+const ONE_IN_MAX: u32 = 1_000_000_000;
 
 /// Single requests, and where their time went: a line of JSON for each, as soon as the request has ended, until the client closes the
-/// connection, the time is over, or the daemon stops. Without `rate` the daemon chooses a rate for about 200 requests a second of the host,
-/// or of `export` behind the first second, and follows the load; where only slow requests are asked for, all are looked at. Requests to the store are few, and all are sent. At
+/// connection, the time is over, or the daemon stops. Without `one_in` the daemon aims at about 200 requests a second of the
+/// host, or of `export` behind the first second, and follows the load; where only slow requests are asked for, all are looked at. Requests to the store are few, and all are sent. At
 /// most four clients read at once. A client that is too slow loses lines, which are counted in lines of the kind `counts`.
 #[utoipa::path(
     get, path = "/v1/trace", operation_id = "trace", tag = "daemon",
@@ -55,7 +55,7 @@ pub(super) async fn trace(
         state.router.show(name)?;
     }
     let seconds = within(query.seconds, SECONDS_MAX, "seconds")?.unwrap_or(SECONDS_MAX);
-    let rate = within(query.rate, RATE_MAX, "rate")?;
+    let one_in = within(query.one_in, ONE_IN_MAX, "one_in")?;
     let slower_than = query.slower_than_nanoseconds.map(Duration::from_nanos).unwrap_or_default();
     let ask = Ask {
         wanted: match query.kind.unwrap_or_default() {
@@ -66,7 +66,7 @@ pub(super) async fn trace(
         export: query.export,
         slower_than,
         // What is slow is known at the end only.
-        one_in: if slower_than.is_zero() { rate.unwrap_or(0) } else { rate.unwrap_or(1) },
+        one_in: one_in.unwrap_or(u32::from(!slower_than.is_zero())),
     };
     let reading = state.traces.open(ask).await?;
     let lines = stream::lines(reading, state.off_thread, Duration::from_secs(seconds.into()));

@@ -79,7 +79,7 @@ fn path(args: &TraceArgs) -> String {
     };
     // Names need no escaping.
     add("export", args.export.as_ref().map(ToString::to_string));
-    add("rate", args.rate.map(|rate| rate.to_string()));
+    add("one_in", args.one_in.map(|one_in| one_in.to_string()));
     add("slower_than_nanoseconds", args.slower_than.as_ref().map(|span| span.0.as_nanos().to_string()));
     add("seconds", args.time.as_ref().map(|span| span.0.as_secs().to_string()));
     path
@@ -133,7 +133,7 @@ fn losses(counts: &TraceCounts) -> Option<String> {
     let slow = (dropped > 0)
         .then(|| format!("{dropped} traces were dropped, as they came faster than they were read"));
     text.push_str(&many.into_iter().chain(slow).collect::<Vec<_>>().join(", and "));
-    text.push_str(": a higher --rate N traces fewer");
+    text.push_str(": use a larger --one-in, which traces fewer");
     Some(text)
 }
 

@@ -1,7 +1,7 @@
 //! Traces from the reader's session into the queue.
 //!
-//! Owns the rate where the user leaves the rate to the daemon, the time on the wall of each trace, and the names of exports in traces about
-//! the store. Invariants: a look takes at most [`LOOK_TRACES_MAX`] traces before other tasks have their turn; whoever makes traces is never
+//! Owns the choice of one request in how many is traced, where the user leaves the choice to the daemon, the time on the wall of each trace, and
+//! the names of exports in traces about the store. Invariants: a look takes at most [`LOOK_TRACES_MAX`] traces before other tasks have their turn; whoever makes traces is never
 //! waited for; all losses of the session are counted, those at the end of the export too.
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::queue::{Queue, Trace, Waiting};
-use crate::api::{Reading, TraceStats, rate};
+use crate::api::{Reading, TraceStats, one_in_for};
 use crate::observe::trace::Clock;
 
 /// Most traces that a look takes of the workers, and of the store.
@@ -26,9 +26,9 @@ const LOOK_BUSY: Duration = Duration::from_millis(2);
 const BUSY_TRACES: usize = 16;
 /// Most looks for the last traces at the end.
 const LAST_LOOKS_MAX: usize = 16;
-/// Time between two choices of the rate.
+/// Time between two choices of one request in so many.
 const CHOICE: Duration = Duration::from_secs(1);
-/// Requests that are traced a second, of all exports, where the rate is left to the daemon.
+/// Requests that are traced a second, of all exports, where the choice is left to the daemon.
 const TRACES_A_SECOND: u64 = 20;
 /// Shortest time between two looks for the names of volumes: a look goes over all exports.
 const NAMES: Duration = Duration::from_secs(10);
@@ -88,7 +88,7 @@ impl<'a> Gatherer<'a> {
                 break;
             }
             look = Instant::now() + self.look().await;
-            self.choose_rate();
+            self.choose_one_in();
             tokio::task::yield_now().await;
         }
         self.reading.source.end(&self.reading.session);
@@ -172,9 +172,9 @@ impl<'a> Gatherer<'a> {
         self.names.get(volume).cloned()
     }
 
-    /// Follows the load with the rate, where the user has left the rate to the daemon: once a second, and at once when more requests came than
-    /// the rate is for. Busy clients pay for few traces behind a quiet time.
-    fn choose_rate(&mut self) {
+    /// Follows the load with one request in so many, where the user has left the choice to the daemon: once a second, and at once when more
+    /// requests came than the last choice was for. Busy clients pay for few traces behind a quiet time.
+    fn choose_one_in(&mut self) {
         let session = &self.reading.session;
         let requests = self.reading.source.requests();
         let came = requests.wrapping_sub(self.requests);
@@ -182,7 +182,7 @@ impl<'a> Gatherer<'a> {
         let is_burst = came > TRACES_A_SECOND.saturating_mul(session.one_in().into());
         if self.reading.follows_load && (time >= CHOICE || is_burst) {
             (self.chosen, self.requests) = (Instant::now(), requests);
-            session.set_one_in(rate(came, time, TRACES_A_SECOND));
+            session.set_one_in(one_in_for(came, time, TRACES_A_SECOND));
         }
     }
 

@@ -185,7 +185,7 @@ impl Table {
             }
             side.requests.add(1);
             let one_in = session.one_in();
-            // A distance that was drawn at a rate of before would outlive the rate.
+            // A distance that was drawn for one in many would outlive a change to one in few.
             *skip = (*skip).min(skip_max(one_in));
             if *skip > 0 {
                 *skip -= 1;
@@ -252,7 +252,7 @@ fn has_place(free: &[Place], rows: &[Option<Row>], export: &str) -> bool {
     free.len() > kept || (!free.is_empty() && of_export() < kept)
 }
 
-/// Most requests that are left out at this rate.
+/// Most requests that are left out between two chosen ones.
 fn skip_max(one_in: u32) -> u32 {
     one_in.saturating_sub(1).saturating_mul(2)
 }

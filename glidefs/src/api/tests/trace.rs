@@ -153,6 +153,7 @@ async fn each_request_is_a_line_and_those_of_another_export_are_left_out() {
     let served = Served::new().await;
     served.create("vm-1", "1MiB").await;
     let mut all = Reader::open(&served, "").await;
+    // The name of the parameter in releases before.
     let mut one = Reader::open(&served, "?export=vm-1&kind=requests&rate=7").await;
     served.source.request("vm-2", 5);
     served.source.request("vm-1", 6);
@@ -203,7 +204,7 @@ async fn a_request_to_the_store_waits_for_the_name_of_its_export() {
     let served = Served::new().await;
     served.create("vm-2", "1MiB").await;
     served.source.names_after.store(1, std::sync::atomic::Ordering::Relaxed);
-    let mut one = Reader::open(&served, "?export=vm-2&rate=1").await;
+    let mut one = Reader::open(&served, "?export=vm-2&one_in=1").await;
     until_readers(&served, 1).await;
     served.source.put("00bb");
     let Some(TraceLine::Store(line)) = one.next().await else { panic!("no request to the store") };
@@ -213,7 +214,7 @@ async fn a_request_to_the_store_waits_for_the_name_of_its_export() {
 #[tokio::test]
 async fn traces_that_wait_at_the_end_are_sent_before_the_end() {
     let served = Served::new().await;
-    let mut reader = Reader::open(&served, "?rate=1").await;
+    let mut reader = Reader::open(&served, "?one_in=1").await;
     until_readers(&served, 1).await;
     for _ in 0..1000 {
         served.source.request("vm-1", 1);
@@ -232,9 +233,9 @@ async fn with_the_last_reader_traces_are_off_and_the_place_is_free() {
     for _ in 0..3 {
         let mut readers = Vec::new();
         for _ in 0..4 {
-            readers.push(Reader::open(&served, "?rate=1").await);
+            readers.push(Reader::open(&served, "?one_in=1").await);
         }
-        let (status, code, message) = served.send("GET", "/v1/trace?rate=1", "").await.refusal();
+        let (status, code, message) = served.send("GET", "/v1/trace?one_in=1", "").await.refusal();
         assert_eq!((status, code.as_str()), (503, "too_many_traces"));
         assert!(message.contains("end one of them"), "{message}");
         assert_eq!(served.stats.traces.readers.load(std::sync::atomic::Ordering::Relaxed), 4);
@@ -249,7 +250,7 @@ async fn with_the_last_reader_traces_are_off_and_the_place_is_free() {
 async fn a_client_that_takes_nothing_is_cut_off_and_its_traces_are_dropped_and_counted() {
     let patience = Patience { answer: Duration::from_millis(200), ..Patience::default() };
     let served = Served::with(Access::default(), patience).await;
-    let mut reader = Reader::open(&served, "?rate=1").await;
+    let mut reader = Reader::open(&served, "?one_in=1").await;
     let mut requests = 0_u64;
     while served.source.readers() > 0 {
         served.source.request("vm-1", 1);
@@ -271,11 +272,11 @@ async fn a_client_that_takes_nothing_is_cut_off_and_its_traces_are_dropped_and_c
 #[tokio::test]
 async fn a_trace_ends_with_its_time_and_with_the_daemon_and_says_so() {
     let served = Served::new().await;
-    let mut short = Reader::open(&served, "?seconds=1&rate=1").await;
+    let mut short = Reader::open(&served, "?seconds=1&one_in=1").await;
     let end = |reason: &str| Some(TraceLine::End(TraceEnd { reason: reason.into() }));
     assert_eq!(short.next().await, end("time"));
     assert_eq!(short.next().await, None);
-    let mut long = Reader::open(&served, "?rate=1").await;
+    let mut long = Reader::open(&served, "?one_in=1").await;
     served.stop.send(true).unwrap();
     assert_eq!(long.next().await, end("stopping"));
     served.task.await.unwrap().unwrap();
@@ -287,7 +288,8 @@ async fn a_query_that_makes_no_sense_is_refused_and_so_is_a_client_without_the_t
     let served = Served::new().await;
     for (query, status, code, word) in [
         ("?export=vm-9", 404, "not_found", "vm-9"),
-        ("?rate=0", 400, "bad_parameter", "rate"),
+        ("?one_in=0", 400, "bad_parameter", "one_in"),
+        ("?one_in=1&rate=1", 400, "bad_request", "one_in"),
         ("?seconds=0", 400, "bad_parameter", "seconds"),
         ("?seconds=3601", 400, "bad_parameter", "seconds"),
         ("?kind=none", 400, "bad_request", "kind"),

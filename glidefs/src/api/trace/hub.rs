@@ -16,12 +16,12 @@ use crate::worker::traces::SESSIONS_MAX;
 
 /// Most clients that read traces at once. The daemon's own reader has the place beyond.
 pub(in crate::api) const READERS_MAX: usize = SESSIONS_MAX - 1;
-/// Requests that are traced a second, of all exports, where the client leaves the rate to the daemon.
+/// Requests that are traced a second, of all exports, where the client leaves the choice to the daemon.
 pub(super) const TRACES_A_SECOND: u64 = 200;
-/// The rate of the daemon's own reader before the first choice: a daemon may begin under load.
+/// One request in so many is traced for the daemon's own reader before the first choice: a daemon may begin under load.
 #[cfg(feature = "otel")]
 const ONE_IN_AT_FIRST: u32 = 1000;
-/// How long requests are counted before the first choice of a rate.
+/// How long requests are counted before the first choice of one request in so many.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Time between two looks whether workers and store have let go of a session that has ended.
@@ -71,7 +71,7 @@ pub struct Reading {
     pub session: Arc<Session>,
     /// Those who make the traces.
     pub source: Arc<dyn Source>,
-    /// Whether the daemon chooses the rate.
+    /// Whether the daemon chooses one request in how many is traced.
     pub follows_load: bool,
     /// Counters of the traces of all readers.
     pub stats: Arc<TraceStats>,
@@ -109,7 +109,7 @@ impl Traces {
         self.ending.send_replace(true);
     }
 
-    /// Begins to trace for a client. Where `ask` has no rate, the rate follows the load.
+    /// Begins to trace for a client. Where `ask` has no `one_in`, the number follows the load.
     pub(super) async fn open(&self, mut ask: Ask) -> Result<Reading, ApiError> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         let place = place.map_err(|_| ApiError::too_many_traces(READERS_MAX))?;
@@ -117,13 +117,14 @@ impl Traces {
         if follows_load {
             let before = self.source.requests();
             tokio::time::sleep(LOOK).await;
-            ask.one_in = rate(self.source.requests().wrapping_sub(before), LOOK, TRACES_A_SECOND);
+            let came = self.source.requests().wrapping_sub(before);
+            ask.one_in = one_in_for(came, LOOK, TRACES_A_SECOND);
         }
         Ok(self.begin(ask, follows_load, Some(place)))
     }
 
     /// Begins to trace for the daemon's own reader, the only one that is not a client. Called once in the life of a daemon, as the place
-    /// of that reader is not counted. Where `ask` has no rate, the reader has to follow the load.
+    /// of that reader is not counted. Where `ask` has no `one_in`, the reader has to follow the load.
     #[cfg(feature = "otel")]
     pub fn open_own(&self, ask: Ask) -> Reading {
         let follows_load = ask.one_in == 0;
@@ -147,8 +148,8 @@ impl Traces {
     }
 }
 
-/// The rate for so many requests in `time`, of which `traces_a_second` are to be traced.
-pub fn rate(requests: u64, time: Duration, traces_a_second: u64) -> u32 {
+/// One request in so many is to be traced where so many came in `time`, for about `traces_a_second`.
+pub fn one_in_for(requests: u64, time: Duration, traces_a_second: u64) -> u32 {
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
     let a_second = requests.saturating_mul(1000) / millis;
     u32::try_from(a_second.div_ceil(traces_a_second.max(1))).unwrap_or(u32::MAX).max(1)
@@ -216,12 +217,12 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_for_two_hundred_traces_a_second_and_all_where_there_are_fewer() {
+    fn about_two_hundred_requests_a_second_are_traced_and_all_where_there_are_fewer() {
         for (requests, millis, expected) in
             [(0, 1000, 1), (200, 1000, 1), (201, 1000, 2), (10_000, 100, 500), (7, 0, 35)]
         {
-            let rate = rate(requests, Duration::from_millis(millis), TRACES_A_SECOND);
-            assert_eq!(rate, expected, "{requests} in {millis} ms");
+            let one_in = one_in_for(requests, Duration::from_millis(millis), TRACES_A_SECOND);
+            assert_eq!(one_in, expected, "{requests} in {millis} ms");
         }
     }
 }

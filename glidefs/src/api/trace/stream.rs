@@ -1,7 +1,7 @@
 //! The body of a trace: lines, for as long as the client takes them.
 //!
-//! Owns when a client gets lines, the names of exports in lines about the store, and the rate where the client leaves the rate to the
-//! daemon. Invariants: lines are made only when the client has taken those before; one chunk has at most [`CHUNK_LINES_MAX`] lines.
+//! Owns when a client gets lines, the names of exports in lines about the store, and the choice of one request in how many is traced, where the
+//! client leaves the choice to the daemon. Invariants: lines are made only when the client has taken those before; one chunk has at most [`CHUNK_LINES_MAX`] lines.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -12,7 +12,7 @@ use axum::body::Bytes;
 use futures_util::stream::{self, Stream};
 use tokio::time::{Instant, sleep_until};
 
-use super::hub::{Reading, TRACES_A_SECOND, rate};
+use super::hub::{Reading, TRACES_A_SECOND, one_in_for};
 use super::lines;
 use crate::api::off_thread::OffThread;
 use crate::api::wire::{TraceCounts, TraceEnd, TraceLine};
@@ -28,7 +28,7 @@ const LOOK_BUSY: Duration = Duration::from_millis(2);
 const BUSY_TRACES: usize = 16;
 /// Most chunks between the end and the last line: more traces than these hold do not wait.
 const LAST_CHUNKS_MAX: u32 = 32;
-/// Time between two choices of the rate, and between two lines of counts at least.
+/// Time between two choices of one request in so many, and between two lines of counts at least.
 const COUNTS: Duration = Duration::from_secs(1);
 /// Longest time without a line: a client that has gone without a word is noticed.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ struct Answer {
     clock: Clock,
     end: Instant,
     look: Instant,
-    /// The next choice of the rate.
+    /// When one request in so many is chosen anew.
     choice: Instant,
     /// The requests at the last choice: of the host, or of the only export.
     requests: u64,
@@ -103,7 +103,7 @@ impl Answer {
             }
             let (mut chunk, mut requests) = (Vec::new(), Vec::new());
             let is_more = self.gather(&mut requests).await;
-            self.choose_rate();
+            self.choose_one_in();
             // Counts come first: whoever leaves with one of these requests knows of the losses before.
             self.tell_counts(&mut chunk);
             chunk.append(&mut requests);
@@ -225,8 +225,8 @@ impl Answer {
         self.names.get(volume).cloned()
     }
 
-    /// Follows the load with the rate, where the client has left the rate to the daemon.
-    fn choose_rate(&mut self) {
+    /// Follows the load with one request in so many, where the client has left the choice to the daemon.
+    fn choose_one_in(&mut self) {
         let now = Instant::now();
         if now < self.choice {
             return;
@@ -236,7 +236,7 @@ impl Answer {
         let requests = came_until_now(&self.reading);
         let came = requests.wrapping_sub(std::mem::replace(&mut self.requests, requests));
         if self.reading.follows_load {
-            self.reading.session.set_one_in(rate(came, time, TRACES_A_SECOND));
+            self.reading.session.set_one_in(one_in_for(came, time, TRACES_A_SECOND));
         }
     }
 

@@ -16,9 +16,9 @@ pub struct TraceQuery {
     #[param(inline)]
     pub kind: Option<TraceKind>,
     /// One request in so many is traced, on average; chosen by the daemon when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "rate")]
     #[param(minimum = 1, maximum = 1_000_000_000)]
-    pub rate: Option<u32>,
+    pub one_in: Option<u32>,
     /// Only requests that took at least so many nanoseconds; all when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slower_than_nanoseconds: Option<u64>,

@@ -19,13 +19,15 @@ fn the_arguments_are_the_parameters_of_the_request() {
         ("vm-1 --store", "/v1/trace?kind=store&export=vm-1"),
         ("--requests --store", "/v1/trace?kind=all"),
         (
-            "--requests --rate 10 --slower-than 10ms --for 1min",
-            "/v1/trace?kind=requests&rate=10&slower_than_nanoseconds=10000000&seconds=60",
+            "--requests --one-in 10 --slower-than 10ms --for 1min",
+            "/v1/trace?kind=requests&one_in=10&slower_than_nanoseconds=10000000&seconds=60",
         ),
+        // The name of the option in releases before.
+        ("--rate 3", "/v1/trace?kind=all&one_in=3"),
     ] {
         assert_eq!(path(&args(text)), expected, "{text}");
     }
-    for refused in ["--rate 0", "--count 0", "--for 2h", "--for 1ms", "--for 1500ms", "bad/name"] {
+    for refused in ["--one-in 0", "--count 0", "--for 2h", "--for 1ms", "--for 1500ms", "bad/name"] {
         let words = ["glidefs", "trace"].into_iter().chain(refused.split(' '));
         assert!(Cli::try_parse_from(words).is_err(), "{refused}");
     }

@@ -1,7 +1,7 @@
 //! One reader of traces: what the reader wants, and the lines on which traces come.
 //!
-//! Owns filter, rate and counts. Does not own who makes the traces. Invariants: each worker has a line and counts of its own; the reader
-//! alone changes the rate, and each worker learns of the change with its next choice.
+//! Owns filter, counts, and one request in how many is traced. Does not own who makes the traces. Invariants: each worker has a line and
+//! counts of its own; the reader alone changes one in how many, and each worker learns of the change with its next choice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_of_none_in_none_is_one_in_one() {
+    fn one_in_zero_counts_as_one_in_one() {
         let session = Session::new(ask(Wanted::All, None), 1);
         assert_eq!(session.one_in(), 1);
         session.set_one_in(0);

@@ -270,7 +270,7 @@ fn the_log_has_a_line_when_sending_fails_and_none_for_each_failure() {
 }
 
 #[tokio::test]
-async fn the_rate_follows_the_load_and_is_low_at_once_in_a_burst() {
+async fn fewer_requests_are_traced_as_the_load_grows_and_at_once_in_a_burst() {
     let collector = TestCollector::begin(Manner::status("200 OK")).await;
     let settings = TracesSection { one_in: None, ..settings(&collector.url) };
     let mut stage = stage_of(&settings, patience());

@@ -129,7 +129,7 @@ fn requests_beyond_the_table_are_counted_and_served_without_a_trace() {
 }
 
 #[test]
-fn a_new_rate_holds_from_the_next_request_on() {
+fn a_change_of_one_in_so_many_holds_from_the_next_request_on() {
     let exports = Exports::new();
     let reader = session(None, 1_000_000, Duration::ZERO);
     let mut table = table();
