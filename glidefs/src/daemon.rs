@@ -17,7 +17,7 @@
 //! | `storage` | the data of exports: cache and store as the router sees them |
 //! | `collecting` | garbage collection at intervals |
 //! | `figures` | `/v1/status` and `/metrics` |
-//! | `exporting` | the export of traces, with the feature `otel` |
+//! | `forwarding` | the forwarding of spans to a collector, with the feature `otel` |
 //! | `top`, `alerts` | `/v1/top`: figures for rates; shipped alerts that hold at this moment |
 //! | `nodes` | NUMA nodes of CPUs |
 //! | `memory` | `/v1/memory`: memory by category |
@@ -28,8 +28,8 @@ mod alerts;
 mod cache_setup;
 mod collecting;
 mod error;
-mod exporting;
 mod figures;
+mod forwarding;
 mod locked_memory;
 mod memory;
 mod nodes;
@@ -57,9 +57,9 @@ use self::cache_setup::{
 };
 use self::collecting::Collections;
 use self::error::DaemonError;
-use self::exporting::Exporting;
 use self::figures::Parts;
 pub use self::figures::of_exports_and_cache as measured_figures;
+use self::forwarding::Forwarding;
 pub use self::memory::Holders as MemoryHolders;
 use self::serving::serve;
 use self::signals::SignalThread;
@@ -85,9 +85,9 @@ async fn close_block_cache(block_cache: &BlockCache) {
     let _ = tokio::time::timeout(STOP_PATIENCE, block_cache.close()).await;
 }
 
-/// Refuses what [`run`] as a successor would refuse of the API's group and token and of the export of traces, and starts nothing.
+/// Refuses what [`run`] as a successor would refuse of the API's group and token and of forwarding, and starts nothing.
 pub fn check(config: &Config) -> Result<(), DaemonError> {
-    Exporting::prepare(config)?;
+    Forwarding::prepare(config)?;
     serving::access(config).map(drop)
 }
 
@@ -110,7 +110,7 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
     check_directory(config)?;
     // Before a successor waits for a turn: afterwards devices would wait for a daemon that refuses to serve.
     serving::access(config)?;
-    let exporting = Exporting::at_start(config, matches!(start, Start::Successor(_)))?;
+    let forwarding = Forwarding::at_start(config, matches!(start, Start::Successor(_)))?;
     // A successor measures while the daemon before still serves.
     let probe = match &start {
         Start::Successor(_) => Some(choose_engine(config)?),
@@ -195,7 +195,7 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
             volumes,
             collections: Arc::<Collections>::default(),
         },
-        exporting,
+        forwarding,
         turn,
         launch,
         signals,

@@ -82,7 +82,7 @@ stage_lints() {
 stage_deny() { check_dependencies; }
 stage_release() { build_release; }
 stage_unit() {
-	# Pictures and the export of traces need the features; that a program without says so is seen in the stage bad-input.
+	# Pictures and the forwarding of traces need the features; that a program without says so is seen in the stage bad-input.
 	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-200} cargo test --locked --workspace --features plots,otel
 }
 stage_fuzz() { scripts/fuzz; }

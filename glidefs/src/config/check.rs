@@ -156,7 +156,7 @@ fn check_traces(traces: &TracesSection) -> Result<(), Refusal> {
         && let Some(first) = set.first()
     {
         let message = format!(
-            "this glidefs was built without the export of traces: build it with `cargo build --release --features otel`, or remove {}",
+            "this glidefs was built without the forwarding of traces: build it with `cargo build --release --features otel`, or remove {}",
             set.join(", ")
         );
         return refuse("traces", first, message);

@@ -256,7 +256,7 @@ pub enum OnStop {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TracesSection {
-    /// The collector's URL, without `/v1/traces`; `None` for no export of traces.
+    /// The collector's URL, without `/v1/traces`; `None`: no forwarding.
     pub otlp_endpoint: Option<String>,
     /// The file with further headers of requests to the collector.
     pub otlp_headers_file: Option<PathBuf>,

@@ -192,7 +192,7 @@ fn what_init_writes_are_the_defaults() {
 
 #[test]
 fn every_example_is_valid_and_every_key_is_in_the_table() {
-    // A program without the export of traces takes no endpoint.
+    // A program without forwarding takes no endpoint.
     let text = uncommented(|key| cfg!(feature = "otel") || !section_of("traces").contains(&key));
     let config = Config::parse(Path::new("x"), &text, &usable((0..16).collect(), None)).unwrap();
     let read = serde_json::to_value(&config).unwrap();

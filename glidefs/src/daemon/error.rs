@@ -51,9 +51,9 @@ pub enum DaemonError {
     /// The token of the API could not be read.
     #[error("the token of the API could not be read")]
     Token(#[from] TokenError),
-    /// The export of traces cannot begin.
+    /// Forwarding to a collector cannot begin.
     #[cfg(feature = "otel")]
-    #[error("the export of traces cannot begin")]
+    #[error("traces cannot be forwarded to the collector")]
     Traces(#[from] crate::otlp::OtlpError),
     /// This process does not succeed the daemon before.
     #[error(transparent)]

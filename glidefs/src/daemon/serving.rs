@@ -12,8 +12,8 @@ use tokio::task::JoinHandle;
 
 use super::collecting::collect;
 use super::error::DaemonError;
-use super::exporting::Exporting;
 use super::figures::Parts;
+use super::forwarding::Forwarding;
 use super::releasing::Releasing;
 use super::signals::{SignalThread, Stops};
 use super::takeover::{Turn, identity};
@@ -49,7 +49,7 @@ const PING_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) async fn serve(
     config: &Config,
     parts: Parts,
-    mut exporting: Exporting,
+    mut forwarding: Forwarding,
     turn: Turn,
     launch: Launch,
     signals: SignalThread,
@@ -66,7 +66,7 @@ pub(super) async fn serve(
         Upgrading::new(launch, identity(config)?, router, cache, ready.clone(), last);
     let state = parts.state(config, ready.clone(), upgrades.clone());
     let batch_ended = Arc::clone(&state.batch_ended);
-    exporting.begin(config, &state.traces);
+    forwarding.begin(config, &state.traces);
     let mut serving = tokio::spawn(api::serve(listeners, state, access, stopped));
     // The watchdog is fed by the main process of the service.
     let (to_be_main, is_main) = watch::channel(turn.successor.is_none());
@@ -121,7 +121,7 @@ pub(super) async fn serve(
     if let Some(ready) = offer.take() {
         let letting_go = async {
             let letting_go = let_go(&parts.router, parts.block_cache.as_ref(), &stop, &mut serving);
-            tokio::join!(letting_go, exporting.end());
+            tokio::join!(letting_go, forwarding.end());
         };
         offer = may_go(ready, letting_go, &mut stops, signals).await;
     }
@@ -148,7 +148,7 @@ pub(super) async fn serve(
     if let Some(collecting) = collecting {
         collecting.abort();
     }
-    tokio::join!(end_api(&stop, &mut serving), exporting.end());
+    tokio::join!(end_api(&stop, &mut serving), forwarding.end());
     Ok(None)
 }
 

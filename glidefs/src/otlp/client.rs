@@ -26,7 +26,7 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// How long a connection without a request stays open.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Why the export of traces cannot begin.
+/// Why forwarding cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
     /// The file with headers could not be read.

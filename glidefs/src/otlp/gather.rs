@@ -2,7 +2,7 @@
 //!
 //! Owns the choice of one request in how many is traced, where the user leaves the choice to the daemon, the time on the wall of each trace, and
 //! the names of exports in traces about the store. Invariants: a look takes at most [`LOOK_TRACES_MAX`] traces before other tasks have their turn; whoever makes traces is never
-//! waited for; all losses of the session are counted, those at the end of the export too.
+//! waited for; all losses of the session are counted, those at the end of forwarding too.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -22,7 +22,7 @@ const REASON_CHARS_MAX: usize = 300;
 /// Most tries of a batch.
 const TRIES_MAX: u32 = 5;
 
-/// How long the export waits, and for whom.
+/// How long forwarding waits, and for whom.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     /// Longest time that a trace waits for others of the same batch.

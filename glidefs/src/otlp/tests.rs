@@ -1,7 +1,7 @@
-//! The export against collectors that take, refuse, hang, or are away: real requests over TCP, decoded by `opentelemetry-proto`.
+//! Forwarding to collectors that take, refuse, hang, or are away: real requests over TCP, decoded by `opentelemetry-proto`.
 
 mod collector;
-mod export;
+mod forward;
 mod queue;
 pub(super) mod source;
 mod spans;

@@ -376,7 +376,7 @@ metrics! {
     ApiKeysUnnoted: Counter "glidefs_api_idempotency_keys_unnoted_total" in Number by []
         = "Requests with an idempotency key that were carried out and whose answers could not be written to the catalog: after the next start their outcome counts as unknown.";
     TraceReaders: Gauge "glidefs_api_trace_readers" in Number by []
-        = "Readers of traces of requests: clients, as glidefs trace is one, and the export to traces.otlp_endpoint; while there are none, nothing is traced.";
+        = "Readers of traces of requests: clients, as glidefs trace is one, and the forwarding to traces.otlp_endpoint; while there are none, nothing is traced.";
     Traces: Counter "glidefs_api_traces_total" in Number by []
         = "Traces of requests of devices, counted for each reader.";
     TracesLost: Counter "glidefs_api_traces_lost_total" in Number by [reason]

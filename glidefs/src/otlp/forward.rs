@@ -1,7 +1,7 @@
-//! Begin and end of the export.
+//! Begin and end of forwarding.
 //!
-//! Owns the task that gathers and sends, both at once. Invariants: the export ends within [`Patience::last`] and a moment; spans left then are
-//! dropped and counted; a dropped export traces nothing any more.
+//! Owns the task that gathers and sends, both at once. Invariants: forwarding ends within [`Patience::last`] and a moment; spans left then are
+//! dropped and counted; a dropped [`Forwarder`] traces nothing any more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,15 +23,15 @@ use crate::observe::trace::{Ask, Wanted};
 /// How much longer than [`Patience::last`] the end of the task is waited for.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The export of traces, while it runs. Dropped, the export ends without its last batch.
+/// The forwarding of spans, while it runs. Dropped, forwarding ends without the last batch.
 #[derive(Debug)]
-pub struct Exporter {
+pub struct Forwarder {
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
     patience: Patience,
 }
 
-impl Exporter {
+impl Forwarder {
     /// Begins to send traces to `collector`, the one of `config`. Reads no file. Called once in the life of a daemon.
     pub fn begin(collector: Collector, config: &TracesSection, traces: &Traces, host_name: &str) -> Self {
         Self::begin_with(collector, config, traces, host_name, Patience::default())
@@ -68,7 +68,7 @@ impl Exporter {
     }
 }
 
-impl Drop for Exporter {
+impl Drop for Forwarder {
     fn drop(&mut self) {
         self.task.abort();
     }

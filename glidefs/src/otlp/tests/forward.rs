@@ -1,4 +1,4 @@
-//! The export as a whole. No test says how long anything takes: an export that hangs hangs its test.
+//! Forwarding as a whole. No test says how long anything takes: forwarding that hangs hangs its test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,15 +15,15 @@ use super::spans::attribute;
 use crate::api::{SpanStats, TraceStats, Traces};
 use crate::config::{TimeSpan, TracesSection};
 use crate::otlp::client::Collector;
-use crate::otlp::export::Exporter;
+use crate::otlp::forward::Forwarder;
 use crate::otlp::queue::SPANS_MAX;
 use crate::otlp::send::Patience;
 
-/// An export to a collector, with traces that the test makes.
+/// The forwarding of traces that the test makes.
 struct Stage {
     source: Arc<TestSource>,
     stats: Arc<TraceStats>,
-    exporter: Exporter,
+    forwarder: Forwarder,
 }
 
 fn settings(url: &str) -> TracesSection {
@@ -45,8 +45,8 @@ fn stage_of(settings: &TracesSection, patience: Patience) -> Stage {
     let (source, stats) = (Arc::<TestSource>::default(), Arc::<TraceStats>::default());
     let traces = Traces::new(Arc::clone(&source) as _, Arc::clone(&stats));
     let collector = Collector::of(settings).unwrap().unwrap();
-    let exporter = Exporter::begin_with(collector, settings, &traces, "host-7", patience);
-    Stage { source, stats, exporter }
+    let forwarder = Forwarder::begin_with(collector, settings, &traces, "host-7", patience);
+    Stage { source, stats, forwarder }
 }
 
 fn stage(url: &str) -> Stage {
@@ -126,7 +126,7 @@ async fn what_was_traced_comes_to_the_collector() {
         let of = &requests[0].body.resource_spans[0].resource.as_ref().unwrap().attributes;
         assert!(format!("{of:?}").contains("my-disks"), "{of:?}");
     }
-    stage.exporter.end().await;
+    stage.forwarder.end().await;
     assert_eq!(get(&stage.stats.readers), 0);
     assert!(stage.source.session().is_none(), "nothing is traced any more");
     assert_eq!((counted(stage.spans()), get(&stage.spans().failures)), (5, 0));
@@ -138,10 +138,10 @@ async fn the_last_batch_is_sent_at_the_end() {
     let patience = Patience { delay: Duration::from_hours(1), last: Duration::from_mins(1), ..patience() };
     let mut stage = stage_of(&settings(&collector.url), patience);
     stage.push(10).await;
-    stage.exporter.end().await;
+    stage.forwarder.end().await;
     assert_eq!((get(&stage.spans().sent), counted(stage.spans())), (40, 40));
     assert_eq!(collector.spans().len(), 40);
-    stage.exporter.end().await;
+    stage.forwarder.end().await;
 }
 
 #[tokio::test]
@@ -155,7 +155,7 @@ async fn a_hanging_collector_costs_bounded_memory_and_neither_keeps_workers_nor_
             traces += 256;
         }
         assert!(get(&stage.spans().waiting) <= SPANS_MAX as u64);
-        stage.exporter.end().await;
+        stage.forwarder.end().await;
         assert_eq!(counted(stage.spans()), 4 * traces, "{:?}", stage.spans());
         assert!(get(&stage.spans().dropped_stop) >= SPANS_MAX as u64 - 512, "{:?}", stage.spans());
         assert_eq!((get(&stage.spans().sent), get(&stage.spans().waiting)), (0, 0));
@@ -173,7 +173,7 @@ async fn a_request_that_takes_too_long_is_given_up_and_sent_again() {
     collector.behave(Manner::status("200 OK"));
     until(|| counted(stage.spans()) == 4).await;
     assert_eq!(get(&stage.spans().sent), 4, "{:?}", stage.spans());
-    stage.exporter.end().await;
+    stage.forwarder.end().await;
 }
 
 #[tokio::test]
@@ -185,7 +185,7 @@ async fn a_batch_is_given_up_after_some_tries_where_nobody_listens() {
     stage.push(1).await;
     until(|| get(&stage.spans().dropped_failed) == 4).await;
     assert_eq!(get(&stage.spans().failures), 5);
-    stage.exporter.end().await;
+    stage.forwarder.end().await;
     assert_eq!(counted(stage.spans()), 4);
 }
 
@@ -209,7 +209,7 @@ async fn a_passing_failure_is_tried_again_and_a_refusal_is_not() {
         until(|| get(&stage.spans().dropped_rejected) == rejected + 4).await;
     }
     assert_eq!(get(&stage.spans().failures), failures + 5);
-    stage.exporter.end().await;
+    stage.forwarder.end().await;
 }
 
 #[tokio::test]
@@ -228,7 +228,7 @@ async fn spans_that_a_collector_rejects_are_counted_whatever_number_it_says() {
         stage.push(1).await;
         until(|| counted(stage.spans()) == 4).await;
         assert_eq!(get(&stage.spans().dropped_rejected), rejected);
-        stage.exporter.end().await;
+        stage.forwarder.end().await;
     }
 }
 
@@ -240,13 +240,13 @@ async fn an_answer_without_end_or_sense_is_not_read_on() {
         let mut stage = stage(&collector.url);
         stage.push(1).await;
         until(|| get(&stage.spans().sent) == 4).await;
-        stage.exporter.end().await;
+        stage.forwarder.end().await;
     }
     let no_http = TestCollector::begin(Manner::Answers(b"SSH-2.0-x\r\n".to_vec())).await;
     let mut stage = stage(&no_http.url);
     stage.push(1).await;
     until(|| get(&stage.spans().dropped_failed) == 4).await;
-    stage.exporter.end().await;
+    stage.forwarder.end().await;
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn the_log_has_a_line_when_sending_fails_and_none_for_each_failure() {
             collector.behave(Manner::status("200 OK"));
             stage.push(1).await;
             until(|| get(&stage.spans().sent) >= 4).await;
-            stage.exporter.end().await;
+            stage.forwarder.end().await;
         });
     });
     assert_eq!(lines.matches("traces cannot be sent").count(), 1, "{lines}");
@@ -279,7 +279,7 @@ async fn fewer_requests_are_traced_as_the_load_grows_and_at_once_in_a_burst() {
     until(|| session.one_in() == 1).await;
     stage.source.requests.fetch_add(1_000_000_000, Relaxed);
     until(|| session.one_in() > 1000).await;
-    stage.exporter.end().await;
+    stage.forwarder.end().await;
 }
 
 #[tokio::test]
@@ -293,14 +293,14 @@ async fn slow_requests_are_looked_for_among_all_and_nothing_is_traced_without_a_
     let mut stage = stage_of(&settings, patience());
     let session = stage.source.session().unwrap();
     assert_eq!((session.one_in(), session.ask().slower_than), (1, Duration::from_millis(5)));
-    stage.exporter.end().await;
+    stage.forwarder.end().await;
     drop(stage);
     let none = TracesSection::default();
     assert!(Collector::of(&none).unwrap().is_none(), "without a collector nothing is traced");
 }
 
 #[tokio::test]
-async fn an_export_that_is_dropped_traces_nothing_any_more() {
+async fn forwarding_that_is_dropped_traces_nothing_any_more() {
     let collector = TestCollector::begin(Manner::Hangs).await;
     let stage = stage(&collector.url);
     let (source, stats) = (Arc::clone(&stage.source), Arc::clone(&stage.stats));
@@ -317,7 +317,7 @@ async fn what_has_failed_before_the_stop_is_not_tried_again_at_the_stop() {
     stage.push(1).await;
     until(|| get(&stage.spans().failures) == 1).await;
     collector.behave(Manner::status("200 OK"));
-    stage.exporter.end().await;
+    stage.forwarder.end().await;
     assert_eq!((get(&stage.spans().sent), get(&stage.spans().dropped_stop)), (0, 4), "{:?}", stage.spans());
     assert_eq!(collector.requests.lock().unwrap().len(), 1);
 }
