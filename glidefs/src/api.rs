@@ -4,6 +4,27 @@
 //! content of the metrics (`observe`). Invariant: every answer other than `/metrics`, `/healthz`, `/readyz` and the status
 //! page is JSON, or lines of JSON for a batch and a trace, and every refusal
 //! is a problem by RFC 9457, with a code for programs and a sentence for people about the next step.
+//!
+//! | File | Paths |
+//! |---|---|
+//! | `exports` | `/v1/exports…`, `/v1/drain` |
+//! | `snapshots` | `/v1/exports/{name}/snapshots…` |
+//! | `batch` | `/v1/batch` |
+//! | `volumes` | `/v1/store/…`, `/v1/gc` |
+//! | `system`, `scrape` | `/v1/status`, `/v1/top`, `/v1/memory`, `/healthz`, `/readyz`, `/metrics` |
+//! | `trace` | `/v1/trace` |
+//! | `upgrade` | `/v1/upgrade` |
+//! | `problems` | `/v1/problems…` |
+//! | `page` | `/` and the files of the status page |
+//! | `routes` | the table of all paths, and `/openapi.json` |
+//!
+//! | File | What every request meets |
+//! |---|---|
+//! | `serve`, `connection`, `seats` | the doors, one connection, how many connections |
+//! | `guard`, `token`, `peer` | who may ask |
+//! | `body`, `idempotency`, `off_thread`, `paging` | reading a request, once at most, work on all exports, pages of lists |
+//! | `error`, `refusals` | which error has which code, which operation answers with which |
+//! | `state`, `wire` | what handlers share, and the types of requests and answers |
 
 mod batch;
 mod body;

@@ -14,7 +14,7 @@ use utoipa::openapi::{
 
 use super::wire::{PROBLEM_TYPE, ProblemCode as P};
 
-/// Codes of every operation, whoever may use what.
+/// Codes that any operation may answer with: those of access, and that of failures of the daemon.
 const ACCESS: &[P] = &[P::Unauthorized, P::Forbidden, P::WrongHost, P::Internal];
 /// Codes of operations on a name in the path.
 const NAME: &[P] = &[P::BadName, P::BadRequest];

@@ -15,7 +15,8 @@ use super::error::ApiError;
 use super::state::AppState;
 use super::wire::{Problem, ProblemCode};
 use super::{
-    batch, exports, guard, idempotency, page, problems, refusals, shares, snapshots, system, trace, volumes,
+    batch, exports, guard, idempotency, page, problems, refusals, shares, snapshots, system, trace, upgrade,
+    volumes,
 };
 
 #[derive(utoipa::OpenApi)]
@@ -73,7 +74,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(system::top))
         .routes(routes!(trace::trace))
         .routes(routes!(system::memory))
-        .routes(routes!(system::upgrade))
+        .routes(routes!(upgrade::route::upgrade))
         .routes(routes!(system::healthz))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))

@@ -1,21 +1,15 @@
-//! The routes about the daemon itself: status, upgrade, health and metrics.
-//!
-//! Owns who may name the program of an upgrade. Invariant: a program is named over the Unix socket only, by root or the user of the
-//! daemon; everybody else who may use the API gets the program that was installed.
+//! The routes about the daemon itself: status, `/v1/top`, memory, health and metrics.
 
-use std::path::PathBuf;
-
+use axum::Json;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 
-use super::body::{InQuery, JsonBody};
+use super::body::InQuery;
 use super::error::ApiError;
-use super::peer::PeerUser;
 use super::scrape::Selection;
 use super::state::AppState;
-use super::wire::{AtRisk, ExportCounts, Memory, MetricsQuery, Status, Top, UpgradeBegun, UpgradeRequest};
+use super::wire::{AtRisk, ExportCounts, Memory, MetricsQuery, Status, Top};
 use crate::observe::metrics::ExportHistograms;
 use crate::router;
 
@@ -77,29 +71,6 @@ pub(super) async fn top(State(state): State<AppState>) -> Result<Response, ApiEr
     let text = state.top.text(&Selection::default()).await.map_err(ApiError::internal)?;
     Ok(([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text)
         .into_response())
-}
-
-/// Replaces the daemon by another program: the one installed in place of the daemon's, or `binary`. The answer comes when the successor
-/// is ready; then devices pause until the successor serves them. `GET /v1/status` tells the end.
-#[utoipa::path(
-    post, path = "/v1/upgrade", operation_id = "upgrade", tag = "daemon", request_body = UpgradeRequest,
-    responses(
-        (status = 202, description = "The successor is ready, and takes over now.", body = UpgradeBegun),
-    )
-)]
-pub(super) async fn upgrade(
-    State(state): State<AppState>,
-    peer: Option<Extension<PeerUser>>,
-    JsonBody(request): JsonBody<UpgradeRequest>,
-) -> Result<(StatusCode, Json<UpgradeBegun>), ApiError> {
-    if request.binary.is_some() && !peer.is_some_and(|Extension(peer)| peer.is_the_daemons_or_root()) {
-        return Err(ApiError::forbidden(
-            "only root and the user of the daemon may name the program, and over the Unix socket only: install the program in place \
-             of the daemon's, and leave binary out",
-        ));
-    }
-    let begun = state.upgrades.begin(request.binary.map(PathBuf::from)).await?;
-    Ok((StatusCode::ACCEPTED, Json(begun)))
 }
 
 /// The memory of the daemon by category.

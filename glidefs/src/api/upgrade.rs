@@ -1,6 +1,8 @@
-//! Upgrades of the daemon, as the API reaches them.
+//! Upgrades of the daemon, as the API reaches them. The route is in `route`.
 //!
-//! Owns the trait and the refusals. Does not own the upgrade (`daemon`) nor who may ask for one (`system`).
+//! Owns the trait and the refusals. Does not own the upgrade (`daemon`) nor who may name the program (`route`).
+
+pub(super) mod route;
 
 use std::path::PathBuf;
 
