@@ -148,3 +148,41 @@ fn the_example_configuration_is_what_init_writes() {
     let found = fs::read_to_string(repository().join(path)).unwrap_or_default();
     compare_or_bless(path, &found, &keys::commented_config());
 }
+
+/// The text of a doc comment, in one line.
+fn doc_of(attributes: &[syn::Attribute]) -> String {
+    let texts = attributes.iter().filter_map(|attribute| match &attribute.meta {
+        syn::Meta::NameValue(syn::MetaNameValue {
+            path,
+            value: syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }),
+            ..
+        }) if path.is_ident("doc") => Some(text.value().trim().to_owned()),
+        _ => None,
+    });
+    texts.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_parts_of_a_trace_are_explained_in_the_same_words_everywhere() {
+    let parsed = |path| syn::parse_file(&read(path)).expect("the source can be parsed").items;
+    let parts = parsed("glidefs/src/observe/trace/request.rs").into_iter().find_map(|item| match item {
+        syn::Item::Enum(item) if item.ident == "Part" => Some(item.variants),
+        _ => None,
+    });
+    let members = parsed("glidefs/src/api/wire/trace.rs").into_iter().find_map(|item| match item {
+        syn::Item::Struct(item) if item.ident == "TraceParts" => Some(item.fields),
+        _ => None,
+    });
+    let (parts, members) = (parts.expect("there are parts"), members.expect("there are members"));
+    let document = read("docs/traces.md");
+    let rows: Vec<&str> = document.lines().skip_while(|line| !line.starts_with("| Part |")).skip(2).collect();
+    let explained = parts.iter().map(|part| (part.ident.to_string().to_lowercase(), doc_of(&part.attrs)));
+    let explained: Vec<_> = explained.collect();
+    let described = members.iter().map(|member| {
+        (member.ident.as_ref().map(ToString::to_string).unwrap_or_default(), doc_of(&member.attrs))
+    });
+    assert_eq!(described.collect::<Vec<_>>(), explained, "glidefs/src/api/wire/trace.rs: `TraceParts`");
+    for ((part, text), row) in explained.iter().zip(rows) {
+        assert!(row.starts_with(&format!("| `{part}` | {text} | ")), "docs/traces.md: {part} is: {text}");
+    }
+}

@@ -92,37 +92,38 @@ pub struct TracedRequest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct TraceParts {
-    /// Waits for the worker: behind other requests, or for a turn of the export among others.
+    /// Waits for the worker: behind other requests of a turn, or for a turn of the export among others.
     #[serde(skip_serializing_if = "is_zero")]
     pub queue: u64,
     /// Waits because of a limit of the export.
     #[serde(skip_serializing_if = "is_zero")]
     pub limit: u64,
-    /// Waits because data leaves more slowly than it comes: log space, memory of the index, bounds on data at risk.
+    /// Waits because data leaves more slowly than it comes: a bound on data at risk, packs to be merged, a share or the whole of the log,
+    /// memory of the index.
     #[serde(skip_serializing_if = "is_zero")]
     pub brake: u64,
-    /// Waits for memory for the data.
+    /// Waits for memory for the data, a slot: `buffers.slots_per_worker`.
     #[serde(skip_serializing_if = "is_zero")]
     pub slot: u64,
-    /// The bytes are copied between client and daemon.
+    /// The bytes are copied between client and worker.
     #[serde(skip_serializing_if = "is_zero")]
     pub copy: u64,
-    /// A write waits to be appended together with others.
+    /// A write waits to be appended together with others: for the end of the turn, for earlier appends, or for a free segment of the log.
     #[serde(skip_serializing_if = "is_zero")]
     pub batch: u64,
-    /// The log is written or read, checksums included.
+    /// The record is appended, or the content is read from the log, with checksums.
     #[serde(skip_serializing_if = "is_zero")]
     pub log: u64,
-    /// Waits until data is stable on the cache disk.
+    /// Waits until data is stable on the cache disk: a FLUSH, or a FUA WRITE.
     #[serde(skip_serializing_if = "is_zero")]
     pub sync: u64,
-    /// Waits for the store: a miss, or a durable write.
+    /// Waits for the store: for content only in the store, or for the commit of a durable FLUSH.
     #[serde(skip_serializing_if = "is_zero")]
     pub store: u64,
-    /// The answer is made and handed to the kernel.
+    /// The result is counted, and the answer is made.
     #[serde(skip_serializing_if = "is_zero")]
     pub reply: u64,
-    /// Everything that is no other part.
+    /// The worker decides; or the rest of a request with more than 16 steps.
     #[serde(skip_serializing_if = "is_zero")]
     pub other: u64,
 }

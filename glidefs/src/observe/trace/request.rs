@@ -11,7 +11,7 @@ use arrayvec::ArrayVec;
 /// Most steps of a trace. A request with more, such as one that waits again and again, has the rest of its time in [`Part::Other`].
 pub const STEPS_MAX: usize = 16;
 
-/// A part of the way of a request.
+/// A part of the way of a request. The texts stand in the description of the API and in docs/traces.md as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Part {
@@ -22,21 +22,21 @@ pub enum Part {
     /// Waits because data leaves more slowly than it comes: a bound on data at risk, packs to be merged, a share or the whole of the log,
     /// memory of the index.
     Brake,
-    /// Waits for a slot of the worker's arena.
+    /// Waits for memory for the data, a slot: `buffers.slots_per_worker`.
     Slot,
     /// The bytes are copied between client and worker.
     Copy,
-    /// A write waits for the end of the turn, to be appended together with others.
+    /// A write waits to be appended together with others: for the end of the turn, for earlier appends, or for a free segment of the log.
     Batch,
-    /// The record is appended, or the content is read, with its checksums.
+    /// The record is appended, or the content is read from the log, with checksums.
     Log,
-    /// Waits until segments are stable on the cache disk.
+    /// Waits until data is stable on the cache disk: a FLUSH, or a FUA WRITE.
     Sync,
-    /// Waits for the store: for content that is nowhere else, or for the commit of a durable FLUSH.
+    /// Waits for the store: for content only in the store, or for the commit of a durable FLUSH.
     Store,
     /// The result is counted, and the answer is made.
     Reply,
-    /// The worker decides, or the request had more steps than a trace has.
+    /// The worker decides; or the rest of a request with more than 16 steps.
     Other,
 }
 
