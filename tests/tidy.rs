@@ -43,9 +43,31 @@ mod tidy {
 
 /// The layers, highest first: each imports only those after it.
 const LAYERS: &[&str] = &[
-    "testing", "daemon", "otlp", "cli", "csi", "doctor", "bench", "client", "api", "config", "handover",
-    "ublk", "worker", "router", "export", "cache", "store", "buffer", "observe", "fair", "checksum", "units",
-    "locks", "tasks",
+    "testing",
+    "daemon",
+    "otlp",
+    "cli",
+    "csi",
+    "doctor",
+    "bench",
+    "client",
+    "api",
+    "config",
+    "handover",
+    "ublk",
+    "worker",
+    "router",
+    "export",
+    "cache",
+    "store",
+    "buffer",
+    "observe",
+    "fair",
+    "checksum",
+    "units",
+    "locks",
+    "private_file",
+    "tasks",
 ];
 
 /// The floors inside a layer, lowest first: each imports only those before it. The rest of the layer is the highest floor.

@@ -1,23 +1,19 @@
 //! The file with further headers of requests to the collector.
 //!
-//! Owns the form of the file. Invariants: a header from the file is never printed, neither in an error nor by `Debug`; only the owner may
-//! have permissions on the file.
+//! Owns the form of the file. Does not own who may read the file (`private_file`). Invariant: a header from the file is never printed, neither
+//! in an error nor by `Debug`.
 
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::client::OtlpError;
+use crate::private_file::{self, PrivateFileError};
 
 /// Longest file of headers, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 10;
 /// Most headers of a file.
 const HEADERS_MAX: usize = 32;
-/// Permissions that the file must not give to group and others.
-const MODE_OF_OTHERS: u32 = 0o077;
 /// Headers that say how the request is sent, which the file cannot know.
 const RESERVED: [&str; 7] = [
     "content-type",
@@ -31,20 +27,11 @@ const RESERVED: [&str; 7] = [
 
 /// The headers in the file at `path`: lines `Name: value`. Empty lines and lines that begin with `#` say nothing.
 pub(super) fn load(path: &Path) -> Result<HeaderMap, OtlpError> {
-    let error = |source| OtlpError::Read { path: path.into(), source };
-    // Without O_NONBLOCK, opening a pipe would wait for a writer.
-    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(error)?;
-    let metadata = file.metadata().map_err(error)?;
-    if !metadata.is_file() {
-        return Err(OtlpError::NotAFile { path: path.into() });
-    }
-    let mode = metadata.permissions().mode() & 0o7777;
-    if mode & MODE_OF_OTHERS != 0 {
-        return Err(OtlpError::Exposed { path: path.into(), mode });
-    }
-    let mut text = String::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(error)?;
+    let text = private_file::read(path, FILE_BYTES_MAX + 1).map_err(|error| match error {
+        PrivateFileError::Read(source) => OtlpError::Read { path: path.into(), source },
+        PrivateFileError::NotAFile => OtlpError::NotAFile { path: path.into() },
+        PrivateFileError::Exposed { mode } => OtlpError::Exposed { path: path.into(), mode },
+    })?;
     let mut headers = HeaderMap::new();
     for (number, line) in (1..).zip(text.lines().map(str::trim)) {
         if line.is_empty() || line.starts_with('#') {
@@ -70,6 +57,7 @@ fn header(line: &str) -> Option<(HeaderName, HeaderValue)> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
