@@ -63,5 +63,7 @@ pub use self::state::{ApiStats, AppState, Readiness};
 pub use self::token::{Token, TokenError, TokenFile};
 pub use self::trace::Traces;
 #[cfg(feature = "otel")]
-pub use self::trace::{Reading, SpanStats, TraceStats, rate};
+pub use self::trace::{
+    Counted, LOOK_BUSY, Reading, SpanStats, TraceStats, counts, look_at_workers, one_in_for,
+};
 pub use self::upgrade::{NoUpgrades, UpgradeError, Upgrades};

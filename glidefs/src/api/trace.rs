@@ -7,6 +7,7 @@
 
 mod hub;
 mod lines;
+mod reader;
 mod stats;
 mod stream;
 
@@ -20,6 +21,8 @@ use axum::response::{IntoResponse, Response};
 pub use self::hub::Traces;
 #[cfg(feature = "otel")]
 pub use self::hub::{Reading, one_in_for};
+#[cfg(feature = "otel")]
+pub use self::reader::{Counted, LOOK_BUSY, counts, look_at_workers};
 #[cfg(feature = "otel")]
 pub use self::stats::SpanStats;
 pub use self::stats::TraceStats;

@@ -10,7 +10,7 @@ mod ring;
 mod session;
 mod store;
 
-pub use self::clock::Clock;
+pub use self::clock::{Clock, nanos};
 #[cfg(test)]
 pub use self::request::PARTS;
 pub use self::request::{Part, RequestTrace, Steps};

@@ -13,17 +13,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::queue::{Queue, Trace, Waiting};
-use crate::api::{Reading, TraceStats, one_in_for};
+use crate::api::{Counted, LOOK_BUSY, Reading, TraceStats, counts, look_at_workers, one_in_for};
 use crate::observe::trace::Clock;
 
 /// Most traces that a look takes of the workers, and of the store.
 const LOOK_TRACES_MAX: usize = 256;
 /// Time between two looks for traces.
 const LOOK: Duration = Duration::from_millis(50);
-/// Time until the next look behind one in which a worker had many traces.
-const LOOK_BUSY: Duration = Duration::from_millis(2);
-/// Traces of one worker in a look that are many: a quarter of the fewest that may wait.
-const BUSY_TRACES: usize = 16;
 /// Most looks for the last traces at the end.
 const LAST_LOOKS_MAX: usize = 16;
 /// Time between two choices of one request in so many.
@@ -34,14 +30,6 @@ const TRACES_A_SECOND: u64 = 20;
 const NAMES: Duration = Duration::from_secs(10);
 /// Longest time behind [`NAMES`] for which a name is taken for that of a volume: a volume may be opened under another name.
 const NAMES_AGE_MAX: Duration = Duration::from_mins(1);
-
-/// The counts of a session that are in the counters of the daemon.
-#[derive(Clone, Copy, Default)]
-struct Counted {
-    sampled: u64,
-    not_traced: u64,
-    dropped: u64,
-}
 
 /// The reader of the session.
 pub(super) struct Gatherer<'a> {
@@ -104,26 +92,15 @@ impl<'a> Gatherer<'a> {
     async fn look(&mut self) -> Duration {
         let clock = Clock::now();
         let of_store = self.look_at_store(&clock).await;
-        let (mut left, mut rounds, mut is_any) = (LOOK_TRACES_MAX, 0, true);
         let session = Arc::clone(&self.reading.session);
-        // The workers take turns, so that the traces of a busy one keep no others back.
-        while is_any && left > 0 {
-            is_any = false;
-            rounds += 1;
-            for side in session.workers() {
-                if left > 0
-                    && let Some(trace) = side.ring.pop()
-                {
-                    (is_any, left) = (true, left - 1);
-                    let began_unix_nanos = clock.unix_nanos(trace.began);
-                    self.push(Waiting { began_unix_nanos, trace: Trace::Request(Box::new(trace)) });
-                }
-            }
-        }
+        let look = look_at_workers(&session, LOOK_TRACES_MAX, |trace| {
+            let began_unix_nanos = clock.unix_nanos(trace.began);
+            self.push(Waiting { began_unix_nanos, trace: Trace::Request(Box::new(trace)) });
+        });
         self.count();
-        if left == 0 || of_store == LOOK_TRACES_MAX {
+        if look.taken == LOOK_TRACES_MAX || of_store == LOOK_TRACES_MAX {
             Duration::ZERO
-        } else if rounds > BUSY_TRACES {
+        } else if look.is_busy {
             LOOK_BUSY
         } else {
             LOOK
@@ -188,20 +165,7 @@ impl<'a> Gatherer<'a> {
 
     /// Adds the news of the session to the counters of the daemon.
     fn count(&mut self) {
-        let session = &self.reading.session;
-        let now = Counted {
-            sampled: session.sum(|side| &side.sampled),
-            not_traced: session.sum(|side| &side.not_traced),
-            dropped: session.sum(|side| &side.dropped).saturating_add(session.store_dropped()),
-        };
-        let before = std::mem::replace(&mut self.counted, now);
-        for (cell, now, before) in [
-            (&self.stats.traces, now.sampled, before.sampled),
-            (&self.stats.not_traced, now.not_traced, before.not_traced),
-            (&self.stats.dropped, now.dropped, before.dropped),
-        ] {
-            cell.fetch_add(now.saturating_sub(before), Relaxed);
-        }
+        self.counted.add(counts(&self.reading.session), &self.stats);
     }
 }
 

@@ -4,8 +4,6 @@
 //! a device is one trace, of a root and a child for each step, which follow each other without a gap from the begin of the root to the end of
 //! the root; a request to the store is a trace of its own, as nothing says which requests of devices wait for it.
 
-use std::time::Duration;
-
 use prost::Message;
 use uuid::Uuid;
 
@@ -14,7 +12,7 @@ use super::proto::{
     KeyValue, Resource, ResourceSpans, STATUS_ERROR, ScopeSpans, Span, Status, attribute,
 };
 use super::queue::{Trace, Waiting};
-use crate::observe::trace::{RequestTrace, StoreTrace};
+use crate::observe::trace::{RequestTrace, StoreTrace, nanos};
 
 /// Results that are no errors: somebody else has made the object, there is none, or the answer is no longer needed.
 const NO_ERRORS: [&str; 4] = ["ok", "existed", "missing", "given_up"];
@@ -140,9 +138,4 @@ fn judge(result: &str, attributes: &mut Vec<KeyValue>) -> Option<Status> {
         attributes.push(attribute("error.type", result));
         Status { code: STATUS_ERROR }
     })
-}
-
-/// `time` in nanoseconds, or the most that fits.
-pub(super) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

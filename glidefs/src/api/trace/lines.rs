@@ -1,9 +1,7 @@
 //! The lines of a trace, from the traces of workers and store.
 
-use std::time::Duration;
-
-use crate::api::wire::{TraceCounts, TraceParts, TraceStep, TracedRequest, TracedStoreRequest};
-use crate::observe::trace::{Clock, Part, RequestTrace, Session, StoreTrace};
+use crate::api::wire::{TraceParts, TraceStep, TracedRequest, TracedStoreRequest};
+use crate::observe::trace::{Clock, Part, RequestTrace, StoreTrace, nanos};
 
 pub(super) fn request(trace: &RequestTrace, clock: &Clock) -> TracedRequest {
     let of = |part| nanos(trace.steps.of(part));
@@ -57,25 +55,10 @@ pub(super) fn store(trace: StoreTrace, export: Option<String>, clock: &Clock) ->
     }
 }
 
-pub(super) fn counts(session: &Session) -> TraceCounts {
-    TraceCounts {
-        one_in: session.one_in(),
-        requests: session.sum(|side| &side.requests),
-        sampled: session.sum(|side| &side.sampled),
-        not_traced: session.sum(|side| &side.not_traced),
-        dropped: session.sum(|side| &side.dropped).saturating_add(session.store_dropped()),
-    }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::observe::trace::{PARTS, Steps};
@@ -106,9 +89,9 @@ mod tests {
         assert_eq!(line.total_nanoseconds, 1000);
         assert_eq!(line.parts.sum(), 1000);
         assert_eq!(line.steps.iter().map(|step| step.nanoseconds).sum::<u64>(), 1000);
-        for (part, nanos) in PARTS.into_iter().zip(line.parts.each()) {
-            assert_eq!((part.name(), crate::api::trace::lines::nanos(trace.steps.of(part))), nanos);
-            assert!(nanos.1 > 0, "{}", part.name());
+        for (part, of_line) in PARTS.into_iter().zip(line.parts.each()) {
+            assert_eq!((part.name(), nanos(trace.steps.of(part))), of_line);
+            assert!(of_line.1 > 0, "{}", part.name());
         }
     }
 }

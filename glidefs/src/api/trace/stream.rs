@@ -5,7 +5,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -14,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::hub::{Reading, TRACES_A_SECOND, one_in_for};
 use super::lines;
+use super::reader::{Counted, LOOK_BUSY, counts, look_at_workers};
 use crate::api::off_thread::OffThread;
 use crate::api::wire::{TraceCounts, TraceEnd, TraceLine};
 use crate::observe::trace::{Clock, StoreTrace, Wanted};
@@ -22,10 +22,6 @@ use crate::observe::trace::{Clock, StoreTrace, Wanted};
 const CHUNK_LINES_MAX: usize = 256;
 /// Time between two looks for traces.
 const LOOK: Duration = Duration::from_millis(20);
-/// Time until the next look behind one in which a worker had many traces.
-const LOOK_BUSY: Duration = Duration::from_millis(2);
-/// Traces of one worker in a look that are many: a quarter of the fewest that may wait.
-const BUSY_TRACES: usize = 16;
 /// Most chunks between the end and the last line: more traces than these hold do not wait.
 const LAST_CHUNKS_MAX: u32 = 32;
 /// Time between two choices of one request in so many, and between two lines of counts at least.
@@ -52,7 +48,7 @@ struct Answer {
     requests: u64,
     told: Option<(Instant, TraceCounts)>,
     /// The counts which are in the counters of the daemon.
-    counted: TraceCounts,
+    counted: Counted,
     names: HashMap<String, String>,
     names_next: Instant,
     /// Requests to the store which may be of the only export.
@@ -80,7 +76,7 @@ pub(super) fn lines(
         look: now,
         choice: now + COUNTS,
         told: None,
-        counted: TraceCounts::default(),
+        counted: Counted::default(),
         names: HashMap::new(),
         names_next: now,
         unnamed: VecDeque::new(),
@@ -165,24 +161,14 @@ impl Answer {
             }
         }
         left -= self.name_unnamed(chunk, left).await;
-        // The workers take turns, so that the traces of a busy one keep no others back.
-        let (mut is_any, mut rounds) = (true, 0);
-        while is_any && left > 0 {
-            is_any = false;
-            rounds += 1;
-            for side in session.workers() {
-                if left > 0
-                    && let Some(trace) = side.ring.pop()
-                {
-                    (is_any, left) = (true, left - 1);
-                    line(chunk, &TraceLine::Request(lines::request(&trace, &self.clock)));
-                }
-            }
-        }
+        let look = look_at_workers(&session, left, |trace| {
+            line(chunk, &TraceLine::Request(lines::request(&trace, &self.clock)));
+        });
+        left -= look.taken;
         if left == 0 {
             // More may be there.
             self.look = Instant::now();
-        } else if rounds > BUSY_TRACES {
+        } else if look.is_busy {
             self.look = Instant::now() + LOOK_BUSY;
         }
         left == 0
@@ -243,7 +229,7 @@ impl Answer {
     /// Adds a line of counts: the first, when counts have changed, and at times when nothing happens.
     fn tell_counts(&mut self, chunk: &mut Vec<u8>) {
         let (now, counts) = (Instant::now(), self.counts());
-        self.count(counts);
+        self.counted.add(counts, &self.reading.stats);
         let is_due = match &self.told {
             None => true,
             Some((at, told)) if *told == counts => now.saturating_duration_since(*at) >= SILENCE_MAX,
@@ -258,27 +244,14 @@ impl Answer {
 
     /// The counts of the session, and of the requests that did not wait for a name.
     fn counts(&self) -> TraceCounts {
-        let counts = lines::counts(&self.reading.session);
+        let counts = counts(&self.reading.session);
         TraceCounts { dropped: counts.dropped.saturating_add(self.unnamed_dropped), ..counts }
-    }
-
-    /// Adds the news in `counts` to the counters of the daemon.
-    fn count(&mut self, counts: TraceCounts) {
-        let before = std::mem::replace(&mut self.counted, counts);
-        let stats = &self.reading.stats;
-        for (cell, now, before) in [
-            (&stats.traces, counts.sampled, before.sampled),
-            (&stats.not_traced, counts.not_traced, before.not_traced),
-            (&stats.dropped, counts.dropped, before.dropped),
-        ] {
-            cell.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
-        }
     }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.count(self.counts());
+        self.counted.add(self.counts(), &self.reading.stats);
     }
 }
 

@@ -47,8 +47,13 @@ impl Clock {
         let after = moment.checked_duration_since(self.at).map(|after| self.unix.saturating_add(after));
         let unix =
             after.unwrap_or_else(|| self.unix.saturating_sub(self.at.saturating_duration_since(moment)));
-        u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX)
+        nanos(unix)
     }
+}
+
+/// `time` in nanoseconds, or the most that fits.
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
