@@ -1,10 +1,11 @@
 //! The client of the daemon: one request a connection, over the Unix socket or TCP.
 //!
-//! Owns how requests are sent and refusals are read. Does not own where the daemon is (`cli::args`), nor the requests themselves
+//! Owns how requests are sent and refusals are read; `lines` has answers of lines. Does not own where the daemon is (`cli::args`), nor the requests themselves
 //! (`api::wire`). Invariant: a request is sent again only when the daemon has refused the request for now.
 
+mod lines;
+
 use std::io::{self, Write as _};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -32,8 +33,6 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
 const RETRY_MAX: Duration = Duration::from_mins(10);
 /// Largest answer, bytes: 20,000 exports have a few megabytes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
-/// Longest line of an answer without an end, bytes: a line of a trace has about a kilobyte.
-const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Why a request to the daemon failed.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +81,10 @@ pub(crate) enum ClientError {
     #[error("{message}")]
     Refused { code: String, message: String },
     /// The answer is not in the daemon's format.
-    #[error("what answers on {address} is not a glidefs daemon of this version (HTTP status {status})")]
+    #[error(
+        "the answer on {address} (status {status}) is not one of this version of glidefs: check --api or --socket, and compare \
+         `glidefs --version` with the daemon's"
+    )]
     NotUnderstood { address: String, status: StatusCode },
 }
 
@@ -154,8 +156,7 @@ impl Client {
     /// Asks for `path` and returns the answer as it is.
     pub async fn get_text(&self, path: &str) -> Result<String, ClientError> {
         let (status, answer) = self.request(Method::GET, path, Bytes::new()).await?;
-        let not_understood = |_| ClientError::NotUnderstood { address: self.address(), status };
-        let body = Limited::new(answer, ANSWER_BYTES_MAX).collect().await.map_err(not_understood)?.to_bytes();
+        let body = self.whole(status, answer).await?;
         if !status.is_success() {
             return Err(self.refusal(status, &body));
         }
@@ -210,8 +211,7 @@ impl Client {
         body: Bytes,
     ) -> Result<(StatusCode, T), ClientError> {
         let (status, answer) = self.request(method, path, body).await?;
-        let not_understood = |_| ClientError::NotUnderstood { address: self.address(), status };
-        let body = Limited::new(answer, ANSWER_BYTES_MAX).collect().await.map_err(not_understood)?.to_bytes();
+        let body = self.whole(status, answer).await?;
         if !status.is_success() {
             return Err(self.refusal(status, &body));
         }
@@ -220,75 +220,11 @@ impl Client {
             .map_err(|_| ClientError::NotUnderstood { address: self.address(), status })
     }
 
-    /// Sends `body` as JSON to `path`, and calls `each` with each line of the answer as soon as the line comes.
-    pub async fn post_lines<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-        mut each: impl FnMut(T),
-    ) -> Result<(), ClientError> {
-        // Bodies are plain structs, and a plain struct always serialises.
-        let body = serde_json::to_vec(body).unwrap_or_default().into();
-        let (status, mut answer) = self.request(Method::POST, path, body).await?;
-        if !status.is_success() {
-            let body = Limited::new(answer, ANSWER_BYTES_MAX).collect().await;
-            let body = body.map_err(|_| ClientError::NotUnderstood { address: self.address(), status })?;
-            return Err(self.refusal(status, &body.to_bytes()));
-        }
-        let mut rest = Vec::new();
-        while let Some(frame) = answer.frame().await {
-            let frame = frame.map_err(|source| ClientError::Broken { address: self.address(), source })?;
-            rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-            let whole = rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-            let lines: Vec<u8> = rest.drain(..whole).collect();
-            for line in lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-                let line = serde_json::from_slice(line);
-                each(line.map_err(|_| ClientError::NotUnderstood { address: self.address(), status })?);
-            }
-            // An answer about one export is short: whoever sends more without an end of line is not the daemon.
-            if rest.len() > ANSWER_BYTES_MAX {
-                return Err(ClientError::NotUnderstood { address: self.address(), status });
-            }
-        }
-        if rest.is_empty() {
-            Ok(())
-        } else {
-            Err(ClientError::NotUnderstood { address: self.address(), status })
-        }
-    }
-
-    /// Asks for `path`, and hands `each` every line of the answer as soon as the line comes, until `each` has enough or the answer ends.
-    /// Returns whether `each` had enough.
-    pub async fn get_lines<T: DeserializeOwned, E: From<ClientError>>(
-        &self,
-        path: &str,
-        mut each: impl AsyncFnMut(T) -> Result<ControlFlow<()>, E>,
-    ) -> Result<bool, E> {
-        let (status, mut answer) = self.request(Method::GET, path, Bytes::new()).await?;
-        let not_understood = || ClientError::NotUnderstood { address: self.address(), status };
-        if !status.is_success() {
-            let body =
-                Limited::new(answer, ANSWER_BYTES_MAX).collect().await.map_err(|_| not_understood())?;
-            return Err(self.refusal(status, &body.to_bytes()).into());
-        }
-        let mut rest = Vec::new();
-        while let Some(frame) = answer.frame().await {
-            let frame = frame.map_err(|source| ClientError::Cut { address: self.address(), source })?;
-            rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-            let whole = rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-            let lines: Vec<u8> = rest.drain(..whole).collect();
-            for line in lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-                let line = serde_json::from_slice(line).map_err(|_| not_understood())?;
-                if each(line).await?.is_break() {
-                    return Ok(true);
-                }
-            }
-            // Whoever sends more without an end of line is not the daemon.
-            if rest.len() > LINE_BYTES_MAX {
-                return Err(not_understood().into());
-            }
-        }
-        if rest.is_empty() { Ok(false) } else { Err(not_understood().into()) }
+    /// The body of an answer, up to [`ANSWER_BYTES_MAX`].
+    async fn whole(&self, status: StatusCode, answer: Incoming) -> Result<Bytes, ClientError> {
+        let body = Limited::new(answer, ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|_| ClientError::NotUnderstood { address: self.address(), status })?;
+        Ok(body.to_bytes())
     }
 
     /// The error of a refused request.
@@ -312,10 +248,7 @@ impl Client {
             let answer = self.request_once(method.clone(), path, body.clone()).await?;
             let status = answer.status();
             let Some(pause) = retry_after(&answer) else { return Ok((status, answer.into_body())) };
-            let refusal = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
-            let refusal =
-                refusal.map_err(|_| ClientError::NotUnderstood { address: self.address(), status })?;
-            let refusal = self.refusal(status, &refusal.to_bytes());
+            let refusal = self.refusal(status, &self.whole(status, answer.into_body()).await?);
             let is_for_now = matches!(&refusal, ClientError::Refused { code, .. } if code == ProblemCode::TooManyBatches.as_str());
             if !is_for_now || begin.elapsed() >= RETRY_MAX {
                 return Err(refusal);
