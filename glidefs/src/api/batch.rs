@@ -66,7 +66,7 @@ impl<S: Send + Sync> FromRequest<S> for Placed {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let places = request.extensions().get::<BatchPlaces>();
-        let places = places.ok_or_else(|| ApiError::internal("no places"))?;
+        let places = places.ok_or_else(|| ApiError::internal("the daemon failed while answering: see its log"))?;
         let Ok(place) = Arc::clone(&places.0).try_acquire_owned() else {
             discard(request, BATCH_BYTES_MAX).await;
             return Err(ApiError::too_many_batches(BATCHES_MAX));

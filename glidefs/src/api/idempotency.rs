@@ -185,7 +185,7 @@ fn key_of(headers: &HeaderMap) -> Result<IdempotencyKey, ApiError> {
         (Some(value), None) => IdempotencyKey::of_header(value.as_bytes())
             .map_err(|error| ApiError::bad_idempotency_key(error.to_string())),
         _ => Err(ApiError::bad_idempotency_key(
-            "the header Idempotency-Key stands there more than once: send one key",
+            "the header Idempotency-Key is there twice: send one key",
         )),
     }
 }

@@ -223,7 +223,7 @@ pub const SECTIONS: &[Section] = &[
                 "export_histograms",
                 "\"busy\"",
                 "\"busy\", \"none\" or \"all\"",
-                "Exports with histograms on /metrics: those with a device that was used (more than a look at a new device), none, or all. A scrape may ask for another set: /metrics?histograms=all.",
+                "Exports with histograms on /metrics: those with a device that was used (more requests than a look for partitions and file systems), none, or all. A scrape may ask for another set: /metrics?histograms=all.",
             ),
         ],
     },

@@ -80,18 +80,18 @@ const DAMAGED: Rule = Rule {
     alert: "GlidefsDamagedExport",
     severity: "critical",
     above: 0.0,
-    message: "bytes were lost, and reads of them fail until they are written again or discarded",
+    message: "bytes were lost, and reads of them fail until they are written again or discarded: see *a damaged segment* in docs/operations.md",
 };
 const CROWDED: Rule = Rule {
     alert: "GlidefsMergingBehind",
     severity: "warning",
     above: 64.0,
-    message: "writes are slowed: packs are merged more slowly than the export writes; is the store fast enough?",
+    message: "writes are slowed, as packs are merged more slowly than the export writes: is the store fast enough?",
 };
 /// The same alert: one rule has both conditions.
 const MANY_PACKS: Rule = Rule {
     above: 196_608.0,
-    message: "writes are slowed: the manifest lists too many packs; is the store fast enough?",
+    message: "writes are slowed, as the manifest lists too many packs: is the store fast enough?",
     ..CROWDED
 };
 const OLD: Rule = Rule {
@@ -104,13 +104,13 @@ const RISK_SHARE: Rule = Rule {
     alert: "GlidefsBytesAtRisk",
     severity: "warning",
     above: 0.5,
-    message: "more than half of the cache is data that is not in the store",
+    message: "more than half of the cache is data that is not in the store: sort by dirty to see whose, and look at the store",
 };
 const DAMAGED_FRAMES: Rule = Rule {
     alert: "GlidefsDamagedData",
     severity: "critical",
     above: 0.0,
-    message: "data in the cache is damaged: reads of it fail until it is written again",
+    message: "data in the cache is damaged, and reads of it fail until it is written again: see *a damaged segment* in docs/operations.md",
 };
 const BAD_SEGMENTS: Rule = Rule {
     alert: "GlidefsCacheDiskFails",
@@ -140,7 +140,7 @@ const WAITING_WRITES: Rule = Rule {
     alert: "GlidefsCacheFull",
     severity: "critical",
     above: 0.0,
-    message: "writes wait because the cache is full",
+    message: "writes wait because the cache is full: is the store reachable and fast enough, or the cache too small?",
 };
 const OVERDUE: Rule = Rule {
     alert: "GlidefsCollectionStuck",
@@ -283,6 +283,8 @@ mod tests {
             let rules: Vec<_> = RULES.iter().filter(|(rule, _)| rule.alert == name).collect();
             assert_ne!(rules.is_empty(), !NOT_JUDGED.contains(&name), "{name}");
             for (rule, clause) in rules {
+                let says = rule.message.split_once(": ").is_some_and(|(_, next)| !next.contains(": "));
+                assert!(says, "{name} does not say where to look next: {}", rule.message);
                 // Expressions may be broken into lines.
                 let block = block.split_whitespace().collect::<Vec<_>>().join(" ");
                 assert!(block.contains(clause), "{name} has not {clause:?}: {block}");

@@ -257,8 +257,8 @@ fn skip_max(one_in: u32) -> u32 {
     one_in.saturating_sub(1).saturating_mul(2)
 }
 
-/// How many requests to leave out before the next one is chosen: from none to twice the mean. A fixed number would, of a client which
-/// repeats the same few requests, choose always the same one.
+/// How many requests to leave out before the next one is chosen: from none to twice the mean. With a fixed number, a
+/// client that repeats the same few requests would always have the same one traced.
 fn next_skip(one_in: u32, random: &mut u32) -> u32 {
     if one_in <= 1 {
         return 0;

@@ -321,7 +321,7 @@ async function ask() {
     if (answer.status === 401) {
       const had = asked !== null;
       forget();
-      askForToken(had ? "The daemon does not take this token." : "");
+      askForToken(had ? "The daemon does not take this token: copy the first line of the token file." : "");
       return;
     }
     const body = await answer.json();
@@ -365,7 +365,7 @@ byId("ask").addEventListener("submit", (event) => {
   // A header may have no other characters; a token has none either.
   if (!/^[\x21-\x7e]+$/.test(token)) {
     forget();
-    write(byId("why"), "This is not a token.");
+    write(byId("why"), "A token has no spaces: copy the first line of the token file.");
     return;
   }
   sessionStorage.setItem(TOKEN_KEY, token);

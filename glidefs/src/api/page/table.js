@@ -26,7 +26,7 @@ const COLUMNS = [
   { key: "waits", head: "Waits/s", kind: "nanos", wide: true },
 ];
 
-const isBusy = (shown) => shown.ops > 0 || shown.flying > 0 || shown.dirty > 0 || shown.waitingFor !== "";
+const isActive = (shown) => shown.ops > 0 || shown.flying > 0 || shown.dirty > 0 || shown.waitingFor !== "";
 
 function compare(one, other) {
   const [a, b] = [one[sort.key], other[sort.key]];
@@ -76,8 +76,8 @@ function table() {
   if (shownNow === null) return;
   const { rows, lines, end, gap } = shownNow;
   const wanted = byId("find").value.trim().toLowerCase();
-  const busyOnly = byId("busy").checked;
-  const found = rows.filter((shown) => (wanted === "" || shown.name.toLowerCase().includes(wanted) || shown.state === wanted) && (!busyOnly || isBusy(shown)));
+  const activeOnly = byId("active").checked;
+  const found = rows.filter((shown) => (wanted === "" || shown.name.toLowerCase().includes(wanted) || shown.state === wanted) && (!activeOnly || isActive(shown)));
   found.sort(compare);
   firstRow = Math.max(0, Math.min(firstRow, Math.floor((found.length - 1) / PAGE_ROWS) * PAGE_ROWS));
   const part = found.slice(firstRow, firstRow + PAGE_ROWS);
@@ -110,7 +110,7 @@ function table() {
   byId("previous").disabled = firstRow === 0;
   byId("next").disabled = firstRow + PAGE_ROWS >= found.length;
   byId("none").hidden = found.length > 0;
-  write(byId("none"), rows.length === 0 ? "No exports yet: glidefs export create NAME --size 10GiB makes one." : "No export is like this.");
+  write(byId("none"), rows.length === 0 ? "No exports yet: glidefs export create NAME --size 10GiB makes one." : "No export matches: clear Find, or untick the box.");
 }
 
 // Draws the table with `rows`, the rows of all exports, and the lines of requests by id of an export's counters, which end at `end`.
@@ -123,7 +123,7 @@ export function forget() {
   shownNow = null;
 }
 
-for (const [id, event] of [["find", "input"], ["busy", "change"]]) {
+for (const [id, event] of [["find", "input"], ["active", "change"]]) {
   byId(id).addEventListener(event, () => {
     firstRow = 0;
     table();

@@ -220,7 +220,7 @@ async fn failures_of_the_kernel_come_with_their_cause() {
 }
 
 #[tokio::test]
-async fn the_daemon_tells_how_it_is() {
+async fn readiness_status_memory_and_metrics_are_answered() {
     let served = Served::new().await;
     served.create("a", "1GiB").await;
     served.create("b", "1GiB").await;

@@ -1,7 +1,7 @@
 //! The clients who read traces: how many, and the session of each from begin to end.
 //!
 //! Invariants: a session ends with its [`Reading`]; more clients than [`READERS_MAX`] never read at once; the place of a client is taken
-//! until workers and store have let go of its session, so the memory of sessions is bounded, and is given back by none of the workers.
+//! until workers and store have let go of its session, so the memory of sessions is bounded, and no worker frees that memory.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_moments_print_as_they_should() {
+    fn a_moment_prints_in_utc_with_milliseconds() {
         for (millis, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_400_000, "2000-02-29T00:00:00.000Z"),

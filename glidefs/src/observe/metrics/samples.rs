@@ -13,7 +13,7 @@ use crate::observe::counter::HistogramSnapshot;
 
 /// Which exports have histograms on a scrape.
 ///
-/// An export is busy while the export has a device that was used: more than a look at a new device.
+/// An export is busy while the export has a device that was used: more requests than a look for partitions and file systems.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExportHistograms {
