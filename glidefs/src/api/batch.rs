@@ -25,7 +25,7 @@ use super::seats::HasWork;
 use super::state::AppState;
 use super::wire::{
     AttachQuery, BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult, CreateRequest,
-    RemoveQuery,
+    LINES_TYPE, RemoveQuery,
 };
 use crate::router::{ExportName, SharedPatience};
 
@@ -33,8 +33,6 @@ use crate::router::{ExportName, SharedPatience};
 pub(super) const BATCHES_MAX: usize = 4;
 /// Operations of a batch under way at once. Operations at once share the commits of the catalog.
 const AT_ONCE: usize = 64;
-/// Media type of lines of JSON.
-const LINES_TYPE: &str = "application/x-ndjson";
 
 /// The places for batches of a service.
 #[derive(Clone, Debug)]
@@ -66,7 +64,8 @@ impl<S: Send + Sync> FromRequest<S> for Placed {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let places = request.extensions().get::<BatchPlaces>();
-        let places = places.ok_or_else(|| ApiError::internal("the daemon failed while answering: see its log"))?;
+        let places =
+            places.ok_or_else(|| ApiError::internal("the daemon failed while answering: see its log"))?;
         let Ok(place) = Arc::clone(&places.0).try_acquire_owned() else {
             discard(request, BATCH_BYTES_MAX).await;
             return Err(ApiError::too_many_batches(BATCHES_MAX));

@@ -17,7 +17,7 @@ use crate::router::ExportName;
 /// Largest request body of most routes, bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// How long a request may take to send the body.
-const BODY_TIME_MAX: Duration = Duration::from_secs(30);
+pub(super) const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A body of at most `BYTES_MAX` bytes that holds JSON for a `T`. The content type is not checked.
 pub(super) struct JsonBody<T, const BYTES_MAX: usize = BODY_BYTES_MAX>(pub T);

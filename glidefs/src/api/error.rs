@@ -349,14 +349,7 @@ impl IntoResponse for ApiError {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        let is_for_now = matches!(
-            code,
-            ProblemCode::TooManyBatches
-                | ProblemCode::TooManyUnderWay
-                | ProblemCode::IdempotencyKeyInUse
-                | ProblemCode::TooManyIdempotencyKeys
-        );
-        if is_for_now {
+        if code.has_retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_SECONDS));
         }
         response

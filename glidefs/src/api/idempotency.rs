@@ -56,6 +56,11 @@ const HARMLESS: &str =
 /// How long a request may be carried out after its client has gone. It may wait for a store that is away, for ever, and the requests under
 /// way are bounded for all clients together.
 const ABANDONED_MAX: Duration = Duration::from_mins(10);
+/// Whether requests that change something at `path`, as the description has it, take no key.
+pub(super) fn takes_no_key(path: &str) -> bool {
+    WITHOUT_KEY.iter().any(|(without, _)| *without == path)
+}
+
 /// Headers that belong to one connection or one moment.
 const NOT_KEPT: [HeaderName; 4] =
     [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION, header::DATE];
@@ -184,9 +189,7 @@ fn key_of(headers: &HeaderMap) -> Result<IdempotencyKey, ApiError> {
     match (values.next(), values.next()) {
         (Some(value), None) => IdempotencyKey::of_header(value.as_bytes())
             .map_err(|error| ApiError::bad_idempotency_key(error.to_string())),
-        _ => Err(ApiError::bad_idempotency_key(
-            "the header Idempotency-Key is there twice: send one key",
-        )),
+        _ => Err(ApiError::bad_idempotency_key("the header Idempotency-Key is there twice: send one key")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The refusals of each operation, as the description of the API lists them.
 //!
 //! Owns which codes an operation may answer with, and where refusals stand in the description. Does not own the codes (`wire`) nor when a
-//! request is refused. Invariant: every operation has the codes of its parts: access, path, query, body. The tests of the API compare
+//! request is refused. Invariant: every operation has the codes of its parts: access, path, query, body, key. The tests of the API compare
 //! every answer with the description.
 
 use std::collections::BTreeMap;
@@ -12,6 +12,7 @@ use utoipa::openapi::{
     Content, Header, ObjectBuilder, OpenApi, PathItem, Ref, RefOr, Response, ResponseBuilder,
 };
 
+use super::idempotency::takes_no_key;
 use super::wire::{PROBLEM_TYPE, ProblemCode as P};
 
 /// Codes that any operation may answer with: those of access, and that of failures of the daemon.
@@ -67,7 +68,7 @@ const KEY: &[P] = &[
     P::TooManyIdempotencyKeys,
 ];
 
-/// The codes of an operation besides those of access, name, query and body. `None` for an operation that is not listed here, which a test
+/// The codes of an operation besides those of access, name, query, body and key. `None` for an operation that is not listed here, which a test
 /// refuses.
 pub(super) fn own_codes(operation: &str) -> Option<Vec<&'static [P]>> {
     Some(match operation {
@@ -80,8 +81,8 @@ pub(super) fn own_codes(operation: &str) -> Option<Vec<&'static [P]>> {
         "delete_export" | "detach_export" => vec![CHANGE, DEVICE, STORE, VOLUME, &[P::InUse]],
         "resize_export" => vec![CHANGE, DEVICE, STORE, VOLUME, &[P::CannotShrink]],
         "set_export" => vec![CHANGE, &[P::BadParameter]],
-        "flush_export" => vec![CHANGE, STORE, VOLUME, &[P::NoIdempotencyKey]],
-        "drain" => vec![&[P::NoIdempotencyKey, P::TooManyUnderWay]],
+        "flush_export" => vec![CHANGE, STORE, VOLUME],
+        "drain" => vec![&[P::TooManyUnderWay]],
         "roll_back_export" => {
             vec![CHANGE, STORE, VOLUME, &[P::NotDetached, P::SnapshotGone, P::Replaced, P::InUse]]
         }
@@ -89,18 +90,12 @@ pub(super) fn own_codes(operation: &str) -> Option<Vec<&'static [P]>> {
         "delete_snapshot" => vec![CHANGE, STORE, VOLUME, &[P::SnapshotNeeded]],
         "list_snapshots" => vec![STORE, &[P::NotFound, P::Fenced, P::Diverged, P::BadParameter]],
         "list_stored_exports" | "list_deleted_exports" => vec![STORE, &[P::BadParameter]],
-        "collect_garbage" => vec![STORE, &[P::BadParameter, P::NoIdempotencyKey]],
+        "collect_garbage" => vec![STORE, &[P::BadParameter]],
         "list_exports" => vec![&[P::BadParameter]],
         "show_export" | "metrics" | "show_problem" => vec![&[P::NotFound]],
-        "batch" => vec![&[P::TooManyBatches, P::NoIdempotencyKey]],
+        "batch" => vec![&[P::TooManyBatches]],
         "trace" => vec![&[P::NotFound, P::BadParameter, P::TooManyTraces]],
-        "upgrade" => vec![&[
-            P::NoIdempotencyKey,
-            P::NotReady,
-            P::UpgradeUnderWay,
-            P::UpgradeFailed,
-            P::StoreUnavailable,
-        ]],
+        "upgrade" => vec![&[P::NotReady, P::UpgradeUnderWay, P::UpgradeFailed, P::StoreUnavailable]],
         "readyz" => vec![&[P::NotReady, P::Unconfirmed, P::CatalogFails]],
         "status" | "top" | "memory" | "healthz" | "openapi" | "list_problems" | "page_html" | "page_css"
         | "page_js" | "table_js" | "charts_js" | "numbers_js" => Vec::new(),
@@ -110,23 +105,26 @@ pub(super) fn own_codes(operation: &str) -> Option<Vec<&'static [P]>> {
 
 /// Adds the refusals of every operation to the description.
 pub(super) fn describe(api: &mut OpenApi) {
-    for operation in api.paths.paths.values_mut().flat_map(operations) {
-        let mut by_status: BTreeMap<u16, Vec<P>> = BTreeMap::new();
-        for code in codes(operation) {
-            for status in code.statuses() {
-                by_status.entry(*status).or_default().push(code);
+    for (path, item) in &mut api.paths.paths {
+        let of_path: &[P] = if takes_no_key(path) { &[P::NoIdempotencyKey] } else { &[] };
+        for operation in operations(item) {
+            let mut by_status: BTreeMap<u16, Vec<P>> = BTreeMap::new();
+            for code in codes(operation, of_path) {
+                for status in code.statuses() {
+                    by_status.entry(*status).or_default().push(code);
+                }
             }
-        }
-        for (status, codes) in by_status {
-            operation.responses.responses.insert(status.to_string(), RefOr::T(response(&codes)));
+            for (status, codes) in by_status {
+                operation.responses.responses.insert(status.to_string(), RefOr::T(response(&codes)));
+            }
         }
     }
 }
 
-/// All codes of an operation, in the order of their names.
-fn codes(operation: &Operation) -> Vec<P> {
+/// All codes of an operation, in the order of their names. `of_path` are those of the path.
+fn codes(operation: &Operation, of_path: &'static [P]) -> Vec<P> {
     let mut groups = own_codes(operation.operation_id.as_deref().unwrap_or_default()).unwrap_or_default();
-    groups.push(ACCESS);
+    groups.extend([ACCESS, of_path]);
     let parameters = operation.parameters.iter().flatten();
     for parameter in parameters {
         let RefOr::T(parameter) = parameter else { continue };
@@ -153,10 +151,7 @@ fn response(codes: &[P]) -> Response {
     let mut response = ResponseBuilder::new()
         .description(sentences.join(" "))
         .content(PROBLEM_TYPE, Content::new(Some(Ref::from_schema_name("Problem"))));
-    if [P::TooManyBatches, P::IdempotencyKeyInUse, P::TooManyIdempotencyKeys]
-        .iter()
-        .any(|code| codes.contains(code))
-    {
+    if codes.iter().any(|code| code.has_retry_after()) {
         let mut header = Header::new(ObjectBuilder::new().schema_type(Type::Integer));
         header.description = Some("Seconds until the request may be sent again.".into());
         response = response.header("Retry-After", header);

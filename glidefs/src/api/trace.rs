@@ -29,11 +29,9 @@ pub use self::stats::TraceStats;
 use super::body::InQuery;
 use super::error::ApiError;
 use super::state::AppState;
-use super::wire::{TraceKind, TraceLine, TraceQuery};
+use super::wire::{LINES_TYPE, TraceKind, TraceLine, TraceQuery};
 use crate::observe::trace::{Ask, Wanted};
 
-/// Media type of lines of JSON.
-const LINES_TYPE: &str = "application/x-ndjson";
 /// Longest trace: a client that was forgotten ends some time.
 const SECONDS_MAX: u32 = 3600;
 /// Most requests among which one is traced.

@@ -42,5 +42,6 @@ pub use self::trace::{
     TracedStoreRequest,
 };
 pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
+pub(super) use self::values::LINES_TYPE;
 pub(crate) use self::values::rfc3339;
 pub use self::values::{Durability, OnUnreachable, RiskBound, Size};

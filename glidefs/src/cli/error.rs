@@ -52,7 +52,9 @@ pub(super) enum CliError {
     #[error("failures: {failures}, warnings: {warnings}")]
     Found { failures: usize, warnings: usize },
     /// Some exports have data that is not in the store.
-    #[error("{exports} exports are not in the store as a whole: `glidefs export list` shows which; run it again when the store answers")]
+    #[error(
+        "{exports} exports are not in the store as a whole: `glidefs export list` shows which; run it again when the store answers"
+    )]
     NotDrained { exports: usize },
     /// A wait with `--timeout` ended before the work.
     #[error("the wait ended after {seconds} s{state}; {goes_on}")]

@@ -5,12 +5,12 @@
 use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
 use utoipa::openapi::{ObjectBuilder, OpenApi, RefOr, Required, Type};
 
-use super::WITHOUT_KEY;
+use super::takes_no_key;
 
 /// Adds the header to every operation that takes a key.
 pub(in crate::api) fn describe(description: &mut OpenApi) {
     for (path, item) in &mut description.paths.paths {
-        if WITHOUT_KEY.iter().any(|(without, _)| without == path) {
+        if takes_no_key(path) {
             continue;
         }
         let changes = [&mut item.post, &mut item.put, &mut item.patch, &mut item.delete];

@@ -242,6 +242,17 @@ impl ProblemCode {
         Self::ALL.iter().copied().find(|code| code.as_str() == text)
     }
 
+    /// Whether an answer with the code says when to send the request again.
+    pub const fn has_retry_after(self) -> bool {
+        matches!(
+            self,
+            Self::TooManyBatches
+                | Self::TooManyUnderWay
+                | Self::IdempotencyKeyInUse
+                | Self::TooManyIdempotencyKeys
+        )
+    }
+
     /// Where the daemon explains the code.
     pub fn path(self) -> String {
         format!("{PROBLEMS_PATH}/{}", self.as_str())

@@ -176,8 +176,8 @@ impl Default for FlushQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct MetricsQuery {
-    /// The exports with histograms: "none", "busy" (those with a device that was used: more requests than a look for partitions and file systems) or "all"; when
-    /// left out, the setting api.export_histograms, or all where one export is asked for.
+    /// The exports with histograms: "none", "busy" (those with a device that was used: more requests than a look for partitions and file
+    /// systems) or "all"; when left out, the setting api.export_histograms, or all where one export is asked for.
     #[param(value_type = Option<String>, pattern = "^(none|busy|all)$")]
     pub histograms: Option<ExportHistograms>,
     /// The name of an export, for the figures of this export only.

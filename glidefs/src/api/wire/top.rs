@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::status::{ExportCounts, WorkerStatus};
+use super::values::is_zero;
 
 /// The figures of all exports, of cache and store, and the alerts that hold, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -190,9 +191,4 @@ pub struct TopRequests {
     /// the end are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<u64>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::values::is_zero;
+
 /// The parameters of a trace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -188,11 +190,6 @@ pub struct TraceCounts {
 pub struct TraceEnd {
     /// `time`: the time asked for, or the most time of a trace, is over. `stopping`: the daemon stops, or hands over.
     pub reason: String,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is that of the attribute")]
-fn is_zero(value: &u64) -> bool {
-    *value == 0
 }
 
 impl TraceParts {

@@ -1,4 +1,4 @@
-//! Values in requests and answers: sizes, durability, moments.
+//! Values in requests and answers: sizes, durability, moments; and the forms of answers that several have.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,6 +11,15 @@ use utoipa::openapi::{KnownFormat, RefOr, Schema, SchemaFormat};
 
 use crate::cache::{self, Bound};
 use crate::config::{self, ByteSize, TimeSpan};
+
+/// Media type of lines of JSON.
+pub(in crate::api) const LINES_TYPE: &str = "application/x-ndjson";
+
+/// Whether a figure may be left out of an answer.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+pub(super) fn is_zero(figure: &u64) -> bool {
+    *figure == 0
+}
 
 /// A size in a request: bytes as a number, or text with a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
