@@ -7,8 +7,8 @@
 //!
 //! | File | Paths |
 //! |---|---|
-//! | `exports` | `/v1/exports…`, `/v1/drain` |
-//! | `snapshots` | `/v1/exports/{name}/snapshots…` |
+//! | `exports` | `/v1/exports…`, `/v1/drain`; `exports/create` makes exports |
+//! | `snapshots` | `/v1/exports/{name}/snapshots…`, `/v1/exports/{name}/rollback` |
 //! | `batch` | `/v1/batch` |
 //! | `volumes` | `/v1/store/…`, `/v1/gc` |
 //! | `system`, `scrape` | `/v1/status`, `/v1/top`, `/v1/memory`, `/healthz`, `/readyz`, `/metrics` |

@@ -153,7 +153,7 @@ fn result(name: String, done: Result<BatchResult, ApiError>) -> BatchResult {
 fn create(state: AppState, request: CreateRequest) -> BoxFuture<'static, BatchResult> {
     async move {
         let name = request.name.clone();
-        let created = exports::create_one(&state, request).await;
+        let created = exports::create::create_one(&state, request).await;
         let done = created.map(|(existed, export)| BatchResult {
             export: Some(export),
             existed: Some(existed),

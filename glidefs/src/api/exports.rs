@@ -1,64 +1,24 @@
-//! The routes under `/v1/exports`, and `/v1/drain`.
+//! The routes under `/v1/exports` for exports that exist, and `/v1/drain`. Those that make an export are in `create`.
+
+pub(super) mod create;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
 
 use super::body::{InQuery, JsonBody, NameInPath};
 use super::error::ApiError;
-use super::paging::{Headers, Page};
+use super::paging::{Headers, Page, json_list};
 use super::state::AppState;
 use super::wire::{
-    AttachQuery, CreateRequest, Deleted, Drained, Durability, Export, FlushQuery, Flushed, ForkRequest,
-    LimitsChange, OnUnreachable, OpenRequest, PageQuery, RemoveQuery, ResizeRequest, RollbackRequest,
-    SetRequest, UndeleteRequest,
+    AttachQuery, Deleted, Drained, Export, FlushQuery, Flushed, LimitsChange, PageQuery, RemoveQuery,
+    ResizeRequest, SetRequest,
 };
 use crate::export::limits::Settings;
 use crate::observe::chain;
-use crate::router::{
-    self, CreateExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX, Router,
-    RouterError, SettingsChange,
-};
-
-/// Create an export, with a block device unless `detached` is set. If the export exists with the same parameters, the request
-/// succeeds.
-#[utoipa::path(
-    post, path = "/v1/exports", operation_id = "create_export", tag = "exports", request_body = CreateRequest,
-    responses(
-        (status = 201, description = "The export was created.", body = Export),
-        (status = 200, description = "The export existed, with the same parameters.", body = Export),
-    )
-)]
-pub(super) async fn create(
-    State(state): State<AppState>,
-    JsonBody(request): JsonBody<CreateRequest>,
-) -> Result<(StatusCode, Json<Export>), ApiError> {
-    Ok(answer(create_one(&state, request).await?))
-}
-
-/// Creates an export. Returns whether the export existed before, and the export.
-pub(super) async fn create_one(state: &AppState, request: CreateRequest) -> Result<(bool, Export), ApiError> {
-    let name = ExportName::new(&request.name)?;
-    let content = InitialContent::Blank(ExportSize::new(request.size.0.0)?);
-    let new = NewExport {
-        detached: request.detached,
-        ..NewExport::of(
-            request.durability,
-            request.on_unreachable,
-            (request.limits, request.weight),
-            (request.queues, request.queue_depth),
-        )
-    };
-    create_from(state, name, content, new).await
-}
-
-/// The answer to a creation.
-fn answer((existed, export): (bool, Export)) -> (StatusCode, Json<Export>) {
-    (if existed { StatusCode::OK } else { StatusCode::CREATED }, Json(export))
-}
+use crate::router::{self, ExportName, ExportSize, Router, RouterError, SettingsChange};
 
 /// All exports, sorted by name, or a page of them.
 #[utoipa::path(
@@ -83,20 +43,6 @@ fn one_page(router: &Router, page: &Page) -> Result<(Headers, Vec<u8>), ApiError
         _ => None,
     };
     Ok((next, body))
-}
-
-/// A JSON array of `items`, none of which is kept: a host has thousands of exports.
-fn json_list(items: impl Iterator<Item = impl Serialize>) -> Result<Vec<u8>, ApiError> {
-    let mut text = vec![b'['];
-    for item in items {
-        if text.len() > 1 {
-            text.push(b',');
-        }
-        serde_json::to_writer(&mut text, &item)
-            .map_err(|_| ApiError::internal("an export has no JSON form"))?;
-    }
-    text.push(b']');
-    Ok(text)
 }
 
 /// The state of one export.
@@ -212,136 +158,6 @@ pub(super) async fn detach(
     Ok(Json(detached.into()))
 }
 
-/// Open an export from the store. If another host has not released the export, the request is refused, unless `take_over` is
-/// set: then the export stops on the other host. If the export is open on this host, the request succeeds.
-#[utoipa::path(
-    post, path = "/v1/exports/{name}/open", operation_id = "open_export", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
-    request_body = OpenRequest,
-    responses(
-        (status = 201, description = "The export is open.", body = Export),
-        (status = 200, description = "The export was open on this host before.", body = Export),
-    )
-)]
-pub(super) async fn open(
-    State(state): State<AppState>,
-    name: NameInPath,
-    JsonBody(request): JsonBody<OpenRequest>,
-) -> Result<(StatusCode, Json<Export>), ApiError> {
-    if request.discard_local {
-        return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
-    }
-    let content = if request.take_over { InitialContent::TakeOver } else { InitialContent::Store };
-    let new = NewExport::of(
-        request.durability,
-        request.on_unreachable,
-        (request.limits, request.weight),
-        (request.queues, request.queue_depth),
-    );
-    Ok(answer(create_from(&state, name.0, content, new).await?))
-}
-
-/// Restore a deleted export with its snapshots. The content is the last state that was written back. Garbage collection ends
-/// the possibility. If several exports of the name were deleted, the one deleted last is restored.
-#[utoipa::path(
-    post, path = "/v1/exports/{name}/undelete", operation_id = "undelete_export", tag = "exports", params(("name" = String, Path, description = "Name before the deletion.")),
-    request_body = UndeleteRequest,
-    responses(
-        (status = 201, description = "The export is open on this host.", body = Export),
-    )
-)]
-pub(super) async fn undelete(
-    State(state): State<AppState>,
-    name: NameInPath,
-    JsonBody(request): JsonBody<UndeleteRequest>,
-) -> Result<(StatusCode, Json<Export>), ApiError> {
-    let new_name = request.name.as_deref().map(ExportName::new).transpose()?;
-    let new_name = new_name.unwrap_or_else(|| name.0.clone());
-    let new = NewExport::of(
-        request.durability,
-        request.on_unreachable,
-        (request.limits, request.weight),
-        (request.queues, request.queue_depth),
-    );
-    Ok(answer(create_from(&state, new_name, InitialContent::Deleted { of: name.0 }, new).await?))
-}
-
-/// Create an export with the content of this one. Only metadata is copied, whatever the size. Later writes to either export
-/// do not change the other.
-#[utoipa::path(
-    post, path = "/v1/exports/{name}/fork", operation_id = "fork_export", tag = "exports",
-    params(("name" = String, Path, description = "Name of the export, or of a volume in the store.")),
-    request_body = ForkRequest,
-    responses(
-        (status = 201, description = "The export was created.", body = Export),
-        (status = 200, description = "An export of this name and these parameters existed; its content was not compared.", body = Export),
-    )
-)]
-pub(super) async fn fork(
-    State(state): State<AppState>,
-    name: NameInPath,
-    JsonBody(request): JsonBody<ForkRequest>,
-) -> Result<(StatusCode, Json<Export>), ApiError> {
-    let snapshot = request.snapshot.as_deref().map(ExportName::new).transpose()?;
-    let content = if request.local {
-        InitialContent::Local { of: name.0 }
-    } else {
-        InitialContent::Fork { of: name.0, snapshot }
-    };
-    let new = NewExport::of(
-        request.durability,
-        request.on_unreachable,
-        (request.limits, request.weight),
-        (request.queues, request.queue_depth),
-    );
-    Ok(answer(create_from(&state, ExportName::new(&request.name)?, content, new).await?))
-}
-
-/// The parameters of a new export, other than the content.
-struct NewExport {
-    durability: Durability,
-    on_unreachable: Option<OnUnreachable>,
-    limits: LimitsChange,
-    weight: Option<u64>,
-    queues: Option<u64>,
-    queue_depth: Option<u64>,
-    detached: bool,
-}
-
-impl NewExport {
-    fn of(
-        durability: Durability,
-        on_unreachable: Option<OnUnreachable>,
-        (limits, weight): (LimitsChange, Option<u64>),
-        (queues, queue_depth): (Option<u64>, Option<u64>),
-    ) -> Self {
-        Self { durability, on_unreachable, limits, weight, queues, queue_depth, detached: false }
-    }
-}
-
-async fn create_from(
-    state: &AppState,
-    name: ExportName,
-    content: InitialContent,
-    new: NewExport,
-) -> Result<(bool, Export), ApiError> {
-    let queues = small("queues", new.queues, QUEUES_MAX)?;
-    let queue_depth = small("queue_depth", new.queue_depth, QUEUE_DEPTH_MAX)?;
-    let created = state
-        .router
-        .create(CreateExport {
-            name,
-            content,
-            durability: new.durability.into(),
-            on_unreachable: new.on_unreachable.map(|on_unreachable| on_unreachable.0.0),
-            settings: settings(&new.limits, new.weight)?,
-            queues,
-            queue_depth,
-            detached: new.detached,
-        })
-        .await?;
-    Ok((created.existed, created.info.into()))
-}
-
 /// Write back all acknowledged data of an export. The answer comes when the data is in the store, unless `wait` is false.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/flush", operation_id = "flush_export", tag = "exports",
@@ -380,23 +196,6 @@ pub(super) async fn drain(State(state): State<AppState>) -> Json<Drained> {
         kept: drain.kept,
         failed: drain.failed.iter().map(|error| chain(error)).collect(),
     })
-}
-
-/// Give a detached export the content and the size of a snapshot. Data written since the snapshot is given up.
-#[utoipa::path(
-    post, path = "/v1/exports/{name}/rollback", operation_id = "roll_back_export", tag = "snapshots",
-    params(("name" = String, Path, description = "Name of the export.")), request_body = RollbackRequest,
-    responses(
-        (status = 200, description = "The export has the snapshot's content.", body = Export),
-    )
-)]
-pub(super) async fn rollback(
-    State(state): State<AppState>,
-    name: NameInPath,
-    JsonBody(request): JsonBody<RollbackRequest>,
-) -> Result<Json<Export>, ApiError> {
-    let snapshot = ExportName::new(&request.snapshot)?;
-    Ok(Json(state.router.rollback(name.0.as_str(), snapshot).await?.into()))
 }
 
 /// Make an export larger while the export is in use.

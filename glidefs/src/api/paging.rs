@@ -7,6 +7,7 @@ use axum::extract::FromRequestParts;
 use axum::http::header::LINK;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue};
+use serde::Serialize;
 
 use super::body::InQuery;
 use super::error::ApiError;
@@ -82,6 +83,20 @@ impl Page {
         };
         Ok((headers, entries))
     }
+}
+
+/// A JSON array of `items`, none of which is kept: a list has thousands.
+pub(super) fn json_list(items: impl Iterator<Item = impl Serialize>) -> Result<Vec<u8>, ApiError> {
+    let mut text = vec![b'['];
+    for item in items {
+        if text.len() > 1 {
+            text.push(b',');
+        }
+        serde_json::to_writer(&mut text, &item)
+            .map_err(|_| ApiError::internal("an entry has no JSON form"))?;
+    }
+    text.push(b']');
+    Ok(text)
 }
 
 #[cfg(test)]

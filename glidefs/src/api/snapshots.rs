@@ -1,4 +1,4 @@
-//! The routes of snapshots.
+//! The routes of snapshots, and of going back to one.
 
 use axum::Json;
 use axum::extract::State;
@@ -9,7 +9,7 @@ use super::error::ApiError;
 use super::paging::{Headers, Page};
 use super::state::AppState;
 use super::wire::values::rfc3339;
-use super::wire::{Deleted, PageQuery, Snapshot, SnapshotRequest};
+use super::wire::{Deleted, Export, PageQuery, RollbackRequest, Snapshot, SnapshotRequest};
 use crate::router::ExportName;
 use crate::store::volume::SnapshotInfo;
 
@@ -65,6 +65,23 @@ pub(super) async fn delete(
     let (name, snapshot) = (ExportName::new(&name)?, ExportName::new(&snapshot)?);
     let existed = state.router.delete_snapshot(name.as_str(), &snapshot).await?;
     Ok(Json(Deleted { name: snapshot.to_string(), existed }))
+}
+
+/// Give a detached export the content and the size of a snapshot. Data written since the snapshot is given up.
+#[utoipa::path(
+    post, path = "/v1/exports/{name}/rollback", operation_id = "roll_back_export", tag = "snapshots",
+    params(("name" = String, Path, description = "Name of the export.")), request_body = RollbackRequest,
+    responses(
+        (status = 200, description = "The export has the snapshot's content.", body = Export),
+    )
+)]
+pub(super) async fn rollback(
+    State(state): State<AppState>,
+    name: NameInPath,
+    JsonBody(request): JsonBody<RollbackRequest>,
+) -> Result<Json<Export>, ApiError> {
+    let snapshot = ExportName::new(&request.snapshot)?;
+    Ok(Json(state.router.rollback(name.0.as_str(), snapshot).await?.into()))
 }
 
 fn shown(export: &ExportName, info: &SnapshotInfo) -> Snapshot {

@@ -1,0 +1,167 @@
+//! The routes that make an export: blank, from the store, from a deleted volume, from another export.
+//!
+//! Invariant: a request for an export that exists with the same parameters succeeds.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+
+use super::{settings, small};
+use crate::api::body::{JsonBody, NameInPath};
+use crate::api::error::ApiError;
+use crate::api::state::AppState;
+use crate::api::wire::{
+    CreateRequest, Durability, Export, ForkRequest, LimitsChange, OnUnreachable, OpenRequest, UndeleteRequest,
+};
+use crate::router::{CreateExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX};
+
+/// The parameters of a new export, other than the content.
+struct NewExport {
+    durability: Durability,
+    on_unreachable: Option<OnUnreachable>,
+    limits: LimitsChange,
+    weight: Option<u64>,
+    queues: Option<u64>,
+    queue_depth: Option<u64>,
+    detached: bool,
+}
+
+/// The parameters that every request for a new export has.
+macro_rules! new_export {
+    ($request:ident) => {
+        NewExport {
+            durability: $request.durability,
+            on_unreachable: $request.on_unreachable,
+            limits: $request.limits,
+            weight: $request.weight,
+            queues: $request.queues,
+            queue_depth: $request.queue_depth,
+            detached: false,
+        }
+    };
+}
+
+/// Create an export, with a block device unless `detached` is set. If the export exists with the same parameters, the request
+/// succeeds.
+#[utoipa::path(
+    post, path = "/v1/exports", operation_id = "create_export", tag = "exports", request_body = CreateRequest,
+    responses(
+        (status = 201, description = "The export was created.", body = Export),
+        (status = 200, description = "The export existed, with the same parameters.", body = Export),
+    )
+)]
+pub(in crate::api) async fn create(
+    State(state): State<AppState>,
+    JsonBody(request): JsonBody<CreateRequest>,
+) -> Result<(StatusCode, Json<Export>), ApiError> {
+    Ok(answer(create_one(&state, request).await?))
+}
+
+/// Creates an export. Returns whether the export existed before, and the export.
+pub(in crate::api) async fn create_one(
+    state: &AppState,
+    request: CreateRequest,
+) -> Result<(bool, Export), ApiError> {
+    let name = ExportName::new(&request.name)?;
+    let content = InitialContent::Blank(ExportSize::new(request.size.0.0)?);
+    let new = NewExport { detached: request.detached, ..new_export!(request) };
+    create_from(state, name, content, new).await
+}
+
+/// The answer to a creation.
+fn answer((existed, export): (bool, Export)) -> (StatusCode, Json<Export>) {
+    (if existed { StatusCode::OK } else { StatusCode::CREATED }, Json(export))
+}
+
+/// Open an export from the store. If another host has not released the export, the request is refused, unless `take_over` is
+/// set: then the export stops on the other host. If the export is open on this host, the request succeeds.
+#[utoipa::path(
+    post, path = "/v1/exports/{name}/open", operation_id = "open_export", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
+    request_body = OpenRequest,
+    responses(
+        (status = 201, description = "The export is open.", body = Export),
+        (status = 200, description = "The export was open on this host before.", body = Export),
+    )
+)]
+pub(in crate::api) async fn open(
+    State(state): State<AppState>,
+    name: NameInPath,
+    JsonBody(request): JsonBody<OpenRequest>,
+) -> Result<(StatusCode, Json<Export>), ApiError> {
+    if request.discard_local {
+        return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
+    }
+    let content = if request.take_over { InitialContent::TakeOver } else { InitialContent::Store };
+    let new = new_export!(request);
+    Ok(answer(create_from(&state, name.0, content, new).await?))
+}
+
+/// Restore a deleted export with its snapshots. The content is the last state that was written back. Garbage collection ends
+/// the possibility. If several exports of the name were deleted, the one deleted last is restored.
+#[utoipa::path(
+    post, path = "/v1/exports/{name}/undelete", operation_id = "undelete_export", tag = "exports", params(("name" = String, Path, description = "Name before the deletion.")),
+    request_body = UndeleteRequest,
+    responses(
+        (status = 201, description = "The export is open on this host.", body = Export),
+    )
+)]
+pub(in crate::api) async fn undelete(
+    State(state): State<AppState>,
+    name: NameInPath,
+    JsonBody(request): JsonBody<UndeleteRequest>,
+) -> Result<(StatusCode, Json<Export>), ApiError> {
+    let new_name = request.name.as_deref().map(ExportName::new).transpose()?;
+    let new_name = new_name.unwrap_or_else(|| name.0.clone());
+    let new = new_export!(request);
+    Ok(answer(create_from(&state, new_name, InitialContent::Deleted { of: name.0 }, new).await?))
+}
+
+/// Create an export with the content of this one. Only metadata is copied, whatever the size. Later writes to either export
+/// do not change the other.
+#[utoipa::path(
+    post, path = "/v1/exports/{name}/fork", operation_id = "fork_export", tag = "exports",
+    params(("name" = String, Path, description = "Name of the export, or of a volume in the store.")),
+    request_body = ForkRequest,
+    responses(
+        (status = 201, description = "The export was created.", body = Export),
+        (status = 200, description = "An export of this name and these parameters existed; its content was not compared.", body = Export),
+    )
+)]
+pub(in crate::api) async fn fork(
+    State(state): State<AppState>,
+    name: NameInPath,
+    JsonBody(request): JsonBody<ForkRequest>,
+) -> Result<(StatusCode, Json<Export>), ApiError> {
+    let snapshot = request.snapshot.as_deref().map(ExportName::new).transpose()?;
+    let content = if request.local {
+        InitialContent::Local { of: name.0 }
+    } else {
+        InitialContent::Fork { of: name.0, snapshot }
+    };
+    let new = new_export!(request);
+    Ok(answer(create_from(&state, ExportName::new(&request.name)?, content, new).await?))
+}
+
+async fn create_from(
+    state: &AppState,
+    name: ExportName,
+    content: InitialContent,
+    new: NewExport,
+) -> Result<(bool, Export), ApiError> {
+    let queues = small("queues", new.queues, QUEUES_MAX)?;
+    let queue_depth = small("queue_depth", new.queue_depth, QUEUE_DEPTH_MAX)?;
+    let created = state
+        .router
+        .create(CreateExport {
+            name,
+            content,
+            durability: new.durability.into(),
+            on_unreachable: new.on_unreachable.map(|on_unreachable| on_unreachable.0.0),
+            settings: settings(&new.limits, new.weight)?,
+            queues,
+            queue_depth,
+            detached: new.detached,
+        })
+        .await?;
+    Ok((created.existed, created.info.into()))
+}
