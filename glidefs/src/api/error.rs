@@ -225,7 +225,7 @@ impl From<RouterError> for ApiError {
                 (StatusCode::BAD_REQUEST, ProblemCode::BadParameter)
             }
             RouterError::NotFound { .. } => (StatusCode::NOT_FOUND, ProblemCode::NotFound),
-            RouterError::Conflict { .. }
+            RouterError::OtherParameter { .. }
             | RouterError::OtherDurability { .. }
             | RouterError::OtherOnUnreachable { .. }
             | RouterError::OtherSettings { .. } => {
@@ -237,7 +237,7 @@ impl From<RouterError> for ApiError {
             RouterError::InUse { .. } | RouterError::UserUnknown { .. } => {
                 (StatusCode::CONFLICT, ProblemCode::InUse)
             }
-            RouterError::Undeleted { .. } => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::HalfDeleted),
+            RouterError::PartlyDeleted { .. } => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::HalfDeleted),
             RouterError::HalfRolledBack { .. } => (StatusCode::CONFLICT, ProblemCode::HalfRolledBack),
             RouterError::NotWrittenBack { .. } => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::NotFlushed),
             RouterError::Unconfirmed { .. } => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::Unconfirmed),

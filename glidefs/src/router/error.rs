@@ -29,7 +29,7 @@ pub enum RouterError {
         "export {name} exists with {parameter} {existing}, not {wanted}: \
          choose another name, or resize or delete the export"
     )]
-    Conflict {
+    OtherParameter {
         name: String,
         /// Name of the parameter that differs.
         parameter: &'static str,
@@ -93,9 +93,9 @@ pub enum RouterError {
         #[source]
         source: DeviceError,
     },
-    /// The export could not be deleted to the end.
+    /// A deletion has begun and not ended.
     #[error("export {name} is half deleted, and left are {left}: delete it again")]
-    Undeleted {
+    PartlyDeleted {
         name: String,
         /// The parts that are left.
         left: &'static str,

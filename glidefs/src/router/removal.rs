@@ -145,7 +145,7 @@ impl Router {
         held.write(&self.catalog, |record| record.desired = Desired::Deleted).await?;
         // Made before the cache forgets the export: the deletion in the store needs the writer, and nothing may come back after.
         let export = Arc::clone(self.open(held.entry()));
-        let unfinished = |left, source| RouterError::Undeleted {
+        let unfinished = |left, source| RouterError::PartlyDeleted {
             name: held.entry().name().to_string(),
             left,
             source: Box::new(source),

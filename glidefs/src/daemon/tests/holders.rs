@@ -299,7 +299,7 @@ fn half_deleted_and_had_back(world: &World) -> Host {
     world.runtime.block_on(host.router().write_back("vm")).unwrap();
     world.objects.end_after(3, false);
     let half = world.runtime.block_on(host.router().delete("vm"));
-    assert!(matches!(half, Err(RouterError::Undeleted { .. })), "{half:?}");
+    assert!(matches!(half, Err(RouterError::PartlyDeleted { .. })), "{half:?}");
     world.objects.go_on();
     let source = InitialContent::Deleted { of: name("vm") };
     world.runtime.block_on(host.router().create(request("vm2", source))).unwrap();

@@ -28,13 +28,13 @@ async fn creating_what_exists_with_the_same_parameters_is_the_answer_and_with_ot
     assert_eq!(again.info, first.info);
     assert!(matches!(
         router.create(create("a", 2 * MIB)).await,
-        Err(RouterError::Conflict { parameter: "size", existing: MIB, .. })
+        Err(RouterError::OtherParameter { parameter: "size", existing: MIB, .. })
     ));
     let mut deeper = create("a", MIB);
     deeper.queue_depth = Some(128);
     assert!(matches!(
         router.create(deeper).await,
-        Err(RouterError::Conflict { parameter: "queue_depth", .. })
+        Err(RouterError::OtherParameter { parameter: "queue_depth", .. })
     ));
     assert_eq!(host.kernel.devices().len(), 1);
 }
