@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use glidefs::testing::api::{
-    Access, ApiStats, AppState, Listeners, NoUpgrades, OffThread, Readiness, Scrapes, Traces, serve, wire,
+    Access, ApiStats, AppState, Listeners, NoUpgrades, OffThread, Readiness, SharedTexts, TraceHub, serve,
+    wire,
 };
 use glidefs::testing::cli;
 use glidefs::testing::observe::ExportHistograms;
@@ -44,12 +45,12 @@ async fn serve_api(directory: &Path, router: &Arc<Router>) -> watch::Sender<bool
     let stats = Arc::<ApiStats>::default();
     let state = AppState {
         router: Arc::clone(router),
-        metrics: Arc::new(Scrapes::new(|_| Ok(String::new()), Arc::clone(&stats.scrapes))),
+        metrics: Arc::new(SharedTexts::new(|_| Ok(String::new()), Arc::clone(&stats.scrapes))),
         export_histograms: ExportHistograms::None,
         stats,
         daemon: Arc::new(wire::DaemonStatus::default),
-        top: Arc::new(Scrapes::new(|_| Ok(String::new()), Arc::default())),
-        traces: Traces::default(),
+        top: Arc::new(SharedTexts::new(|_| Ok(String::new()), Arc::default())),
+        traces: TraceHub::default(),
         memory: Arc::new(|| None),
         off_thread: OffThread::default(),
         batch_ended: Arc::default(),

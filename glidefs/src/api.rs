@@ -11,7 +11,7 @@
 //! | `snapshots` | `/v1/exports/{name}/snapshots…`, `/v1/exports/{name}/rollback` |
 //! | `batch` | `/v1/batch` |
 //! | `volumes` | `/v1/store/…`, `/v1/gc` |
-//! | `system`, `scrape` | `/v1/status`, `/v1/top`, `/v1/memory`, `/healthz`, `/readyz`, `/metrics` |
+//! | `system`, `shared_text` | `/v1/status`, `/v1/top`, `/v1/memory`, `/healthz`, `/readyz`, `/metrics` |
 //! | `trace` | `/v1/trace` |
 //! | `upgrade` | `/v1/upgrade` |
 //! | `problems` | `/v1/problems…` |
@@ -40,10 +40,10 @@ mod peer;
 mod problems;
 mod refusals;
 mod routes;
-mod scrape;
 mod seats;
 mod serve;
 mod shares;
+mod shared_text;
 mod snapshots;
 mod state;
 mod system;
@@ -57,13 +57,13 @@ pub mod wire;
 
 pub use self::off_thread::OffThread;
 pub(crate) use self::routes::description;
-pub use self::scrape::{ScrapeStats, Scrapes, Selection};
 pub use self::serve::{Access, Listeners, ServeError, serve};
+pub use self::shared_text::{Selection, SharedTextStats, SharedTexts};
 pub use self::state::{ApiStats, AppState, Readiness};
 pub use self::token::{Token, TokenError, TokenFile};
-pub use self::trace::Traces;
+pub use self::trace::TraceHub;
 #[cfg(feature = "otel")]
 pub use self::trace::{
-    Counted, LOOK_BUSY, Reading, SpanStats, TraceStats, counts, look_at_workers, one_in_for,
+    Counted, LOOK_BUSY, ReaderSeat, SpanStats, TraceStats, counts, look_at_workers, one_in_for,
 };
 pub use self::upgrade::{NoUpgrades, UpgradeError, Upgrades};

@@ -5,7 +5,8 @@
 /// The service over HTTP.
 pub mod api {
     pub use crate::api::{
-        Access, ApiStats, AppState, Listeners, NoUpgrades, OffThread, Readiness, Scrapes, Traces, serve, wire,
+        Access, ApiStats, AppState, Listeners, NoUpgrades, OffThread, Readiness, SharedTexts, TraceHub,
+        serve, wire,
     };
 }
 

@@ -34,18 +34,18 @@ pub(super) const BATCHES_MAX: usize = 4;
 /// Operations of a batch under way at once. Operations at once share the commits of the catalog.
 const AT_ONCE: usize = 64;
 
-/// The places for batches of a service.
+/// The permits for batches of a service.
 #[derive(Clone, Debug)]
-pub(super) struct BatchPlaces(Arc<Semaphore>);
+pub(super) struct BatchPermits(Arc<Semaphore>);
 
-impl Default for BatchPlaces {
+impl Default for BatchPermits {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(BATCHES_MAX)))
     }
 }
 
-/// The place of a batch, taken before the body is read and kept until the answer ends.
-pub(super) struct Place(#[expect(dead_code, reason = "given back when dropped")] OwnedSemaphorePermit);
+/// The permit of a batch, taken before the body is read and kept until the answer ends.
+pub(super) struct BatchPermit(#[expect(dead_code, reason = "given back when dropped")] OwnedSemaphorePermit);
 
 /// Tells when dropped that a batch has ended.
 struct Ending(Arc<Notify>);
@@ -56,22 +56,22 @@ impl Drop for Ending {
     }
 }
 
-/// A batch with a place.
-pub(super) struct Placed(Place, BatchRequest);
+/// A batch with a permit.
+pub(super) struct Permitted(BatchPermit, BatchRequest);
 
-impl<S: Send + Sync> FromRequest<S> for Placed {
+impl<S: Send + Sync> FromRequest<S> for Permitted {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let places = request.extensions().get::<BatchPlaces>();
-        let places =
-            places.ok_or_else(|| ApiError::internal("the daemon failed while answering: see its log"))?;
-        let Ok(place) = Arc::clone(&places.0).try_acquire_owned() else {
+        let permits = request.extensions().get::<BatchPermits>();
+        let permits =
+            permits.ok_or_else(|| ApiError::internal("the daemon failed while answering: see its log"))?;
+        let Ok(permit) = Arc::clone(&permits.0).try_acquire_owned() else {
             discard(request, BATCH_BYTES_MAX).await;
             return Err(ApiError::too_many_batches(BATCHES_MAX));
         };
         let JsonBody(batch) = JsonBody::<_, BATCH_BYTES_MAX>::from_request(request, state).await?;
-        Ok(Self(Place(place), batch))
+        Ok(Self(BatchPermit(permit), batch))
     }
 }
 
@@ -90,7 +90,7 @@ impl<S: Send + Sync> FromRequest<S> for Placed {
 pub(super) async fn batch(
     State(state): State<AppState>,
     InQuery(query): InQuery<BatchQuery>,
-    Placed(place, request): Placed,
+    Permitted(permit, request): Permitted,
 ) -> Result<Response, ApiError> {
     if request.exports() > BATCH_EXPORTS_MAX {
         return Err(ApiError::too_large(format!("a batch has at most {BATCH_EXPORTS_MAX} exports")));
@@ -101,25 +101,25 @@ pub(super) async fn batch(
         return Err(ApiError::bad_request(message));
     }
     let results = match request {
-        BatchRequest::Create(requests) => each(state, place, requests, create),
+        BatchRequest::Create(requests) => each(state, permit, requests, create),
         BatchRequest::Attach(names) => {
-            each(state, place, names, move |state, name| attach(state, name, query))
+            each(state, permit, names, move |state, name| attach(state, name, query))
         }
         BatchRequest::Detach(names) => {
             let patience = SharedPatience::default();
-            each(state, place, names, move |state, name| detach(state, name, query, patience.clone()))
+            each(state, permit, names, move |state, name| detach(state, name, query, patience.clone()))
         }
         BatchRequest::Delete(names) => {
-            each(state, place, names, move |state, name| delete(state, name, query))
+            each(state, permit, names, move |state, name| delete(state, name, query))
         }
     };
     Ok(([(header::CONTENT_TYPE, LINES_TYPE)], Extension(HasWork), results).into_response())
 }
 
-/// The body with the result of `work` for each of `items`, which keeps `place`.
+/// The body with the result of `work` for each of `items`, which keeps `permit`.
 fn each<T: Send + 'static>(
     state: AppState,
-    place: Place,
+    permit: BatchPermit,
     items: Vec<T>,
     work: impl Fn(AppState, T) -> BoxFuture<'static, BatchResult> + Send + 'static,
 ) -> Body {
@@ -127,7 +127,7 @@ fn each<T: Send + 'static>(
     let results = stream::iter(items).map(move |item| work(state.clone(), item));
     let chunks = results.buffer_unordered(AT_ONCE).ready_chunks(AT_ONCE);
     Body::from_stream(chunks.map(move |results| {
-        let _kept = (&place, &ending);
+        let _kept = (&permit, &ending);
         Ok::<_, Infallible>(lines(&results))
     }))
 }

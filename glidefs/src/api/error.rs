@@ -321,7 +321,7 @@ impl From<ApiError> for BatchError {
         Self {
             code: error.code.as_str().into(),
             message: error.message,
-            kind: error.code.path(),
+            type_uri: error.code.path(),
             status: error.status.as_u16(),
         }
     }
@@ -330,7 +330,7 @@ impl From<ApiError> for BatchError {
 impl From<ApiError> for Problem {
     fn from(ApiError { status, code, message }: ApiError) -> Self {
         Self {
-            kind: code.path(),
+            type_uri: code.path(),
             title: code.title().into(),
             status: status.as_u16(),
             detail: message.clone(),

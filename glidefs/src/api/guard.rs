@@ -76,7 +76,7 @@ pub(super) async fn tcp(State(rules): State<TcpRules>, request: Request, next: N
     // No web page knows the token, so the header `Host` need not be checked for a request with the token.
     let is_authorized = rules.is_authorized(header).await;
     if let Some(requester) = request.extensions().get::<Requester>() {
-        requester.is_anonymous(!is_authorized);
+        requester.note_anonymous(!is_authorized);
     }
     if is_authorized {
         return next.run(request).await;

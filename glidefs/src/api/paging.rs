@@ -1,6 +1,6 @@
 //! Pages of lists: which entries a page has, and the address of the next page (RFC 8288).
 //!
-//! Does not own the lists. Invariant: a page begins behind a place in the order of the list, and not behind a number of entries, so an
+//! Does not own the lists. Invariant: a page begins behind a position in the order of the list, and not behind a number of entries, so an
 //! entry that exists throughout is on exactly one page, whatever comes and goes meanwhile.
 
 use axum::extract::FromRequestParts;
@@ -21,7 +21,7 @@ const LIMIT_MAX: usize = 1000;
 pub(super) struct Page {
     /// Most entries; all if not set.
     limit: Option<usize>,
-    /// The place behind which the page begins.
+    /// The position behind which the page begins.
     after: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Page {
 }
 
 impl Page {
-    /// The place behind which the page begins.
+    /// The position behind which the page begins.
     pub fn after(&self) -> Option<&str> {
         self.after.as_deref()
     }
@@ -51,7 +51,7 @@ impl Page {
         self.limit.unwrap_or(usize::MAX)
     }
 
-    /// The header of a page of the list at `path`: the page ends at the place `last`, and more entries come behind.
+    /// The header of a page of the list at `path`: the page ends at the position `last`, and more entries come behind.
     pub fn next(&self, path: &str, last: &str) -> Result<Headers, ApiError> {
         let limit = self.limit();
         // Names and ids need no escaping in a query.
@@ -65,18 +65,18 @@ impl Page {
         &self,
         mut entries: Vec<T>,
         path: &str,
-        place: impl for<'a> Fn(&'a T) -> (&'a str, &'a str),
+        position: impl for<'a> Fn(&'a T) -> (&'a str, &'a str),
     ) -> Result<(Headers, Vec<T>), ApiError> {
-        entries.sort_by(|a, b| place(a).cmp(&place(b)));
+        entries.sort_by(|a, b| position(a).cmp(&position(b)));
         if let Some(after) = self.after() {
             let after = after.split_once('/').unwrap_or((after, ""));
-            entries.retain(|entry| place(entry) > after);
+            entries.retain(|entry| position(entry) > after);
         }
         if entries.len() <= self.limit() {
             return Ok((None, entries));
         }
         entries.truncate(self.limit());
-        let headers = match entries.last().map(&place) {
+        let headers = match entries.last().map(&position) {
             Some((name, "")) => self.next(path, name)?,
             Some((name, id)) => self.next(path, &format!("{name}/{id}"))?,
             None => None,
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// The place in the header of a page.
+    /// The position in the header of a page.
     fn cursor(headers: &Headers) -> Option<String> {
         let [(_, link)] = headers.as_ref()?;
         let (_, rest) = link.to_str().unwrap().split_once("&after=").unwrap();

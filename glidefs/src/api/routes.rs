@@ -104,7 +104,7 @@ pub(crate) fn service(state: AppState, connections_max: usize) -> axum::Router {
         .fallback(|| async { ApiError::not_found("there is no such path: /openapi.json lists all paths") })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
         .layer(axum::middleware::from_fn(guard::browsers))
-        .layer(axum::Extension(batch::BatchPlaces::default()))
+        .layer(axum::Extension(batch::BatchPermits::default()))
         .with_state(state)
 }
 

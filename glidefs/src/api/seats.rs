@@ -212,7 +212,7 @@ pub(super) struct Requester(Arc<Occupant>);
 
 impl Requester {
     /// Notes whether the request came without the token.
-    pub fn is_anonymous(&self, is_anonymous: bool) {
+    pub fn note_anonymous(&self, is_anonymous: bool) {
         self.0.is_anonymous.store(is_anonymous, Ordering::Relaxed);
     }
 }
@@ -310,7 +310,7 @@ mod tests {
         drop(known.begin().unwrap());
         for stranger in [&first, &second] {
             let request = stranger.begin().unwrap();
-            request.requester().is_anonymous(true);
+            request.requester().note_anonymous(true);
         }
         for (stranger, rest) in [(first, 1), (second, 0)] {
             let newer = seats.take();

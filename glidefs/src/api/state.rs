@@ -8,9 +8,9 @@ use tokio::sync::Notify;
 
 use super::idempotency::KeyStats;
 use super::off_thread::OffThread;
-use super::scrape::{ScrapeStats, Scrapes};
 use super::seats::DoorStats;
-use super::trace::{TraceStats, Traces};
+use super::shared_text::{SharedTextStats, SharedTexts};
+use super::trace::{TraceHub, TraceStats};
 use super::upgrade::Upgrades;
 use super::wire;
 use crate::observe::metrics::ExportHistograms;
@@ -22,7 +22,7 @@ pub struct AppState {
     /// The router, which owns the exports.
     pub router: Arc<Router>,
     /// Makes the text of `/metrics`.
-    pub metrics: Arc<Scrapes>,
+    pub metrics: Arc<SharedTexts>,
     /// Which exports have histograms on `/metrics` when a scrape does not say.
     pub export_histograms: ExportHistograms,
     /// The counters of the API.
@@ -30,9 +30,9 @@ pub struct AppState {
     /// Gives the state of workers and cache.
     pub daemon: Arc<dyn Fn() -> wire::DaemonStatus + Send + Sync>,
     /// Makes the text of `/v1/top`, a [`wire::Top`] as JSON.
-    pub top: Arc<Scrapes>,
+    pub top: Arc<SharedTexts>,
     /// Traces of requests, for clients.
-    pub traces: Traces,
+    pub traces: TraceHub,
     /// Gives the memory of the daemon by category. May take milliseconds.
     pub memory: Arc<dyn Fn() -> Option<wire::Memory> + Send + Sync>,
     /// The places for work on all exports.
@@ -51,7 +51,7 @@ pub struct AppState {
 impl AppState {
     /// The state of a daemon that shows nothing but the exports of `router`.
     pub(crate) fn of_router(router: &Arc<Router>) -> Self {
-        let empty = || Arc::new(Scrapes::new(|_| Ok(String::new()), Arc::default()));
+        let empty = || Arc::new(SharedTexts::new(|_| Ok(String::new()), Arc::default()));
         Self {
             router: Arc::clone(router),
             metrics: empty(),
@@ -59,7 +59,7 @@ impl AppState {
             stats: Arc::default(),
             daemon: Arc::new(wire::DaemonStatus::default),
             top: empty(),
-            traces: Traces::default(),
+            traces: TraceHub::default(),
             memory: Arc::new(|| Some(wire::Memory::default())),
             off_thread: OffThread::default(),
             batch_ended: Arc::default(),
@@ -80,9 +80,9 @@ pub struct ApiStats {
     /// Connections over the Unix socket of peers who may not use the socket.
     pub strangers: Arc<DoorStats>,
     /// Scrapes of `/metrics`.
-    pub scrapes: Arc<ScrapeStats>,
+    pub scrapes: Arc<SharedTextStats>,
     /// Answers of `/v1/top`, which are shared as the texts of scrapes are.
-    pub tops: Arc<ScrapeStats>,
+    pub tops: Arc<SharedTextStats>,
     /// Clients that read traces, and the traces.
     pub traces: Arc<TraceStats>,
     /// Requests with an idempotency key.

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::body::InQuery;
 use super::error::ApiError;
-use super::scrape::Selection;
+use super::shared_text::Selection;
 use super::state::AppState;
 use super::wire::{AtRisk, ExportCounts, Memory, MetricsQuery, Status, Top};
 use crate::observe::metrics::ExportHistograms;

@@ -7,7 +7,7 @@ mod description;
 mod idempotency;
 mod listening;
 mod page;
-mod pages;
+mod paging;
 mod routes;
 mod trace;
 
@@ -24,7 +24,9 @@ use tokio::task::JoinHandle;
 
 use super::connection::Patience;
 use super::serve::serve_with;
-use super::{Access, ApiStats, AppState, Listeners, OffThread, Readiness, Scrapes, Selection, Traces, wire};
+use super::{
+    Access, ApiStats, AppState, Listeners, OffThread, Readiness, Selection, SharedTexts, TraceHub, wire,
+};
 use crate::observe::metrics::ExportHistograms;
 use crate::observe::trace::Source;
 use crate::router::Router;
@@ -137,12 +139,12 @@ impl Served {
         let (stats, batch_ended) = (Arc::<ApiStats>::default(), Arc::<Notify>::default());
         let state = AppState {
             router: Arc::clone(&router),
-            metrics: Arc::new(Scrapes::new(encode, Arc::clone(&stats.scrapes))),
+            metrics: Arc::new(SharedTexts::new(encode, Arc::clone(&stats.scrapes))),
             export_histograms: ExportHistograms::None,
             stats: Arc::clone(&stats),
             daemon: Arc::new(|| wire::DaemonStatus { bounce_mode: true, ..wire::DaemonStatus::default() }),
-            top: Arc::new(Scrapes::new(|_| Ok(no_figures()), Arc::clone(&stats.tops))),
-            traces: Traces::new(Arc::clone(&source) as Arc<dyn Source>, Arc::clone(&stats.traces)),
+            top: Arc::new(SharedTexts::new(|_| Ok(no_figures()), Arc::clone(&stats.tops))),
+            traces: TraceHub::new(Arc::clone(&source) as Arc<dyn Source>, Arc::clone(&stats.traces)),
             memory: Arc::new(|| Some(wire::Memory { resident_bytes: 7, ..wire::Memory::default() })),
             off_thread: OffThread::default(),
             batch_ended: Arc::clone(&batch_ended),

@@ -18,9 +18,9 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-pub use self::hub::Traces;
+pub use self::hub::TraceHub;
 #[cfg(feature = "otel")]
-pub use self::hub::{Reading, one_in_for};
+pub use self::hub::{ReaderSeat, one_in_for};
 #[cfg(feature = "otel")]
 pub use self::reader::{Counted, LOOK_BUSY, counts, look_at_workers};
 #[cfg(feature = "otel")]
@@ -30,7 +30,7 @@ use super::body::InQuery;
 use super::error::ApiError;
 use super::state::AppState;
 use super::wire::{LINES_TYPE, TraceKind, TraceLine, TraceQuery};
-use crate::observe::trace::{Ask, Wanted};
+use crate::observe::trace::{Ask, Kinds};
 
 /// Longest trace: a client that was forgotten ends some time.
 const SECONDS_MAX: u32 = 3600;
@@ -59,18 +59,18 @@ pub(super) async fn trace(
     let one_in = within(query.one_in, ONE_IN_MAX, "one_in")?;
     let slower_than = query.slower_than_nanoseconds.map(Duration::from_nanos).unwrap_or_default();
     let ask = Ask {
-        wanted: match query.kind.unwrap_or_default() {
-            TraceKind::Requests => Wanted::Requests,
-            TraceKind::Store => Wanted::Store,
-            TraceKind::All => Wanted::All,
+        kinds: match query.kind.unwrap_or_default() {
+            TraceKind::Requests => Kinds::Requests,
+            TraceKind::Store => Kinds::Store,
+            TraceKind::All => Kinds::All,
         },
         export: query.export,
         slower_than,
         // What is slow is known at the end only.
         one_in: one_in.unwrap_or(u32::from(!slower_than.is_zero())),
     };
-    let reading = state.traces.open(ask).await?;
-    let lines = stream::lines(reading, state.off_thread, Duration::from_secs(seconds.into()));
+    let seat = state.traces.open(ask).await?;
+    let lines = stream::lines(seat, state.off_thread, Duration::from_secs(seconds.into()));
     let headers = [(header::CONTENT_TYPE, LINES_TYPE), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::from_stream(lines)).into_response())
 }

@@ -25,7 +25,7 @@ pub use self::batch::{BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, BatchQuery, BatchReque
 pub use self::codes::{PROBLEMS_PATH, ProblemCode, markdown as problems_markdown};
 pub use self::key::{IDEMPOTENCY_KEY, IDEMPOTENCY_REPLAYED, IdempotencyKey};
 pub use self::paging::PageQuery;
-pub use self::problem::{BatchError, ErrorDetail, PROBLEM_TYPE, Problem, ProblemKind};
+pub use self::problem::{BatchError, ErrorDetail, PROBLEM_TYPE, Problem, ProblemExplanation};
 pub use self::requests::{
     AttachQuery, CreateRequest, FlushQuery, ForkRequest, GcRequest, MetricsQuery, OpenRequest, RemoveQuery,
     ResizeRequest, RollbackRequest, SnapshotRequest, UndeleteRequest,

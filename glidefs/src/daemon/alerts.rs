@@ -22,7 +22,7 @@ struct Rule {
 
 /// Whatever the judged alerts ask of exports and host, at one moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Condition {
+pub(super) struct AlertFigures {
     pub failed: Culprits,
     pub lost: Culprits,
     pub damaged: Culprits,
@@ -169,14 +169,14 @@ const NOT_JUDGED: [&str; 13] = [
 /// The judged alerts that hold for changes over time as well.
 const JUDGED_IN_PART: [&str; 2] = ["GlidefsCacheDiskFails", "GlidefsCacheFull"];
 
-/// The names of the alerts that may hold although [`Condition::alerts`] does not tell them.
+/// The names of the alerts that may hold although [`AlertFigures::alerts`] does not tell them.
 pub(super) fn not_judged() -> Vec<String> {
     NOT_JUDGED.into_iter().chain(JUDGED_IN_PART).map(str::to_owned).collect()
 }
 
 /// The figures of one export that alerts ask for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ExportCondition {
+pub(super) struct ExportAlertFigures {
     pub is_failed: bool,
     pub is_lost: bool,
     pub damaged_bytes: u64,
@@ -185,9 +185,9 @@ pub(super) struct ExportCondition {
     pub at_risk_seconds: u64,
 }
 
-impl Condition {
+impl AlertFigures {
     /// Notes the figures of an export.
-    pub fn note(&mut self, name: &str, export: &ExportCondition) {
+    pub fn note(&mut self, name: &str, export: &ExportAlertFigures) {
         for (culprits, rule, figure) in [
             (&mut self.failed, &FAILED, u64::from(export.is_failed)),
             (&mut self.lost, &LOST, u64::from(export.is_lost)),
@@ -302,13 +302,17 @@ mod tests {
 
     #[test]
     fn a_figure_at_the_bound_is_no_alert_and_one_above_is() {
-        let mut condition = Condition { dirty_share: 0.8, oldest_read_seconds: 60.0, ..Condition::default() };
-        condition
-            .note("a", &ExportCondition { fan_out: 64, at_risk_seconds: 600, ..ExportCondition::default() });
-        assert_eq!(condition.alerts(), []);
-        condition.dirty_share = 0.81;
-        condition.note("b", &ExportCondition { is_failed: true, at_risk_seconds: 601, ..Default::default() });
-        let alerts = condition.alerts();
+        let mut figures =
+            AlertFigures { dirty_share: 0.8, oldest_read_seconds: 60.0, ..AlertFigures::default() };
+        figures.note(
+            "a",
+            &ExportAlertFigures { fan_out: 64, at_risk_seconds: 600, ..ExportAlertFigures::default() },
+        );
+        assert_eq!(figures.alerts(), []);
+        figures.dirty_share = 0.81;
+        figures
+            .note("b", &ExportAlertFigures { is_failed: true, at_risk_seconds: 601, ..Default::default() });
+        let alerts = figures.alerts();
         let named: Vec<_> =
             alerts.iter().map(|alert| (alert.name.as_str(), alert.exports.join(","))).collect();
         let expected =
@@ -318,44 +322,44 @@ mod tests {
 
     #[test]
     fn each_figure_above_its_bound_is_the_alert_of_its_name() {
-        let none = Condition::default;
-        let of_export = |export: ExportCondition| {
-            let mut condition = none();
-            condition.note("a", &export);
-            condition
+        let none = AlertFigures::default;
+        let of_export = |export: ExportAlertFigures| {
+            let mut figures = none();
+            figures.note("a", &export);
+            figures
         };
-        let quiet = ExportCondition::default();
-        for (condition, alert) in [
-            (of_export(ExportCondition { is_failed: true, ..quiet }), "GlidefsExportFailed"),
-            (of_export(ExportCondition { is_lost: true, ..quiet }), "GlidefsExportLost"),
-            (of_export(ExportCondition { damaged_bytes: 1, ..quiet }), "GlidefsDamagedExport"),
-            (of_export(ExportCondition { fan_out: 65, ..quiet }), "GlidefsMergingBehind"),
-            (of_export(ExportCondition { packs: 196_609, ..quiet }), "GlidefsMergingBehind"),
-            (of_export(ExportCondition { at_risk_seconds: 601, ..quiet }), "GlidefsSecondsAtRisk"),
-            (Condition { risk_share: 0.51, ..none() }, "GlidefsBytesAtRisk"),
-            (Condition { damaged_frames: 1, ..none() }, "GlidefsDamagedData"),
-            (Condition { bad_segments: 1, ..none() }, "GlidefsCacheDiskFails"),
-            (Condition { is_catalog_failing: true, ..none() }, "GlidefsCatalogFails"),
-            (Condition { oldest_read_seconds: 61.0, ..none() }, "GlidefsReadsWaitForStore"),
-            (Condition { dirty_share: 0.81, ..none() }, "GlidefsCacheFillsUp"),
-            (Condition { waiting_writes: 1, ..none() }, "GlidefsCacheFull"),
-            (Condition { collection_overdue_seconds: 86_401.0, ..none() }, "GlidefsCollectionStuck"),
+        let quiet = ExportAlertFigures::default();
+        for (figures, alert) in [
+            (of_export(ExportAlertFigures { is_failed: true, ..quiet }), "GlidefsExportFailed"),
+            (of_export(ExportAlertFigures { is_lost: true, ..quiet }), "GlidefsExportLost"),
+            (of_export(ExportAlertFigures { damaged_bytes: 1, ..quiet }), "GlidefsDamagedExport"),
+            (of_export(ExportAlertFigures { fan_out: 65, ..quiet }), "GlidefsMergingBehind"),
+            (of_export(ExportAlertFigures { packs: 196_609, ..quiet }), "GlidefsMergingBehind"),
+            (of_export(ExportAlertFigures { at_risk_seconds: 601, ..quiet }), "GlidefsSecondsAtRisk"),
+            (AlertFigures { risk_share: 0.51, ..none() }, "GlidefsBytesAtRisk"),
+            (AlertFigures { damaged_frames: 1, ..none() }, "GlidefsDamagedData"),
+            (AlertFigures { bad_segments: 1, ..none() }, "GlidefsCacheDiskFails"),
+            (AlertFigures { is_catalog_failing: true, ..none() }, "GlidefsCatalogFails"),
+            (AlertFigures { oldest_read_seconds: 61.0, ..none() }, "GlidefsReadsWaitForStore"),
+            (AlertFigures { dirty_share: 0.81, ..none() }, "GlidefsCacheFillsUp"),
+            (AlertFigures { waiting_writes: 1, ..none() }, "GlidefsCacheFull"),
+            (AlertFigures { collection_overdue_seconds: 86_401.0, ..none() }, "GlidefsCollectionStuck"),
         ] {
-            let names: Vec<_> = condition.alerts().into_iter().map(|alert| alert.name).collect();
+            let names: Vec<_> = figures.alerts().into_iter().map(|alert| alert.name).collect();
             assert_eq!(names, [alert]);
         }
     }
 
     #[test]
     fn an_alert_about_many_exports_names_a_few_and_counts_all() {
-        let mut condition = Condition::default();
+        let mut figures = AlertFigures::default();
         for number in 0..100 {
-            condition.note(
+            figures.note(
                 &number.to_string(),
-                &ExportCondition { damaged_bytes: 1, ..ExportCondition::default() },
+                &ExportAlertFigures { damaged_bytes: 1, ..ExportAlertFigures::default() },
             );
         }
-        let alerts = condition.alerts();
+        let alerts = figures.alerts();
         assert_eq!((alerts[0].exports.len(), alerts[0].exports_count), (NAMED_MAX, 100));
     }
 }

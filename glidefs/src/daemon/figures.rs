@@ -17,7 +17,7 @@ use super::nodes::Nodes;
 use super::top::TopParts;
 use super::traces::TraceSource;
 use super::upgrading::{Upgrading, longest_and_median};
-use crate::api::{ApiStats, AppState, OffThread, Readiness, Scrapes, Selection, Traces, wire};
+use crate::api::{ApiStats, AppState, OffThread, Readiness, Selection, SharedTexts, TraceHub, wire};
 use crate::cache::{Cache, CacheStats, Resource, ShardStats, UsageFigures};
 use crate::checksum;
 use crate::config::{Config, OnStop};
@@ -95,11 +95,11 @@ impl Parts {
         };
         AppState {
             router: Arc::clone(&self.router),
-            metrics: Arc::new(Scrapes::new(encode, Arc::clone(&stats.scrapes))),
+            metrics: Arc::new(SharedTexts::new(encode, Arc::clone(&stats.scrapes))),
             export_histograms: config.api.export_histograms,
             daemon: Arc::new(daemon),
-            top: Arc::new(Scrapes::new(move |_| top.encode(), Arc::clone(&stats.tops))),
-            traces: Traces::new(Arc::new(traces), Arc::clone(&stats.traces)),
+            top: Arc::new(SharedTexts::new(move |_| top.encode(), Arc::clone(&stats.tops))),
+            traces: TraceHub::new(Arc::new(traces), Arc::clone(&stats.traces)),
             memory: Arc::new(move || holders.measure()),
             off_thread: OffThread::default(),
             batch_ended: Arc::default(),

@@ -4,7 +4,7 @@
 //! forwarding keeps a device from being served, as only a check and a successor, whose daemon before goes on, refuse one.
 
 use super::error::DaemonError;
-use crate::api::Traces;
+use crate::api::TraceHub;
 use crate::config::Config;
 
 /// Forwarding, if configured: at first the way to the collector, and once begun the task that sends.
@@ -30,7 +30,7 @@ impl Forwarding {
     }
 
     /// Begins forwarding. Reads no file.
-    pub fn begin(&mut self, config: &Config, traces: &Traces) {
+    pub fn begin(&mut self, config: &Config, traces: &TraceHub) {
         if let Some(collector) = self.collector.take() {
             let forwarder = crate::otlp::Forwarder::begin(collector, &config.traces, traces, &self.host_name);
             self.forwarder = Some(forwarder);
@@ -60,7 +60,7 @@ impl Forwarding {
         Self
     }
 
-    pub fn begin(&mut self, _: &Config, _: &Traces) {}
+    pub fn begin(&mut self, _: &Config, _: &TraceHub) {}
 
     pub async fn end(&mut self) {}
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::api::{ApiStats, ScrapeStats, wire};
+use crate::api::{ApiStats, SharedTextStats, wire};
 use crate::cache::{Cache, CacheStats, CellBytes, ShardStats};
 use crate::observe::io::WorkerStats;
 use crate::observe::memory::{Heap, Resident};
@@ -78,7 +78,7 @@ impl Holders {
 
     /// The texts that clients are being sent.
     fn text_bytes(&self) -> u64 {
-        let of = |stats: &ScrapeStats| stats.text_bytes.load(Ordering::Relaxed);
+        let of = |stats: &SharedTextStats| stats.text_bytes.load(Ordering::Relaxed);
         of(&self.api.scrapes).saturating_add(of(&self.api.tops))
     }
 

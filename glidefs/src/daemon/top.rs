@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use super::alerts::{self, Condition, ExportCondition};
+use super::alerts::{self, AlertFigures, ExportAlertFigures};
 use super::collecting::Collections;
 use super::figures::worker_status;
 use super::nodes::Nodes;
@@ -48,7 +48,7 @@ impl TopParts {
         // Read before the counters: each counter is read at a moment between here and the answer.
         let uptime = self.started.elapsed().as_nanos();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let mut condition = Condition::default();
+        let mut figures = AlertFigures::default();
         let mut top = Top {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -64,7 +64,7 @@ impl TopParts {
         };
         self.router.visit(|glance| {
             let (export, judged) = look(&glance);
-            condition.note(&export.name, &judged);
+            figures.note(&export.name, &judged);
             count(&mut top.counts, &mut top.at_risk, &glance, &export);
             top.exports.push(export);
         });
@@ -78,18 +78,18 @@ impl TopParts {
             waiting_writes,
         };
         let share = |bytes: u64| bytes as f64 / stats.limit_bytes.max(1) as f64;
-        condition.risk_share = share(top.at_risk.bytes);
-        condition.dirty_share = share(stats.dirty_bytes);
-        condition.damaged_frames =
+        figures.risk_share = share(top.at_risk.bytes);
+        figures.dirty_share = share(stats.dirty_bytes);
+        figures.damaged_frames =
             stats.corrupt_frames.saturating_add(stats.lost_frames).saturating_add(stats.doubted_exports);
-        condition.bad_segments = stats.segments_poisoned.saturating_add(stats.segments_quarantined);
-        condition.waiting_writes = waiting_writes;
-        condition.is_catalog_failing = self.router.catalog_health().failing().is_some();
+        figures.bad_segments = stats.segments_poisoned.saturating_add(stats.segments_quarantined);
+        figures.waiting_writes = waiting_writes;
+        figures.is_catalog_failing = self.router.catalog_health().failing().is_some();
         if let Some(store) = &self.store {
-            condition.oldest_read_seconds = store.reads_waiting().oldest.as_secs_f64();
-            condition.collection_overdue_seconds = self.collections.overdue(Instant::now()).as_secs_f64();
+            figures.oldest_read_seconds = store.reads_waiting().oldest.as_secs_f64();
+            figures.collection_overdue_seconds = self.collections.overdue(Instant::now()).as_secs_f64();
         }
-        top.alerts = condition.alerts();
+        top.alerts = figures.alerts();
         top
     }
 
@@ -116,17 +116,17 @@ impl TopParts {
 }
 
 /// One export, and what alerts ask of the export.
-fn look(glance: &Glance<'_>) -> (TopExport, ExportCondition) {
+fn look(glance: &Glance<'_>) -> (TopExport, ExportAlertFigures) {
     let mut shown = TopExport {
         name: glance.name.into(),
         state: glance.state.into(),
         size_bytes: glance.size_bytes,
         ..TopExport::default()
     };
-    let mut judged = ExportCondition {
+    let mut judged = ExportAlertFigures {
         is_failed: glance.state == State::FAILED,
         is_lost: glance.loss.is_some(),
-        ..ExportCondition::default()
+        ..ExportAlertFigures::default()
     };
     let Some(export) = glance.export else { return (shown, judged) };
     let volume = export.volume();

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::observe::trace::{Session, Source, Wanted};
+use crate::observe::trace::{Kinds, Session, Source};
 use crate::router::Router;
 use crate::store::Store;
 use crate::worker::Worker;
@@ -19,7 +19,7 @@ pub(super) struct TraceSource {
 impl TraceSource {
     /// The workers that `session` is for.
     fn workers_of(&self, session: &Session) -> &[Worker] {
-        if session.ask().wanted == Wanted::Store { &[] } else { &self.workers }
+        if session.ask().kinds == Kinds::Store { &[] } else { &self.workers }
     }
 }
 

@@ -14,5 +14,5 @@ pub use self::clock::{Clock, nanos};
 #[cfg(test)]
 pub use self::request::PARTS;
 pub use self::request::{Part, RequestTrace, Steps};
-pub use self::session::{Ask, Session, Source, Wanted};
-pub use self::store::{StoreTrace, StoreTraces};
+pub use self::session::{Ask, Kinds, Session, Source};
+pub use self::store::{StoreTrace, StoreWatchers};

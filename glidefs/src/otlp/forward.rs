@@ -16,9 +16,9 @@ use super::proto::Resource;
 use super::queue::Queue;
 use super::send::{Patience, Sender};
 use super::spans::resource;
-use crate::api::{Reading, Traces};
+use crate::api::{ReaderSeat, TraceHub};
 use crate::config::TracesSection;
-use crate::observe::trace::{Ask, Wanted};
+use crate::observe::trace::{Ask, Kinds};
 
 /// How much longer than [`Patience::last`] the end of the task is waited for.
 const GRACE: Duration = Duration::from_millis(500);
@@ -33,25 +33,25 @@ pub struct Forwarder {
 
 impl Forwarder {
     /// Begins to send traces to `collector`, the one of `config`. Reads no file. Called once in the life of a daemon.
-    pub fn begin(collector: Collector, config: &TracesSection, traces: &Traces, host_name: &str) -> Self {
+    pub fn begin(collector: Collector, config: &TracesSection, traces: &TraceHub, host_name: &str) -> Self {
         Self::begin_with(collector, config, traces, host_name, Patience::default())
     }
 
     pub(super) fn begin_with(
         collector: Collector,
         config: &TracesSection,
-        traces: &Traces,
+        traces: &TraceHub,
         host_name: &str,
         patience: Patience,
     ) -> Self {
         let slower_than = config.slower_than.0;
         // What is slow is known at the end only.
         let one_in = config.one_in.unwrap_or(u32::from(!slower_than.is_zero()));
-        let reading = traces.open_own(Ask { wanted: Wanted::All, export: None, slower_than, one_in });
+        let seat = traces.open_own(Ask { kinds: Kinds::All, export: None, slower_than, one_in });
         tracing::info!(collector = collector.url(), "traces are sent to a collector");
         let (stop, stopped) = watch::channel(false);
         let resource = resource(&config.service_name, host_name.trim());
-        let task = tokio::spawn(run(reading, collector, resource, patience, stopped));
+        let task = tokio::spawn(run(seat, collector, resource, patience, stopped));
         Self { stop, task, patience }
     }
 
@@ -75,13 +75,13 @@ impl Drop for Forwarder {
 }
 
 async fn run(
-    reading: Reading,
+    seat: ReaderSeat,
     collector: Collector,
     resource: Resource,
     patience: Patience,
     mut stop: watch::Receiver<bool>,
 ) {
-    let (stats, queue, under_way) = (Arc::clone(&reading.stats), Queue::default(), AtomicU64::new(0));
+    let (stats, queue, under_way) = (Arc::clone(&seat.stats), Queue::default(), AtomicU64::new(0));
     let sender = Sender {
         collector: &collector,
         resource: &resource,
@@ -90,7 +90,7 @@ async fn run(
         patience,
         under_way: &under_way,
     };
-    let gatherer = Gatherer::new(reading, &queue);
+    let gatherer = Gatherer::new(seat, &queue);
     let work = async {
         let sending = async {
             sender.run(stop.clone()).await;

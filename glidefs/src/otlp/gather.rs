@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::queue::{Queue, Trace, Waiting};
-use crate::api::{Counted, LOOK_BUSY, Reading, TraceStats, counts, look_at_workers, one_in_for};
+use crate::api::{Counted, LOOK_BUSY, ReaderSeat, TraceStats, counts, look_at_workers, one_in_for};
 use crate::observe::trace::Clock;
 
 /// Most traces that a look takes of the workers, and of the store.
@@ -33,7 +33,7 @@ const NAMES_AGE_MAX: Duration = Duration::from_mins(1);
 
 /// The reader of the session.
 pub(super) struct Gatherer<'a> {
-    reading: Reading,
+    seat: ReaderSeat,
     queue: &'a Queue,
     stats: Arc<TraceStats>,
     chosen: Instant,
@@ -47,12 +47,12 @@ pub(super) struct Gatherer<'a> {
 }
 
 impl<'a> Gatherer<'a> {
-    pub fn new(reading: Reading, queue: &'a Queue) -> Self {
+    pub fn new(seat: ReaderSeat, queue: &'a Queue) -> Self {
         let now = Instant::now();
         Self {
-            requests: reading.source.requests(),
-            stats: Arc::clone(&reading.stats),
-            reading,
+            requests: seat.source.requests(),
+            stats: Arc::clone(&seat.stats),
+            seat,
             queue,
             chosen: now,
             counted: Counted::default(),
@@ -79,7 +79,7 @@ impl<'a> Gatherer<'a> {
             self.choose_one_in();
             tokio::task::yield_now().await;
         }
-        self.reading.source.end(&self.reading.session);
+        self.seat.source.end(&self.seat.session);
         for _ in 0..LAST_LOOKS_MAX {
             if !self.look().await.is_zero() {
                 break;
@@ -92,7 +92,7 @@ impl<'a> Gatherer<'a> {
     async fn look(&mut self) -> Duration {
         let clock = Clock::now();
         let of_store = self.look_at_store(&clock).await;
-        let session = Arc::clone(&self.reading.session);
+        let session = Arc::clone(&self.seat.session);
         let look = look_at_workers(&session, LOOK_TRACES_MAX, |trace| {
             let began_unix_nanos = clock.unix_nanos(trace.began);
             self.push(Waiting { began_unix_nanos, trace: Trace::Request(Box::new(trace)) });
@@ -110,7 +110,7 @@ impl<'a> Gatherer<'a> {
     async fn look_at_store(&mut self, clock: &Clock) -> usize {
         let mut taken = 0;
         while taken < LOOK_TRACES_MAX
-            && let Some(trace) = self.reading.session.pop_store()
+            && let Some(trace) = self.seat.session.pop_store()
         {
             taken += 1;
             let began_unix_nanos = clock.unix_nanos(trace.began);
@@ -141,7 +141,7 @@ impl<'a> Gatherer<'a> {
         let is_old = now >= self.names_next + NAMES_AGE_MAX;
         if is_old || (!self.names.contains_key(volume) && now >= self.names_next) {
             self.names_next = now + NAMES;
-            let source = Arc::clone(&self.reading.source);
+            let source = Arc::clone(&self.seat.source);
             // Without an answer the daemon stops.
             let names = tokio::task::spawn_blocking(move || source.volumes()).await;
             self.names = names.unwrap_or_default().into_iter().collect();
@@ -152,12 +152,12 @@ impl<'a> Gatherer<'a> {
     /// Follows the load with one request in so many, where the user has left the choice to the daemon: once a second, and at once when more
     /// requests came than the last choice was for. Busy clients pay for few traces behind a quiet time.
     fn choose_one_in(&mut self) {
-        let session = &self.reading.session;
-        let requests = self.reading.source.requests();
+        let session = &self.seat.session;
+        let requests = self.seat.source.requests();
         let came = requests.wrapping_sub(self.requests);
         let time = self.chosen.elapsed();
         let is_burst = came > TRACES_A_SECOND.saturating_mul(session.one_in().into());
-        if self.reading.follows_load && (time >= CHOICE || is_burst) {
+        if self.seat.follows_load && (time >= CHOICE || is_burst) {
             (self.chosen, self.requests) = (Instant::now(), requests);
             session.set_one_in(one_in_for(came, time, TRACES_A_SECOND));
         }
@@ -165,15 +165,15 @@ impl<'a> Gatherer<'a> {
 
     /// Adds the news of the session to the counters of the daemon.
     fn count(&mut self) {
-        self.counted.add(counts(&self.reading.session), &self.stats);
+        self.counted.add(counts(&self.seat.session), &self.stats);
     }
 }
 
 impl Drop for Gatherer<'_> {
     /// Counts what is left in the session: the time at the end was over, or more was left than the last looks take.
     fn drop(&mut self) {
-        self.reading.source.end(&self.reading.session);
-        let session = &self.reading.session;
+        self.seat.source.end(&self.seat.session);
+        let session = &self.seat.session;
         let mut left = std::mem::take(&mut self.held);
         // A worker may not know of the end yet: no side is asked for more than a look takes, over and over.
         for _ in 0..LOOK_TRACES_MAX * LAST_LOOKS_MAX {
@@ -198,21 +198,21 @@ impl Drop for Gatherer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Traces;
-    use crate::observe::trace::{Ask, Wanted};
+    use crate::api::TraceHub;
+    use crate::observe::trace::{Ask, Kinds};
     use crate::otlp::tests::source::{TestSource, request, store};
 
-    fn reading(source: &Arc<TestSource>) -> (Reading, Arc<TraceStats>) {
+    fn seat(source: &Arc<TestSource>) -> (ReaderSeat, Arc<TraceStats>) {
         let stats = Arc::<TraceStats>::default();
-        let traces = Traces::new(Arc::clone(source) as _, Arc::clone(&stats));
-        let ask = Ask { wanted: Wanted::All, export: None, slower_than: Duration::ZERO, one_in: 1 };
+        let traces = TraceHub::new(Arc::clone(source) as _, Arc::clone(&stats));
+        let ask = Ask { kinds: Kinds::All, export: None, slower_than: Duration::ZERO, one_in: 1 };
         (traces.open_own(ask), stats)
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_name_of_a_volume_is_asked_again_after_a_while() {
         let (source, queue) = (Arc::<TestSource>::default(), Queue::default());
-        let mut gatherer = Gatherer::new(reading(&source).0, &queue);
+        let mut gatherer = Gatherer::new(seat(&source).0, &queue);
         assert_eq!(gatherer.name_of("0123").await.as_deref(), Some("vm-1"));
         *source.export.lock().unwrap() = "vm-2".into();
         assert_eq!(gatherer.name_of("0123").await.as_deref(), Some("vm-1"), "names are asked now and then");
@@ -223,8 +223,8 @@ mod tests {
     #[tokio::test]
     async fn traces_that_nobody_looks_at_any_more_are_counted() {
         let (source, queue) = (Arc::<TestSource>::default(), Queue::default());
-        let (reading, stats) = reading(&source);
-        let gatherer = Gatherer::new(reading, &queue);
+        let (seat, stats) = seat(&source);
+        let gatherer = Gatherer::new(seat, &queue);
         assert!(source.push(request("read", "ok", 3)));
         source.push_store(&store("volumes/0123/packs/9", "ok"));
         drop(gatherer);

@@ -366,7 +366,12 @@ fn compare(record: &ExportRecord, request: &CreateExport) -> Result<(), RouterEr
         if let Some(wanted) = wanted
             && wanted != existing
         {
-            return Err(RouterError::OtherParameter { name: record.name.clone(), parameter, existing, wanted });
+            return Err(RouterError::OtherParameter {
+                name: record.name.clone(),
+                parameter,
+                existing,
+                wanted,
+            });
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::locks::MutexExt;
 use crate::observe::repeat::Repeat;
-use crate::observe::trace::StoreTraces;
+use crate::observe::trace::StoreWatchers;
 
 /// The kinds of requests that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,7 +112,7 @@ pub struct StoreStats {
     /// Lets one of many log lines about refused requests pass.
     pub(super) refusals: Repeat,
     /// The readers of traces of requests.
-    pub traces: StoreTraces,
+    pub traces: StoreWatchers,
     /// Objects that the last garbage collection could not read.
     pub gc_damaged: AtomicU64,
 }

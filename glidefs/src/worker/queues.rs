@@ -23,7 +23,7 @@ use super::driver::{Failure, QueueDriver, QueueGone};
 use super::requests::TagRequest;
 use super::ring::{Outcome, Ring};
 use super::tag::TagId;
-use super::traces::{self, Arrival, Place};
+use super::traces::{self, Arrival, RowNumber};
 use crate::cache::Volume;
 use crate::export::Export;
 use crate::observe::io::{QueueStats, WorkerStats};
@@ -185,8 +185,8 @@ impl Queues {
         Ok(TagRequest { tag, operation, range, fua, traced: None, kept: None, started: now })
     }
 
-    /// The place of a request which has just come, if a reader of traces chooses the request.
-    pub fn trace(&self, request: &TagRequest, unseen_max: Duration) -> Option<Place> {
+    /// The row of a request which has just come, if a reader of traces chooses the request.
+    pub fn trace(&self, request: &TagRequest, unseen_max: Duration) -> Option<RowNumber> {
         let TagRequest { tag, operation, range, fua, started, .. } = *request;
         let queue = self.of(tag);
         let (export, ids) = (&*queue.export, queue.driver.ids());

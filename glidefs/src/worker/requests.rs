@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use super::tag::TagId;
-use super::traces::{self, Place};
+use super::traces::{self, RowNumber};
 use crate::buffer::Slot;
 use crate::cache::{Fill, Reservation, Token};
 use crate::export::Operation;
@@ -23,8 +23,8 @@ pub struct TagRequest {
     pub range: SectorRange,
     /// The request is acknowledged only when its data survives a power cut (WRITE, DISCARD and WRITE_ZEROES).
     pub fua: bool,
-    /// The place of a request which is traced.
-    pub traced: Option<Place>,
+    /// The row of a request which is traced.
+    pub traced: Option<RowNumber>,
     /// Sectors which the volume keeps for the request (`Volume::index_pace`).
     pub kept: Option<SectorRange>,
     /// Begin of the turn in which the request came.
@@ -120,5 +120,5 @@ impl Token for InFlight {
     }
 }
 
-// A trace costs the requests without one no memory: the place is in bytes which were left over.
+// A trace costs the requests without one no memory: the number of the row is in bytes which were left over.
 const _: () = assert!(size_of::<TagRequest>() <= 72);

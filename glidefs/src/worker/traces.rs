@@ -1,7 +1,7 @@
 //! The requests which a worker traces at the moment, for readers of traces.
 //!
-//! Owns which requests are traced, and the place of each in a table of a fixed size. Does not own the parts of the way, which the steps of a
-//! request tell with [`enter`], nor readers. Invariants: a traced request has one place, from the arrival to the answer; the table is a
+//! Owns which requests are traced, and the row of each in a table of a fixed size. Does not own the parts of the way, which the steps of a
+//! request tell with [`enter`], nor readers. Invariants: a traced request has one row, from the arrival to the answer; the table is a
 //! worker's own, so no lock is taken; a request which is not traced costs a look at one byte of the request at each step, and where nobody
 //! reads, the table has no memory.
 
@@ -15,15 +15,15 @@ use crate::observe::trace::{Part, RequestTrace, Session, Steps};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 /// Most requests of a worker which are traced at the same time.
-pub const PLACES: u8 = 128;
-/// Places that are kept for exports with fewer traced requests than this: those of one stuck export never take all.
-pub const PLACES_KEPT: u8 = 32;
+pub const ROWS_MAX: u8 = 128;
+/// Rows that are kept for exports with fewer traced requests than this: those of one stuck export never take all.
+pub const ROWS_KEPT: u8 = 32;
 /// Most readers of traces at the same time: clients, and the daemon's own reader.
 pub const SESSIONS_MAX: usize = 5;
 
-/// The place of a traced request in the table of the request's worker.
+/// The number of a traced request's row in the table of the request's worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(NonZeroU8);
+pub struct RowNumber(NonZeroU8);
 
 /// A request at its arrival.
 pub struct Arrival<'a> {
@@ -58,7 +58,7 @@ struct Table {
     watching: [Option<Watching>; SESSIONS_MAX],
     /// Empty until the first reader comes.
     rows: Vec<Option<Row>>,
-    free: Vec<Place>,
+    free: Vec<RowNumber>,
     random: u32,
 }
 
@@ -70,47 +70,47 @@ thread_local! {
 
 /// Notes that a request is in `part` from now on.
 #[inline]
-pub fn enter(traced: Option<Place>, part: Part) {
-    if let Some(place) = traced {
-        enter_part(place, part);
+pub fn enter(traced: Option<RowNumber>, part: Part) {
+    if let Some(number) = traced {
+        enter_part(number, part);
     }
 }
 
 #[cold]
-fn enter_part(place: Place, part: Part) {
+fn enter_part(number: RowNumber, part: Part) {
     let now = Instant::now();
     TABLE.with_borrow_mut(|table| {
-        if let Some(row) = table.row(place) {
+        if let Some(row) = table.row(number) {
             row.trace.steps.enter(part, now);
         }
     });
 }
 
-/// The place of a request which a reader has chosen, if there is one.
+/// The row of a request which a reader has chosen, if there is one.
 #[cold]
-pub fn begin(arrival: &Arrival<'_>) -> Option<Place> {
+pub fn begin(arrival: &Arrival<'_>) -> Option<RowNumber> {
     TABLE.with_borrow_mut(|table| table.begin(arrival))
 }
 
 /// Gives the trace of an answered request to the readers who chose the request. `result` is `ok`, or a word for the failure.
 #[inline]
-pub fn end(traced: Option<Place>, result: &'static str) {
-    if let Some(place) = traced {
-        end_traced(place, result);
+pub fn end(traced: Option<RowNumber>, result: &'static str) {
+    if let Some(number) = traced {
+        end_traced(number, result);
     }
 }
 
 #[cold]
-fn end_traced(place: Place, result: &'static str) {
+fn end_traced(number: RowNumber, result: &'static str) {
     let now = Instant::now();
-    TABLE.with_borrow_mut(|table| table.end(place, result, now));
+    TABLE.with_borrow_mut(|table| table.end(number, result, now));
 }
 
 /// Forgets a request which this worker, or the next one, begins anew.
 #[inline]
-pub fn forget(traced: Option<Place>) {
-    if let Some(place) = traced {
-        TABLE.with_borrow_mut(|table| drop(table.take(place)));
+pub fn forget(traced: Option<RowNumber>) {
+    if let Some(number) = traced {
+        TABLE.with_borrow_mut(|table| drop(table.take(number)));
     }
 }
 
@@ -131,7 +131,7 @@ pub fn unwatch(session: &Arc<Session>) -> bool {
     })
 }
 
-impl Place {
+impl RowNumber {
     fn index(self) -> usize {
         usize::from(self.0.get()) - 1
     }
@@ -144,10 +144,10 @@ impl Table {
 
     fn watch(&mut self, session: Arc<Session>) {
         if self.rows.is_empty() {
-            self.rows = (0..PLACES).map(|_| None).collect();
-            self.free = (1..=PLACES).rev().filter_map(NonZeroU8::new).map(Place).collect();
+            self.rows = (0..ROWS_MAX).map(|_| None).collect();
+            self.free = (1..=ROWS_MAX).rev().filter_map(NonZeroU8::new).map(RowNumber).collect();
         }
-        // Whoever lets readers in lets in no more than there are places.
+        // Whoever lets readers in lets in no more than [`SESSIONS_MAX`].
         if let Some(free) = self.watching.iter_mut().find(|watching| watching.is_none()) {
             *free = Some(Watching { session, skip: 0 });
         }
@@ -163,7 +163,7 @@ impl Table {
         self.shrink();
     }
 
-    /// Gives the memory back where nobody reads and no request has a place.
+    /// Gives the memory back where nobody reads and no request has a row.
     fn shrink(&mut self) {
         let is_idle = self.free.len() == self.rows.len();
         if is_idle && !self.is_watched() {
@@ -171,11 +171,11 @@ impl Table {
         }
     }
 
-    fn row(&mut self, place: Place) -> Option<&mut Row> {
-        self.rows.get_mut(place.index())?.as_mut()
+    fn row(&mut self, number: RowNumber) -> Option<&mut Row> {
+        self.rows.get_mut(number.index())?.as_mut()
     }
 
-    fn begin(&mut self, arrival: &Arrival<'_>) -> Option<Place> {
+    fn begin(&mut self, arrival: &Arrival<'_>) -> Option<RowNumber> {
         let mut chosen_by = 0;
         for (bit, watching) in self.watching.iter_mut().enumerate() {
             let Some(Watching { session, skip }) = watching else { continue };
@@ -192,7 +192,7 @@ impl Table {
                 continue;
             }
             *skip = next_skip(one_in, &mut self.random);
-            if has_place(&self.free, &self.rows, arrival.export.name()) {
+            if may_have_row(&self.free, &self.rows, arrival.export.name()) {
                 side.sampled.add(1);
                 chosen_by |= 1 << bit;
             } else {
@@ -202,7 +202,7 @@ impl Table {
         if chosen_by == 0 {
             return None;
         }
-        let place = self.free.pop()?;
+        let number = self.free.pop()?;
         let trace = RequestTrace {
             export: arrival.export.shared_name(),
             device_id: arrival.ids.0,
@@ -217,20 +217,20 @@ impl Table {
             result: "",
             steps: Steps::begin(Part::Queue, arrival.began),
         };
-        *self.rows.get_mut(place.index())? = Some(Row { trace, chosen_by });
-        Some(place)
+        *self.rows.get_mut(number.index())? = Some(Row { trace, chosen_by });
+        Some(number)
     }
 
-    fn take(&mut self, place: Place) -> Option<Row> {
-        let row = self.rows.get_mut(place.index())?.take()?;
-        // There is room: each place is in the list once at most.
-        self.free.push(place);
+    fn take(&mut self, number: RowNumber) -> Option<Row> {
+        let row = self.rows.get_mut(number.index())?.take()?;
+        // There is room: each number is in the list once at most.
+        self.free.push(number);
         self.shrink();
         Some(row)
     }
 
-    fn end(&mut self, place: Place, result: &'static str, now: Instant) {
-        let Some(Row { mut trace, chosen_by }) = self.take(place) else { return };
+    fn end(&mut self, number: RowNumber, result: &'static str, now: Instant) {
+        let Some(Row { mut trace, chosen_by }) = self.take(number) else { return };
         trace.steps.close(now);
         trace.result = result;
         let took = trace.steps.total();
@@ -245,10 +245,10 @@ impl Table {
     }
 }
 
-/// Whether a request of `export` may have a place.
-fn has_place(free: &[Place], rows: &[Option<Row>], export: &str) -> bool {
+/// Whether a request of `export` may have a row.
+fn may_have_row(free: &[RowNumber], rows: &[Option<Row>], export: &str) -> bool {
     let of_export = || rows.iter().flatten().filter(|row| &*row.trace.export == export).count();
-    let kept = usize::from(PLACES_KEPT);
+    let kept = usize::from(ROWS_KEPT);
     free.len() > kept || (!free.is_empty() && of_export() < kept)
 }
 

@@ -7,13 +7,13 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 
 use super::*;
 use crate::api::wire::{TraceCounts, TraceEnd, TraceLine};
-use crate::observe::trace::{Part, RequestTrace, Session, Steps, StoreTrace, StoreTraces};
+use crate::observe::trace::{Part, RequestTrace, Session, Steps, StoreTrace, StoreWatchers};
 
 /// Workers and a store which do as told.
 #[derive(Default)]
 pub(super) struct Script {
     sessions: Mutex<Vec<Arc<Session>>>,
-    store: StoreTraces,
+    store: StoreWatchers,
     /// Requests of the host, which grow with each look.
     load: std::sync::atomic::AtomicU64,
     /// Looks for names, of which the first finds none where told.

@@ -1,6 +1,6 @@
 //! The clients who read traces: how many, and the session of each from begin to end.
 //!
-//! Invariants: a session ends with its [`Reading`]; more clients than [`READERS_MAX`] never read at once; the place of a client is taken
+//! Invariants: a session ends with its [`ReaderSeat`]; more clients than [`READERS_MAX`] never read at once; the permit of a client is taken
 //! until workers and store have let go of its session, so the memory of sessions is bounded, and no worker frees that memory.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::api::error::ApiError;
 use crate::observe::trace::{Ask, Session, Source};
 use crate::worker::traces::SESSIONS_MAX;
 
-/// Most clients that read traces at once. The daemon's own reader has the place beyond.
+/// Most clients that read traces at once. The daemon's own reader needs no permit.
 pub(in crate::api) const READERS_MAX: usize = SESSIONS_MAX - 1;
 /// Requests that are traced a second, of all exports, where the client leaves the choice to the daemon.
 pub(super) const TRACES_A_SECOND: u64 = 200;
@@ -29,9 +29,9 @@ const LET_GO: Duration = Duration::from_millis(20);
 
 /// The traces of a daemon, for clients. Cheap to clone.
 #[derive(Clone)]
-pub struct Traces {
+pub struct TraceHub {
     source: Arc<dyn Source>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     stats: Arc<TraceStats>,
     /// Becomes true when all clients have to end.
     ending: watch::Sender<bool>,
@@ -58,7 +58,7 @@ impl Source for NoTraces {
     }
 }
 
-impl Default for Traces {
+impl Default for TraceHub {
     /// The traces of a daemon without requests.
     fn default() -> Self {
         Self::new(Arc::new(NoTraces), Arc::default())
@@ -66,7 +66,7 @@ impl Default for Traces {
 }
 
 /// A client that reads, or the daemon itself. Dropped, the traces for the reader end.
-pub struct Reading {
+pub struct ReaderSeat {
     /// The filter of the reader, and the lines on which traces come.
     pub session: Arc<Session>,
     /// Those who make the traces.
@@ -77,31 +77,31 @@ pub struct Reading {
     pub stats: Arc<TraceStats>,
     /// Becomes true when all clients have to end.
     pub ending: watch::Receiver<bool>,
-    place: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Drop for Reading {
+impl Drop for ReaderSeat {
     fn drop(&mut self) {
         self.source.end(&self.session);
         self.stats.readers.fetch_sub(1, Ordering::Relaxed);
-        let (session, place) = (Arc::clone(&self.session), self.place.take());
+        let (session, permit) = (Arc::clone(&self.session), self.permit.take());
         // Without a runtime the daemon stops.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 while Arc::strong_count(&session) > 1 {
                     tokio::time::sleep(LET_GO).await;
                 }
-                drop((session, place));
+                drop((session, permit));
             });
         }
     }
 }
 
-impl Traces {
+impl TraceHub {
     /// The traces that `source` makes, counted in `stats`.
     pub fn new(source: Arc<dyn Source>, stats: Arc<TraceStats>) -> Self {
-        let places = Arc::new(Semaphore::new(READERS_MAX));
-        Self { source, places, stats, ending: watch::channel(false).0 }
+        let permits = Arc::new(Semaphore::new(READERS_MAX));
+        Self { source, permits, stats, ending: watch::channel(false).0 }
     }
 
     /// Ends the answers to all clients, now and from now on.
@@ -110,9 +110,9 @@ impl Traces {
     }
 
     /// Begins to trace for a client. Where `ask` has no `one_in`, the number follows the load.
-    pub(super) async fn open(&self, mut ask: Ask) -> Result<Reading, ApiError> {
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| ApiError::too_many_traces(READERS_MAX))?;
+    pub(super) async fn open(&self, mut ask: Ask) -> Result<ReaderSeat, ApiError> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned();
+        let permit = permit.map_err(|_| ApiError::too_many_traces(READERS_MAX))?;
         let follows_load = ask.one_in == 0;
         if follows_load {
             let before = self.source.requests();
@@ -120,31 +120,31 @@ impl Traces {
             let came = self.source.requests().wrapping_sub(before);
             ask.one_in = one_in_for(came, LOOK, TRACES_A_SECOND);
         }
-        Ok(self.begin(ask, follows_load, Some(place)))
+        Ok(self.begin(ask, follows_load, Some(permit)))
     }
 
-    /// Begins to trace for the daemon's own reader, the only one that is not a client. Called once in the life of a daemon, as the place
+    /// Begins to trace for the daemon's own reader, the only one that is not a client. Called once in the life of a daemon, as the seat
     /// of that reader is not counted. Where `ask` has no `one_in`, the reader has to follow the load.
     #[cfg(feature = "otel")]
-    pub fn open_own(&self, ask: Ask) -> Reading {
+    pub fn open_own(&self, ask: Ask) -> ReaderSeat {
         let follows_load = ask.one_in == 0;
         let one_in = if follows_load { ONE_IN_AT_FIRST } else { ask.one_in };
         self.begin(Ask { one_in, ..ask }, follows_load, None)
     }
 
-    fn begin(&self, ask: Ask, follows_load: bool, place: Option<OwnedSemaphorePermit>) -> Reading {
+    fn begin(&self, ask: Ask, follows_load: bool, permit: Option<OwnedSemaphorePermit>) -> ReaderSeat {
         let session = Arc::new(Session::new(ask, self.source.workers()));
         self.stats.readers.fetch_add(1, Ordering::Relaxed);
-        let reading = Reading {
+        let seat = ReaderSeat {
             session,
             source: Arc::clone(&self.source),
             follows_load,
             stats: Arc::clone(&self.stats),
             ending: self.ending.subscribe(),
-            place,
+            permit,
         };
-        reading.source.begin(&reading.session);
-        reading
+        seat.source.begin(&seat.session);
+        seat
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::observe::trace::Wanted;
+    use crate::observe::trace::Kinds;
 
     /// Workers that take no message, so that sessions stay in their inboxes.
     #[derive(Default)]
@@ -187,12 +187,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_place_is_taken_until_the_workers_have_let_go_of_the_session() {
+    async fn a_permit_is_taken_until_the_workers_have_let_go_of_the_session() {
         let stuck = Arc::new(Stuck::default());
-        let traces = Traces::new(Arc::clone(&stuck) as Arc<dyn Source>, Arc::default());
-        let ask = Ask { wanted: Wanted::All, export: None, slower_than: Duration::ZERO, one_in: 1 };
+        let traces = TraceHub::new(Arc::clone(&stuck) as Arc<dyn Source>, Arc::default());
+        let ask = Ask { kinds: Kinds::All, export: None, slower_than: Duration::ZERO, one_in: 1 };
         for _ in 0..READERS_MAX {
-            drop(traces.open(ask.clone()).await.unwrap_or_else(|_| panic!("a place is free")));
+            drop(traces.open(ask.clone()).await.unwrap_or_else(|_| panic!("there is a permit")));
         }
         tokio::task::yield_now().await;
         assert!(traces.open(ask.clone()).await.is_err());
@@ -204,9 +204,9 @@ mod tests {
 
     #[cfg(feature = "otel")]
     #[tokio::test]
-    async fn the_daemons_own_reader_takes_no_place_of_clients() {
-        let traces = Traces::default();
-        let ask = Ask { wanted: Wanted::All, export: None, slower_than: Duration::ZERO, one_in: 1 };
+    async fn the_daemons_own_reader_takes_no_permit_of_clients() {
+        let traces = TraceHub::default();
+        let ask = Ask { kinds: Kinds::All, export: None, slower_than: Duration::ZERO, one_in: 1 };
         let own = traces.open_own(ask.clone());
         let mut clients = Vec::new();
         while let Ok(client) = traces.open(ask.clone()).await {

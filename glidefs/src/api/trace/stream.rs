@@ -11,12 +11,12 @@ use axum::body::Bytes;
 use futures_util::stream::{self, Stream};
 use tokio::time::{Instant, sleep_until};
 
-use super::hub::{Reading, TRACES_A_SECOND, one_in_for};
+use super::hub::{ReaderSeat, TRACES_A_SECOND, one_in_for};
 use super::lines;
 use super::reader::{Counted, LOOK_BUSY, counts, look_at_workers};
 use crate::api::off_thread::OffThread;
 use crate::api::wire::{TraceCounts, TraceEnd, TraceLine};
-use crate::observe::trace::{Clock, StoreTrace, Wanted};
+use crate::observe::trace::{Clock, Kinds, StoreTrace};
 
 /// Most lines that are made at once: of about a kilobyte each.
 const CHUNK_LINES_MAX: usize = 256;
@@ -37,7 +37,7 @@ const UNNAMED_MAX: usize = 256;
 
 /// The state of an answer.
 struct Answer {
-    reading: Reading,
+    seat: ReaderSeat,
     off_thread: OffThread,
     clock: Clock,
     end: Instant,
@@ -62,14 +62,14 @@ struct Answer {
 
 /// The lines for a client, at most for `time`.
 pub(super) fn lines(
-    reading: Reading,
+    seat: ReaderSeat,
     off_thread: OffThread,
     time: Duration,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
     let now = Instant::now();
     let answer = Answer {
-        requests: came_until_now(&reading),
-        reading,
+        requests: came_until_now(&seat),
+        seat,
         off_thread,
         clock: Clock::now(),
         end: now + time,
@@ -123,7 +123,7 @@ impl Answer {
     async fn wait(&mut self) -> Option<&'static str> {
         let look = self.look.min(self.end);
         let is_stopping = {
-            let ending = self.reading.ending.wait_for(|is_ending| *is_ending);
+            let ending = self.seat.ending.wait_for(|is_ending| *is_ending);
             tokio::select! {
                 biased;
                 // An error is that of a daemon that stops.
@@ -142,7 +142,7 @@ impl Answer {
     /// Adds the traces that are there. Returns whether more may be there.
     async fn gather(&mut self, chunk: &mut Vec<u8>) -> bool {
         let mut left = CHUNK_LINES_MAX;
-        let session = std::sync::Arc::clone(&self.reading.session);
+        let session = std::sync::Arc::clone(&self.seat.session);
         while left > 0
             && let Some(trace) = session.pop_store()
         {
@@ -186,7 +186,7 @@ impl Answer {
             && let Some(trace) = self.unnamed.pop_front()
         {
             let export = trace.volume.as_ref().and_then(|volume| self.names.get(volume).cloned());
-            if export.is_some() && export == self.reading.session.ask().export {
+            if export.is_some() && export == self.seat.session.ask().export {
                 shown += 1;
                 line(chunk, &TraceLine::Store(lines::store(trace, export, &self.clock)));
             }
@@ -195,9 +195,9 @@ impl Answer {
     }
 
     async fn ask_names(&mut self) {
-        let is_awaited = self.reading.session.ask().export.is_some();
+        let is_awaited = self.seat.session.ask().export.is_some();
         self.names_next = Instant::now() + if is_awaited { NAMES_AWAITED } else { NAMES };
-        let source = std::sync::Arc::clone(&self.reading.source);
+        let source = std::sync::Arc::clone(&self.seat.source);
         // Without an answer the daemon stops.
         let names = self.off_thread.run(move || source.volumes()).await;
         self.names = names.unwrap_or_default().into_iter().collect();
@@ -219,17 +219,17 @@ impl Answer {
         }
         let time = COUNTS.saturating_add(now.saturating_duration_since(self.choice));
         self.choice = now + COUNTS;
-        let requests = came_until_now(&self.reading);
+        let requests = came_until_now(&self.seat);
         let came = requests.wrapping_sub(std::mem::replace(&mut self.requests, requests));
-        if self.reading.follows_load {
-            self.reading.session.set_one_in(one_in_for(came, time, TRACES_A_SECOND));
+        if self.seat.follows_load {
+            self.seat.session.set_one_in(one_in_for(came, time, TRACES_A_SECOND));
         }
     }
 
     /// Adds a line of counts: the first, when counts have changed, and at times when nothing happens.
     fn tell_counts(&mut self, chunk: &mut Vec<u8>) {
         let (now, counts) = (Instant::now(), self.counts());
-        self.counted.add(counts, &self.reading.stats);
+        self.counted.add(counts, &self.seat.stats);
         let is_due = match &self.told {
             None => true,
             Some((at, told)) if *told == counts => now.saturating_duration_since(*at) >= SILENCE_MAX,
@@ -244,24 +244,24 @@ impl Answer {
 
     /// The counts of the session, and of the requests that did not wait for a name.
     fn counts(&self) -> TraceCounts {
-        let counts = counts(&self.reading.session);
+        let counts = counts(&self.seat.session);
         TraceCounts { dropped: counts.dropped.saturating_add(self.unnamed_dropped), ..counts }
     }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.counted.add(self.counts(), &self.reading.stats);
+        self.counted.add(self.counts(), &self.seat.stats);
     }
 }
 
 /// The number of requests among which the client's are chosen.
-fn came_until_now(reading: &Reading) -> u64 {
-    let ask = reading.session.ask();
-    if ask.export.is_some() && ask.wanted != Wanted::Store {
-        reading.session.sum(|side| &side.requests)
+fn came_until_now(seat: &ReaderSeat) -> u64 {
+    let ask = seat.session.ask();
+    if ask.export.is_some() && ask.kinds != Kinds::Store {
+        seat.session.sum(|side| &side.requests)
     } else {
-        reading.source.requests()
+        seat.source.requests()
     }
 }
 

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use utoipa::ToSchema;
 
-use super::problem::ProblemKind;
+use super::problem::ProblemExplanation;
 
 /// The path below which each code is explained.
 pub const PROBLEMS_PATH: &str = "/v1/problems";
@@ -259,8 +259,8 @@ impl ProblemCode {
     }
 
     /// The explanation of the code, as answered by the daemon.
-    pub fn kind(self) -> ProblemKind {
-        ProblemKind {
+    pub fn explanation(self) -> ProblemExplanation {
+        ProblemExplanation {
             code: self.as_str().into(),
             title: self.title().into(),
             statuses: self.statuses().to_vec(),

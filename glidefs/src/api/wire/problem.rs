@@ -14,7 +14,7 @@ pub struct Problem {
     /// Where the daemon explains the problem: a path of this API, or empty for a daemon that explains none.
     #[serde(rename = "type", default)]
     #[schema(required, format = "uri-reference", example = "/v1/problems/not_found")]
-    pub kind: String,
+    pub type_uri: String,
     /// The problem in a few words, the same for every refusal with the code.
     #[serde(default)]
     #[schema(required)]
@@ -56,7 +56,7 @@ pub struct BatchError {
     /// Where the daemon explains the problem, as the `type` of a problem.
     #[serde(rename = "type", default)]
     #[schema(required, format = "uri-reference")]
-    pub kind: String,
+    pub type_uri: String,
     /// The status with which a request about this export alone would have been refused.
     #[serde(default)]
     #[schema(required)]
@@ -71,7 +71,8 @@ impl From<BatchError> for ErrorDetail {
 
 /// What a code of refusals means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ProblemKind {
+#[schema(as = ProblemKind)]
+pub struct ProblemExplanation {
     /// The code for programs.
     #[schema(schema_with = open_code)]
     pub code: String,

@@ -166,7 +166,7 @@ pub struct TracedStoreRequest {
     pub result: String,
     /// From the begin of the request to the end of the last try.
     pub total_nanoseconds: u64,
-    /// The part of the total in which the request waited: for its turn among readers, and in pauses between tries.
+    /// The part of the total in which the request waited: for its turn among READs, and in pauses between tries.
     pub waited_nanoseconds: u64,
 }
 

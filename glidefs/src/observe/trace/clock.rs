@@ -1,7 +1,7 @@
 //! The time on the wall of a moment of the monotonic clock.
 //!
-//! Owns the reading of the two clocks. Does not own when they are read: the traces of one reading keep their distances, and a step of the
-//! wall clock moves those of later readings only.
+//! Owns one look at both clocks. Does not own when the look is: the traces of one look keep their distances, and a step of the wall clock moves
+//! those of later looks only.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -19,7 +19,7 @@ const RING_TRACES_MIN: usize = 64;
 
 /// Which traces a reader wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Kinds {
     /// Block requests of devices alone.
     Requests,
     /// Requests to the store alone.
@@ -32,7 +32,7 @@ pub enum Wanted {
 #[derive(Clone, Debug)]
 pub struct Ask {
     /// The kinds of requests that the reader wants.
-    pub wanted: Wanted,
+    pub kinds: Kinds,
     /// The name of the only export, if not all.
     pub export: Option<String>,
     /// Only requests that took at least so long.
@@ -48,9 +48,9 @@ pub struct WorkerSide {
     pub ring: Ring<RequestTrace>,
     /// Requests that passed the filter.
     pub requests: Counter,
-    /// Requests chosen among these, and given a place.
+    /// Requests chosen among these, and given a row of the worker's table.
     pub sampled: Counter,
-    /// Requests chosen and not traced, as no place was left.
+    /// Requests chosen and not traced, as no row was left.
     pub not_traced: Counter,
     /// Traces dropped because the reader was behind.
     pub dropped: Counter,
@@ -70,7 +70,7 @@ impl Session {
     /// A session for `workers` workers.
     pub fn new(ask: Ask, workers: usize) -> Self {
         let places = (RING_TRACES / workers.max(1)).max(RING_TRACES_MIN);
-        let has_requests = ask.wanted != Wanted::Store;
+        let has_requests = ask.kinds != Kinds::Store;
         let side = |_| WorkerSide {
             ring: Ring::new(if has_requests { places } else { 1 }),
             requests: Counter::default(),
@@ -78,7 +78,7 @@ impl Session {
             not_traced: Counter::default(),
             dropped: Counter::default(),
         };
-        let store = (ask.wanted != Wanted::Requests).then(|| Ring::new(super::store::STORE_TRACES_MAX));
+        let store = (ask.kinds != Kinds::Requests).then(|| Ring::new(super::store::STORE_TRACES_MAX));
         Self {
             one_in: AtomicU32::new(ask.one_in.max(1)),
             ask,
@@ -95,7 +95,7 @@ impl Session {
 
     /// Whether a request of the export `name` may be traced.
     pub fn wants_requests_of(&self, name: &str) -> bool {
-        self.ask.wanted != Wanted::Store && self.ask.export.as_deref().is_none_or(|export| export == name)
+        self.ask.kinds != Kinds::Store && self.ask.export.as_deref().is_none_or(|export| export == name)
     }
 
     /// One request in so many is traced.
@@ -165,24 +165,24 @@ pub trait Source: Send + Sync {
 mod tests {
     use super::*;
 
-    fn ask(wanted: Wanted, export: Option<&str>) -> Ask {
-        Ask { wanted, export: export.map(Into::into), slower_than: Duration::ZERO, one_in: 0 }
+    fn ask(kinds: Kinds, export: Option<&str>) -> Ask {
+        Ask { kinds, export: export.map(Into::into), slower_than: Duration::ZERO, one_in: 0 }
     }
 
     #[test]
     fn a_session_wants_the_requests_of_its_export_and_none_where_only_the_store_is_asked_for() {
-        let wants = |wanted, export| {
-            let session = Session::new(ask(wanted, export), 2);
+        let wants = |kinds, export| {
+            let session = Session::new(ask(kinds, export), 2);
             ["vm-1", "vm-10"].map(|name| session.wants_requests_of(name))
         };
-        assert_eq!(wants(Wanted::All, None), [true, true]);
-        assert_eq!(wants(Wanted::Requests, Some("vm-1")), [true, false]);
-        assert_eq!(wants(Wanted::Store, Some("vm-1")), [false, false]);
+        assert_eq!(wants(Kinds::All, None), [true, true]);
+        assert_eq!(wants(Kinds::Requests, Some("vm-1")), [true, false]);
+        assert_eq!(wants(Kinds::Store, Some("vm-1")), [false, false]);
     }
 
     #[test]
     fn one_in_zero_counts_as_one_in_one() {
-        let session = Session::new(ask(Wanted::All, None), 1);
+        let session = Session::new(ask(Kinds::All, None), 1);
         assert_eq!(session.one_in(), 1);
         session.set_one_in(0);
         assert_eq!(session.one_in(), 1);

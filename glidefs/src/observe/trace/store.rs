@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::session::{Session, Wanted};
+use super::session::{Kinds, Session};
 use crate::locks::MutexExt;
 
 /// Most traces of requests to the store that wait for a reader.
@@ -29,7 +29,7 @@ pub struct StoreTrace {
     pub began: Instant,
     /// From the begin to the end of the last try, with pauses.
     pub took: Duration,
-    /// The part of `took` in which the request waited for its turn among readers, and in pauses between tries.
+    /// The part of `took` in which the request waited for its turn among READs, and in pauses between tries.
     pub waited: Duration,
     /// Number of tries, the first one included.
     pub tries: u32,
@@ -39,12 +39,12 @@ pub struct StoreTrace {
 
 /// The readers who want traces of requests to the store.
 #[derive(Debug, Default)]
-pub struct StoreTraces {
+pub struct StoreWatchers {
     count: AtomicUsize,
     sessions: Mutex<Vec<Arc<Session>>>,
 }
 
-impl StoreTraces {
+impl StoreWatchers {
     /// Whether any reader wants traces.
     #[inline]
     pub fn are_wanted(&self) -> bool {
@@ -53,7 +53,7 @@ impl StoreTraces {
 
     /// Has `session` get traces from now on, if the session wants such.
     pub fn begin(&self, session: &Arc<Session>) {
-        if session.ask().wanted == Wanted::Requests {
+        if session.ask().kinds == Kinds::Requests {
             return;
         }
         let mut sessions = self.sessions.lock_whole();
@@ -82,8 +82,8 @@ mod tests {
     use super::super::session::Ask;
     use super::*;
 
-    fn session(wanted: Wanted) -> Arc<Session> {
-        let ask = Ask { wanted, export: None, slower_than: Duration::ZERO, one_in: 1 };
+    fn session(kinds: Kinds) -> Arc<Session> {
+        let ask = Ask { kinds, export: None, slower_than: Duration::ZERO, one_in: 1 };
         Arc::new(Session::new(ask, 1))
     }
 
@@ -104,8 +104,8 @@ mod tests {
 
     #[test]
     fn traces_are_wanted_from_the_first_reader_to_the_last_and_dropped_beyond_the_room() {
-        let traces = StoreTraces::default();
-        let (all, requests) = (session(Wanted::All), session(Wanted::Requests));
+        let traces = StoreWatchers::default();
+        let (all, requests) = (session(Kinds::All), session(Kinds::Requests));
         traces.begin(&requests);
         assert!(!traces.are_wanted());
         traces.begin(&all);

@@ -12,7 +12,7 @@ use prost::Message;
 use super::collector::{Manner, TestCollector};
 use super::source::{TestSource, request, store};
 use super::spans::attribute;
-use crate::api::{SpanStats, TraceStats, Traces};
+use crate::api::{SpanStats, TraceHub, TraceStats};
 use crate::config::{TimeSpan, TracesSection};
 use crate::otlp::client::Collector;
 use crate::otlp::forward::Forwarder;
@@ -43,7 +43,7 @@ fn patience_with_pauses() -> Patience {
 
 fn stage_of(settings: &TracesSection, patience: Patience) -> Stage {
     let (source, stats) = (Arc::<TestSource>::default(), Arc::<TraceStats>::default());
-    let traces = Traces::new(Arc::clone(&source) as _, Arc::clone(&stats));
+    let traces = TraceHub::new(Arc::clone(&source) as _, Arc::clone(&stats));
     let collector = Collector::of(settings).unwrap().unwrap();
     let forwarder = Forwarder::begin_with(collector, settings, &traces, "host-7", patience);
     Stage { source, stats, forwarder }

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::observe::trace::{PARTS, RequestTrace, Session, Source, Steps, StoreTrace, StoreTraces};
+use crate::observe::trace::{PARTS, RequestTrace, Session, Source, Steps, StoreTrace, StoreWatchers};
 
 /// A daemon with one worker, which makes the traces of the test.
 pub(in crate::otlp) struct TestSource {
     session: Mutex<Option<Arc<Session>>>,
-    store: StoreTraces,
+    store: StoreWatchers,
     pub requests: AtomicU64,
     /// The export which has the volume 0123.
     pub export: Mutex<String>,
@@ -20,7 +20,7 @@ impl Default for TestSource {
         let export = Mutex::new("vm-1".into());
         Self {
             session: Mutex::default(),
-            store: StoreTraces::default(),
+            store: StoreWatchers::default(),
             requests: AtomicU64::default(),
             export,
         }

@@ -87,7 +87,9 @@ async fn run(steps: Vec<Step>) {
                         assert!(created.existed && known.sectors == sectors);
                         assert_eq!(created.info.id.0, known.id);
                     }
-                    (Some(known), Err(RouterError::OtherParameter { .. })) => assert_ne!(known.sectors, sectors),
+                    (Some(known), Err(RouterError::OtherParameter { .. })) => {
+                        assert_ne!(known.sectors, sectors)
+                    }
                     (Some(_), Err(_)) => {}
                     (None, result) => {
                         let info = router.show(name).unwrap();

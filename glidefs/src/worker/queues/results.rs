@@ -12,7 +12,7 @@ use crate::worker::driver::Failure;
 use crate::worker::requests::{InFlight, RequestBuffer, TagRequest};
 use crate::worker::ring::Ring;
 use crate::worker::tag::TagId;
-use crate::worker::traces::{self, Place};
+use crate::worker::traces::{self, RowNumber};
 use crate::worker::waits::stop;
 
 impl Queues {
@@ -62,7 +62,7 @@ impl Queues {
     pub fn refuse<C>(
         &mut self,
         ring: &mut Ring<C>,
-        (tag, traced): (TagId, Option<Place>),
+        (tag, traced): (TagId, Option<RowNumber>),
         operation: Option<Operation>,
         failure: &Failure,
     ) -> io::Result<()> {

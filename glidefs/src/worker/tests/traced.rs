@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use super::{Bench, Client, pattern};
 use crate::export::{Operation, Request};
-use crate::observe::trace::{Ask, Part, RequestTrace, Session, Wanted};
+use crate::observe::trace::{Ask, Kinds, Part, RequestTrace, Session};
 use crate::units::SectorRange;
-use crate::worker::traces::PLACES;
+use crate::worker::traces::ROWS_MAX;
 
 /// Number of the device of every client.
 const DEVICE: u32 = 7;
-/// More requests than a worker's table has places: a place that is not given back would be missed.
-const REQUESTS: usize = 3 * PLACES as usize;
+/// More requests than a worker's table has rows: a row that is not given back would be missed.
+const REQUESTS: usize = 3 * ROWS_MAX as usize;
 
 fn every_request() -> Arc<Session> {
-    let ask = Ask { wanted: Wanted::Requests, export: None, slower_than: Duration::ZERO, one_in: 1 };
+    let ask = Ask { kinds: Kinds::Requests, export: None, slower_than: Duration::ZERO, one_in: 1 };
     Arc::new(Session::new(ask, 1))
 }
 
@@ -24,7 +24,7 @@ fn every_request() -> Arc<Session> {
 async fn traces(bench: &Bench, session: &Session) -> Vec<RequestTrace> {
     // A trace ends after the answer, within the turn.
     bench.worker.ping().await.unwrap();
-    assert_eq!(session.sum(|side| &side.not_traced), 0, "every place came back");
+    assert_eq!(session.sum(|side| &side.not_traced), 0, "every row came back");
     assert_eq!(session.sum(|side| &side.dropped), 0);
     std::iter::from_fn(|| session.workers()[0].ring.pop()).collect()
 }
@@ -70,7 +70,7 @@ async fn each_request_has_one_trace_whatever_its_way() {
 }
 
 #[tokio::test]
-async fn requests_of_a_queue_that_pauses_or_leaves_keep_no_place() {
+async fn requests_of_a_queue_that_pauses_or_leaves_keep_no_row() {
     let bench = Bench::new();
     let export = bench.export(1);
     let session = every_request();

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::observe::trace::{Ask, Wanted};
+use crate::observe::trace::{Ask, Kinds};
 
 fn session(export: Option<&str>, one_in: u32, slower_than: Duration) -> Arc<Session> {
-    let ask = Ask { wanted: Wanted::All, export: export.map(Into::into), slower_than, one_in };
+    let ask = Ask { kinds: Kinds::All, export: export.map(Into::into), slower_than, one_in };
     Arc::new(Session::new(ask, 2))
 }
 
@@ -74,8 +74,8 @@ fn a_reader_gets_the_requests_of_its_export_and_only_slow_ones_where_told() {
     }
     let began = Instant::now();
     for (export, micros) in [(0, 10), (1, 20), (0, 3000)] {
-        let place = table.begin(&exports.arrival(export, 1, began)).unwrap();
-        table.end(place, "ok", began + Duration::from_micros(micros));
+        let number = table.begin(&exports.arrival(export, 1, began)).unwrap();
+        table.end(number, "ok", began + Duration::from_micros(micros));
     }
     let took = |session: &Session| {
         let ring = &session.worker(1).unwrap().ring;
@@ -100,8 +100,8 @@ fn a_reader_that_does_not_read_costs_traces_and_is_told_the_number() {
     let began = Instant::now();
     let mut taken = 0;
     for _ in 0..5000 {
-        let place = table.begin(&exports.arrival(0, 1, began)).unwrap();
-        table.end(place, "ok", began);
+        let number = table.begin(&exports.arrival(0, 1, began)).unwrap();
+        table.end(number, "ok", began);
     }
     while reader.worker(1).unwrap().ring.pop().is_some() {
         taken += 1;
@@ -119,13 +119,13 @@ fn requests_beyond_the_table_are_counted_and_served_without_a_trace() {
     let mut table = table();
     table.watch(Arc::clone(&reader));
     let began = Instant::now();
-    let places: Vec<_> = (0..300).filter_map(|tag| table.begin(&exports.arrival(0, tag, began))).collect();
-    let most = usize::from(PLACES - PLACES_KEPT);
-    assert_eq!(places.len(), most);
+    let numbers: Vec<_> = (0..300).filter_map(|tag| table.begin(&exports.arrival(0, tag, began))).collect();
+    let most = usize::from(ROWS_MAX - ROWS_KEPT);
+    assert_eq!(numbers.len(), most);
     assert_eq!(reader.sum(|side| &side.not_traced), 300 - most as u64);
-    // The requests of one export which are stuck leave places to others.
+    // The requests of one export which are stuck leave rows to others.
     let others = (0..300).filter(|tag| table.begin(&exports.arrival(1, *tag, began)).is_some()).count();
-    assert_eq!(others, usize::from(PLACES_KEPT));
+    assert_eq!(others, usize::from(ROWS_KEPT));
 }
 
 #[test]
@@ -149,9 +149,9 @@ fn the_last_request_of_the_last_reader_gives_the_memory_back() {
     let reader = session(None, 1, Duration::ZERO);
     let mut table = table();
     table.watch(Arc::clone(&reader));
-    let place = table.begin(&exports.arrival(0, 1, Instant::now())).unwrap();
+    let number = table.begin(&exports.arrival(0, 1, Instant::now())).unwrap();
     table.unwatch(&reader);
-    table.end(place, "ok", Instant::now());
+    table.end(number, "ok", Instant::now());
     assert!(table.rows.is_empty() && table.free.is_empty());
 }
 
@@ -161,12 +161,12 @@ fn the_table_of_the_last_reader_gives_its_memory_back() {
     let reader = session(None, 1, Duration::ZERO);
     let mut table = table();
     table.watch(Arc::clone(&reader));
-    let place = table.begin(&exports.arrival(0, 1, Instant::now())).unwrap();
+    let number = table.begin(&exports.arrival(0, 1, Instant::now())).unwrap();
     table.unwatch(&reader);
-    assert!(!table.is_watched() && !table.rows.is_empty(), "a request still has a place");
+    assert!(!table.is_watched() && !table.rows.is_empty(), "a request still has a number");
     // Another reader comes and goes, and the request goes on.
     table.watch(Arc::clone(&reader));
-    table.end(place, "ok", Instant::now());
+    table.end(number, "ok", Instant::now());
     assert!(reader.worker(1).unwrap().ring.pop().is_none(), "the new reader did not choose the request");
     table.unwatch(&reader);
     assert!(table.rows.is_empty() && table.free.is_empty());
@@ -192,7 +192,7 @@ fn of_many_requests_one_in_so_many_is_chosen_and_no_kind_of_a_pattern_is_left_ou
 }
 
 proptest! {
-    // Whatever comes and goes, a request has one place, each place one request, and each trace is of its request.
+    // Whatever comes and goes, a request has one row, each row one request, and each trace is of its request.
     #[test]
     fn the_table_agrees_with_a_map_of_requests(
         steps in prop::collection::vec((0..6_u8, 0..200_u16, any::<prop::sample::Index>()), 1..400),
@@ -208,22 +208,22 @@ proptest! {
         // The first reader stays, and chose every request.
         table.watch(Arc::clone(&readers[0]));
         for (what, tag, index) in steps {
-            let place = (!open.is_empty()).then(|| *open.keys().nth(index.index(open.len())).unwrap());
-            match (what, place) {
+            let number = (!open.is_empty()).then(|| *open.keys().nth(index.index(open.len())).unwrap());
+            match (what, number) {
                 // The same tag may be traced twice: a queue which is gone, and one with the same number.
                 (0 | 1, _) => match table.begin(&exports.arrival(usize::from(tag % 2), tag, began)) {
-                    Some(place) => prop_assert!(open.insert(place.0.get(), tag).is_none(), "a place given twice"),
-                    None => prop_assert!(open.len() >= usize::from(PLACES - PLACES_KEPT)),
+                    Some(number) => prop_assert!(open.insert(number.0.get(), tag).is_none(), "a number given twice"),
+                    None => prop_assert!(open.len() >= usize::from(ROWS_MAX - ROWS_KEPT)),
                 },
                 // The request is answered, or fails as the device is removed.
-                (2, Some(place)) => {
-                    expected.push(open.remove(&place).unwrap());
-                    table.end(Place(NonZeroU8::new(place).unwrap()), "ok", began);
+                (2, Some(number)) => {
+                    expected.push(open.remove(&number).unwrap());
+                    table.end(RowNumber(NonZeroU8::new(number).unwrap()), "ok", began);
                 }
                 // The request is put aside, to be begun anew.
-                (3, Some(place)) => {
-                    open.remove(&place);
-                    drop(table.take(Place(NonZeroU8::new(place).unwrap())));
+                (3, Some(number)) => {
+                    open.remove(&number);
+                    drop(table.take(RowNumber(NonZeroU8::new(number).unwrap())));
                 }
                 (4, _) => {
                     let reader = 1 + index.index(SESSIONS_MAX - 1);
@@ -234,14 +234,14 @@ proptest! {
                         table.watch(Arc::clone(&readers[reader]));
                     }
                 }
-                (5, Some(place)) => {
-                    let place = Place(NonZeroU8::new(place).unwrap());
-                    table.row(place).unwrap().trace.steps.enter(Part::Log, began);
+                (5, Some(number)) => {
+                    let number = RowNumber(NonZeroU8::new(number).unwrap());
+                    table.row(number).unwrap().trace.steps.enter(Part::Log, began);
                 }
                 _ => {}
             }
             seen.extend(std::iter::from_fn(|| readers[0].worker(1).unwrap().ring.pop()).map(|trace| trace.tag));
-            prop_assert_eq!(table.free.len() + open.len(), usize::from(PLACES));
+            prop_assert_eq!(table.free.len() + open.len(), usize::from(ROWS_MAX));
         }
         prop_assert_eq!(seen, expected);
     }

@@ -42,12 +42,12 @@ impl Daemon {
         let listeners = Listeners::bind(None, &socket, None).await.unwrap();
         let state = AppState {
             router: Arc::clone(&router),
-            metrics: Arc::new(crate::api::Scrapes::new(|_| Ok(String::new()), Arc::default())),
+            metrics: Arc::new(crate::api::SharedTexts::new(|_| Ok(String::new()), Arc::default())),
             export_histograms: crate::observe::metrics::ExportHistograms::default(),
             stats: Arc::default(),
             daemon: Arc::new(wire::DaemonStatus::default),
-            top: Arc::new(crate::api::Scrapes::new(|_| Ok(String::new()), Arc::default())),
-            traces: crate::api::Traces::default(),
+            top: Arc::new(crate::api::SharedTexts::new(|_| Ok(String::new()), Arc::default())),
+            traces: crate::api::TraceHub::default(),
             memory: Arc::new(|| None),
             off_thread: crate::api::OffThread::default(),
             batch_ended: Arc::default(),

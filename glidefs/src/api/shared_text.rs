@@ -1,4 +1,4 @@
-//! `/metrics` and `/v1/top` for many clients: scrapes share texts.
+//! `/metrics` and `/v1/top` for many clients: scrapes share texts. A scrape is a request for either.
 //!
 //! Owns when figures are collected and written as text, and the number of texts. Does not own the content of a text
 //! (`observe::metrics`, `daemon::top`). Invariants: the figures of a scrape are not older than the request, as long as fewer than
@@ -35,20 +35,20 @@ pub struct Selection {
     pub export: Option<String>,
 }
 
-/// The scrapes of one path, and the texts they share.
-pub struct Scrapes {
+/// The texts of one path, which scrapes share.
+pub struct SharedTexts {
     encode: Arc<Encode>,
-    none: Lane,
-    busy: Lane,
-    all: Lane,
+    none: Detail,
+    busy: Detail,
+    all: Detail,
     /// The next text must not be made before. Locked while a text is made.
     next: Arc<Mutex<Option<Instant>>>,
-    stats: Arc<ScrapeStats>,
+    stats: Arc<SharedTextStats>,
 }
 
 /// Scrapes that ask for the same detail.
 #[derive(Default)]
-struct Lane {
+struct Detail {
     texts: Arc<Mutex<Texts>>,
     /// Number of texts begun, or sent again in place of a new text.
     begun: Arc<AtomicU64>,
@@ -56,9 +56,9 @@ struct Lane {
     waiting: Arc<AtomicUsize>,
 }
 
-/// Counters of scrapes.
+/// Counters of scrapes and texts.
 #[derive(Debug, Default)]
-pub struct ScrapeStats {
+pub struct SharedTextStats {
     /// Scrapes that clients asked for.
     pub scrapes: AtomicU64,
     /// Texts that were made for scrapes.
@@ -81,11 +81,11 @@ struct Texts {
 /// A text, counted as memory until dropped.
 struct Text {
     text: String,
-    stats: Arc<ScrapeStats>,
+    stats: Arc<SharedTextStats>,
 }
 
 impl Text {
-    fn new(text: String, stats: Arc<ScrapeStats>) -> Self {
+    fn new(text: String, stats: Arc<SharedTextStats>) -> Self {
         stats.text_bytes.fetch_add(text.capacity() as u64, Ordering::Relaxed);
         Self { text, stats }
     }
@@ -115,19 +115,19 @@ impl Drop for WaitingScrape {
     }
 }
 
-impl std::fmt::Debug for Scrapes {
+impl std::fmt::Debug for SharedTexts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scrapes").field("stats", &self.stats).finish_non_exhaustive()
+        f.debug_struct("SharedTexts").field("stats", &self.stats).finish_non_exhaustive()
     }
 }
 
-impl Scrapes {
-    /// Scrapes that get texts from `encode`.
+impl SharedTexts {
+    /// Texts that `encode` makes, for scrapes to share.
     pub fn new(
         encode: impl Fn(&Selection) -> Result<String, String> + Send + Sync + 'static,
-        stats: Arc<ScrapeStats>,
+        stats: Arc<SharedTextStats>,
     ) -> Self {
-        let (none, busy, all) = <(Lane, Lane, Lane)>::default();
+        let (none, busy, all) = <(Detail, Detail, Detail)>::default();
         Self { encode: Arc::new(encode), none, busy, all, next: Arc::default(), stats }
     }
 
@@ -137,30 +137,30 @@ impl Scrapes {
         if selection.export.is_some() {
             return (self.encode)(selection).map(Bytes::from);
         }
-        let lane = match selection.histograms {
+        let detail = match selection.histograms {
             ExportHistograms::None => &self.none,
             ExportHistograms::Busy => &self.busy,
             ExportHistograms::All => &self.all,
         };
-        self.shared_text(lane, selection.histograms).await
+        self.shared_text(detail, selection.histograms).await
     }
 
-    async fn shared_text(&self, lane: &Lane, histograms: ExportHistograms) -> Result<Bytes, String> {
-        lane.waiting.fetch_add(1, Ordering::SeqCst);
-        let waiting = WaitingScrape(Arc::clone(&lane.waiting));
+    async fn shared_text(&self, detail: &Detail, histograms: ExportHistograms) -> Result<Bytes, String> {
+        detail.waiting.fetch_add(1, Ordering::SeqCst);
+        let waiting = WaitingScrape(Arc::clone(&detail.waiting));
         // Read behind the line above: a text that was dropped because no scrape waited has been begun by now.
-        let begun = lane.begun.load(Ordering::SeqCst);
-        let mut texts = Arc::clone(&lane.texts).lock_owned().await;
+        let begun = detail.begun.load(Ordering::SeqCst);
+        let mut texts = Arc::clone(&detail.texts).lock_owned().await;
         if texts.number <= begun {
             let next = Arc::clone(&self.next).lock_owned().await;
             if let Some(next) = *next {
                 tokio::time::sleep_until(next).await;
             }
-            texts = self.make(lane, histograms, texts, next).await?;
+            texts = self.make(detail, histograms, texts, next).await?;
         }
         let text = texts.last.clone();
         drop(waiting);
-        if lane.waiting.load(Ordering::SeqCst) == 0 {
+        if detail.waiting.load(Ordering::SeqCst) == 0 {
             // No other scrape waits for this text.
             texts.last = None;
         }
@@ -172,13 +172,13 @@ impl Scrapes {
     /// Makes the next text. The task goes on even if every scrape has gone: a second text must not be begun beside the first.
     async fn make(
         &self,
-        lane: &Lane,
+        detail: &Detail,
         histograms: ExportHistograms,
         mut texts: OwnedMutexGuard<Texts>,
         mut next: OwnedMutexGuard<Option<Instant>>,
     ) -> Result<OwnedMutexGuard<Texts>, String> {
         let (encode, stats) = (Arc::clone(&self.encode), Arc::clone(&self.stats));
-        let (begun, waiting) = (Arc::clone(&lane.begun), Arc::clone(&lane.waiting));
+        let (begun, waiting) = (Arc::clone(&detail.begun), Arc::clone(&detail.waiting));
         let made = tasks::spawn(async move {
             texts.sent.retain(|text| text.strong_count() > 0);
             texts.number = begun.fetch_add(1, Ordering::SeqCst) + 1;
@@ -211,9 +211,12 @@ mod tests {
     use super::*;
 
     /// Scrapes with numbers as texts: the first text is 1.
-    fn numbered() -> Scrapes {
+    fn numbered() -> SharedTexts {
         let number = AtomicU64::new(0);
-        Scrapes::new(move |_| Ok((number.fetch_add(1, Ordering::Relaxed) + 1).to_string()), Arc::default())
+        SharedTexts::new(
+            move |_| Ok((number.fetch_add(1, Ordering::Relaxed) + 1).to_string()),
+            Arc::default(),
+        )
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -227,8 +230,8 @@ mod tests {
             channels.1.recv().unwrap();
             Ok("text".into())
         };
-        let stats = Arc::<ScrapeStats>::default();
-        let scrapes = Arc::new(Scrapes::new(encode, Arc::clone(&stats)));
+        let stats = Arc::<SharedTextStats>::default();
+        let scrapes = Arc::new(SharedTexts::new(encode, Arc::clone(&stats)));
         let scrape = || {
             let scrapes = Arc::clone(&scrapes);
             tokio::spawn(async move { scrapes.text(&Selection::default()).await.unwrap() })
@@ -275,7 +278,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn scrapes_of_another_detail_do_not_share_a_text_and_one_export_is_asked_for_by_name() {
-        let scrapes = Scrapes::new(|selection| Ok(format!("{selection:?}")), Arc::default());
+        let scrapes = SharedTexts::new(|selection| Ok(format!("{selection:?}")), Arc::default());
         for histograms in [ExportHistograms::None, ExportHistograms::Busy, ExportHistograms::All] {
             for export in [None, Some("vm-1".to_owned())] {
                 let selection = Selection { histograms, export };
@@ -292,7 +295,7 @@ mod tests {
         let encode = move |_: &Selection| {
             if fail.swap(0, Ordering::Relaxed) == 1 { Err("no".into()) } else { Ok(String::new()) }
         };
-        let scrapes = Scrapes::new(encode, Arc::default());
+        let scrapes = SharedTexts::new(encode, Arc::default());
         assert_eq!(scrapes.text(&Selection::default()).await.unwrap_err(), "no");
         assert!(scrapes.text(&Selection::default()).await.is_ok());
     }
