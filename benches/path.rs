@@ -7,7 +7,7 @@
 //! from mapped segments.
 //!
 //! `path worker [--case PART] [--seconds S] [--rounds N] [--mapped MIB] [--poll] [DIRECTORY…]` measures the whole path instead: a worker
-//! with its ring, fed by a client on another CPU. Cases are those whose name has PART; MIB bounds the mapped parts of the log; with
+//! with its ring, fed by a client on another CPU. Cases are those whose name has PART; MIB bounds the mapped stretches of the log; with
 //! `--poll` the client looks for answers instead of sleeping. The directories for the log are by default `/dev/shm` and that of benches.
 //! `path held` measures what held writes cost a worker.
 #![allow(clippy::expect_used, reason = "a bench may end")]

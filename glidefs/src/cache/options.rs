@@ -33,7 +33,7 @@ pub struct Options {
     pub on_full: OnFull,
     /// Most memory for checksums of sealed segments, bytes; a little more where a shard would get less than 16 KiB.
     pub checksums_bytes_max: u64,
-    /// Most memory for parts of segments that are read often, mapped and locked, bytes; 0 for none.
+    /// Most memory for stretches of segments that are read often, mapped and locked, bytes; 0 for none.
     pub mapped_bytes_max: u64,
     /// The bounds on the parts of the cache that exports share.
     pub budgets: Budgets,

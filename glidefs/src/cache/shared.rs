@@ -48,7 +48,7 @@ pub(super) struct Shared {
     pub sums: Sums,
     /// Most frames in memory for READs.
     pub mapped_frames_max: u64,
-    /// How often parts of segments are READ from the page cache.
+    /// How often stretches of segments are READ from the page cache.
     pub heat: Heat,
     /// Whether READs have any mapped segment to look for.
     mapped: AtomicBool,

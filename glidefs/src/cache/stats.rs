@@ -25,7 +25,7 @@ pub struct ShardStats {
     pub empty_flushes: Counter,
     /// READs.
     pub reads: Counter,
-    /// READs served from locked parts of mapped segments, without a buffer.
+    /// READs served from locked stretches of mapped segments, without a buffer.
     pub reads_mapped: Counter,
     /// Pieces of READs found in the page cache.
     pub reads_now: Counter,

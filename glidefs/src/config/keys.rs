@@ -97,7 +97,7 @@ pub const SECTIONS: &[Section] = &[
                 "mapped_max",
                 "\"256MiB\"",
                 "1MiB to 16GiB, or 0 for none",
-                "Most memory for parts of the log that are read often, mapped and locked: reads there take no buffer, and do not read the file. Taken by 1 MiB, when within seconds as much of a part was read as it has. Not used by the engines \"ring-direct\" and \"ring-fixed-direct\", nor in bounce mode.",
+                "Most memory for stretches of the log that are read often, mapped and locked: reads there take no buffer, and do not read the file. Taken by 1 MiB, when within seconds as much of a stretch was read as it has. Not used by the engines \"ring-direct\" and \"ring-fixed-direct\", nor in bounce mode.",
             ),
             optional(
                 "index_max",

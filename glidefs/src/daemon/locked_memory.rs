@@ -1,4 +1,4 @@
-//! How much memory the process may lock, for parts of the log that are read often.
+//! How much memory the process may lock, for stretches of the log that are read often.
 //!
 //! Owns the limit. Does not own what is locked (`cache/keeper/mapped`).
 

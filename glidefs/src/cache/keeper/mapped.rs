@@ -1,12 +1,12 @@
-//! The parts of segments in memory for READs: which parts, and when one makes room for another.
+//! The stretches of segments in memory for READs: which stretches, and when one makes room for another.
 //!
 //! Does not own the mappings (`log/mapping`) nor the counts (`log/heat`). Invariants: no more frames are locked than the options allow;
-//! a part is unlocked when no READ can look at it any more; a segment of which a part could not be locked is not locked any further, so a
+//! a stretch is unlocked when no READ can look at it any more; a segment of which a stretch could not be locked is not locked any further, so a
 //! bad sector is met once.
 //!
-//! Locking a frame that is in memory costs about what a READ of the frame gains. So a part is locked when within seconds as many frames
-//! of it were read the other way as it has: data that is written and not read costs nothing. Where another part has to make room, twice
-//! as many READs are asked for: READs all over a large cache would lock one part after the other. The part that was locked first makes
+//! Locking a frame that is in memory costs about what a READ of the frame gains. So a stretch is locked when within seconds as many frames
+//! of it were read the other way as it has: data that is written and not read costs nothing. Where another stretch has to make room, twice
+//! as many READs are asked for: READs all over a large cache would lock one stretch after the other. The stretch that was locked first makes
 //! room, but for those in which READs found something since they were last asked for their place (a clock).
 
 use std::collections::{HashMap, VecDeque};
@@ -30,17 +30,17 @@ const READS_FOR_A_PLACE: u32 = 2;
 /// Most frames locked in one look: 64 MiB.
 const FRAMES_A_LOOK: u32 = 1 << 14;
 
-/// A part of a segment in one use.
+/// A stretch of a segment in one use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+struct Stretch {
     number: u32,
     segment_id: u64,
-    part: u32,
+    stretch: u32,
 }
 
-impl Part {
+impl Stretch {
     fn bit(self) -> u64 {
-        1 << self.part
+        1 << self.stretch
     }
 
     /// The segment, while it is in this use.
@@ -54,27 +54,27 @@ impl Part {
     }
 }
 
-/// A mapping that READs do not find any more, though one may still look at its parts.
+/// A mapping that READs do not find any more, though one may still look at its stretches.
 #[derive(Debug)]
 struct Leaving {
     mapping: Arc<Mapping>,
-    /// The parts to be unlocked, a bit each.
-    parts: u64,
+    /// The stretches to be unlocked, a bit each.
+    stretches: u64,
 }
 
-/// The parts that are locked.
+/// The stretches that are locked.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
-    /// In the order in which the parts are asked for their place.
-    locked: VecDeque<Part>,
+    /// In the order in which the stretches are asked for their place.
+    locked: VecDeque<Stretch>,
     /// In the order of leaving. A READ that has one of them may look at what left later.
     leaving: VecDeque<Leaving>,
-    /// Ids of the segments, by number, of which a part could not be locked, or had other bytes than were acknowledged.
+    /// Ids of the segments, by number, of which a stretch could not be locked, or had other bytes than were acknowledged.
     failed: HashMap<u32, u64>,
     look_at: Duration,
     /// Number of this look, of [`LOOKS_TO_HALVE`].
     look: usize,
-    /// So many parts may still be asked for their place in this look: each once, or none in use would keep its place.
+    /// So many stretches may still be asked for their place in this look: each once, or none in use would keep its place.
     asks: usize,
     failures: Repeat,
 }
@@ -90,13 +90,13 @@ impl Mapped {
         shared.heat.halve(self.look, LOOKS_TO_HALVE);
         self.asks = self.locked.len();
         let mut left = FRAMES_A_LOOK;
-        for (number, parts) in shared.heat.take() {
+        for (number, stretches) in shared.heat.take() {
             let segment_id = shared.table.get(number).segment_id();
-            for part in each(parts) {
+            for stretch in each(stretches) {
                 if left == 0 || shared.is_keeper_needed() {
-                    shared.heat.announce(number, 1 << part);
-                } else if self.lock_if_worth(shared, Part { number, segment_id, part }) {
-                    left = left.saturating_sub(shared.heat.parts().frames());
+                    shared.heat.announce(number, 1 << stretch);
+                } else if self.lock_if_worth(shared, Stretch { number, segment_id, stretch }) {
+                    left = left.saturating_sub(shared.heat.stretches().frames());
                 }
             }
         }
@@ -106,7 +106,7 @@ impl Mapped {
         self.look_at = shared.clock.now().saturating_add(PAUSE);
     }
 
-    /// Forgets the parts of segments that were freed, and of those that READs gave up.
+    /// Forgets the stretches of segments that were freed, and of those that READs gave up.
     fn forget(&mut self, shared: &Shared) {
         self.reap();
         self.failed.retain(|number, id| shared.table.get(*number).segment_id() == *id);
@@ -130,31 +130,32 @@ impl Mapped {
     /// Unlocks what no READ looks at any more.
     fn reap(&mut self) {
         // Whoever has the mapping is counted since the mapping cannot be found any more.
-        while let Some(Leaving { mapping, parts }) = self.leaving.front_mut()
+        while let Some(Leaving { mapping, stretches }) = self.leaving.front_mut()
             && let Some(mapping) = Arc::get_mut(mapping)
         {
-            each(*parts).for_each(|part| mapping.unlock(part));
+            each(*stretches).for_each(|stretch| mapping.unlock(stretch));
             self.leaving.pop_front();
         }
     }
 
-    /// Number of frames to be read of a part that is locked for it.
+    /// Number of frames to be read of a stretch that is locked for it.
     fn price(&self, shared: &Shared) -> u32 {
-        let frames = shared.heat.parts().frames();
+        let frames = shared.heat.stretches().frames();
         if self.has_room(shared) { frames } else { frames.saturating_mul(READS_FOR_A_PLACE) }
     }
 
-    /// Whether one more part can be locked.
+    /// Whether one more stretch can be locked.
     fn has_room(&self, shared: &Shared) -> bool {
-        let leaving = self.leaving.iter().map(|leaving| leaving.parts.count_ones() as usize).sum::<usize>();
-        let parts = self.locked.len().saturating_add(leaving).saturating_add(1);
-        let frames = (parts as u64).saturating_mul(shared.heat.parts().frames().into());
+        let leaving =
+            self.leaving.iter().map(|leaving| leaving.stretches.count_ones() as usize).sum::<usize>();
+        let stretches = self.locked.len().saturating_add(leaving).saturating_add(1);
+        let frames = (stretches as u64).saturating_mul(shared.heat.stretches().frames().into());
         frames <= shared.mapped_frames_max
     }
 
-    /// Locks a part if it was read often enough and can be locked. Returns whether it was locked.
-    fn lock_if_worth(&mut self, shared: &Shared, one: Part) -> bool {
-        let is_worth = shared.heat.frames(one.number, one.part) >= self.price(shared);
+    /// Locks a stretch if it was read often enough and can be locked. Returns whether it was locked.
+    fn lock_if_worth(&mut self, shared: &Shared, one: Stretch) -> bool {
+        let is_worth = shared.heat.frames(one.number, one.stretch) >= self.price(shared);
         if !is_worth {
             return false;
         }
@@ -169,7 +170,7 @@ impl Mapped {
             Ok(false) => return false,
             Err(error) => {
                 // Behind what is appended the disk may be written before it is read.
-                if info.appended() >= (one.part + 1).saturating_mul(shared.heat.parts().frames())
+                if info.appended() >= (one.stretch + 1).saturating_mul(shared.heat.stretches().frames())
                     || info.state() != State::Open
                 {
                     self.failed.insert(one.number, one.segment_id);
@@ -181,26 +182,26 @@ impl Mapped {
         true
     }
 
-    /// The segment of a part that is not locked and can be locked.
-    fn lockable<'a>(&self, shared: &'a Shared, one: Part) -> Option<&'a SegmentInfo> {
+    /// The segment of a stretch that is not locked and can be locked.
+    fn lockable<'a>(&self, shared: &'a Shared, one: Stretch) -> Option<&'a SegmentInfo> {
         let info = one.info(shared).filter(|info| one.segment_id != 0 && !info.loses_pages())?;
         if self.failed.contains_key(&one.number) {
             return None;
         }
         let Some(mapping) = one.mapping(shared) else { return Some(info) };
-        // Unlocking the part would take back that it is locked again.
+        // Unlocking the stretch would take back that it is locked again.
         let is_leaving =
-            |leaving: &Leaving| leaving.parts & one.bit() != 0 && mapping.is_of(&leaving.mapping);
+            |leaving: &Leaving| leaving.stretches & one.bit() != 0 && mapping.is_of(&leaving.mapping);
         (mapping.locked() & one.bit() == 0 && !self.leaving.iter().any(is_leaving)).then_some(info)
     }
 
-    /// Unlocks a part in which READs found nothing since it was last asked; `false` where there is none, or a READ still looks at it.
+    /// Unlocks a stretch in which READs found nothing since it was last asked; `false` where there is none, or a READ still looks at it.
     fn make_room(&mut self, shared: &Shared) -> bool {
         while self.asks > 0
             && let Some(first) = self.locked.pop_front()
         {
             self.asks -= 1;
-            if first.mapping(shared).is_some_and(|mapping| mapping.take_used(first.part)) {
+            if first.mapping(shared).is_some_and(|mapping| mapping.take_used(first.stretch)) {
                 self.locked.push_back(first);
                 continue;
             }
@@ -210,14 +211,14 @@ impl Mapped {
         false
     }
 
-    /// Has READs find the part no more, and unlocks it when none looks at it.
-    fn unlock(&mut self, shared: &Shared, one: Part) {
+    /// Has READs find the stretch no more, and unlocks it when none looks at it.
+    fn unlock(&mut self, shared: &Shared, one: Stretch) {
         let (Some(info), Some(mapping)) = (one.info(shared), one.mapping(shared)) else { return };
         let rest = mapping.without(one.bit());
         let rest = (rest.locked() != 0).then(|| Arc::new(rest));
         // Whoever took the mapping away meanwhile wants the pages to leave memory.
         if info.replace_mapping(&mapping, rest) {
-            self.leaving.push_back(Leaving { mapping, parts: one.bit() });
+            self.leaving.push_back(Leaving { mapping, stretches: one.bit() });
             self.reap();
         }
     }
@@ -235,15 +236,15 @@ impl Mapped {
     }
 }
 
-/// Locks a part, and maps the segment before if it is not. `false` where the segment cannot be mapped.
-fn lock(shared: &Shared, one: Part, info: &SegmentInfo) -> io::Result<bool> {
+/// Locks a stretch, and maps the segment before if it is not. `false` where the segment cannot be mapped.
+fn lock(shared: &Shared, one: Stretch, info: &SegmentInfo) -> io::Result<bool> {
     if let Some(mapping) = one.mapping(shared) {
-        mapping.lock(one.part)?;
+        mapping.lock(one.stretch)?;
         return Ok(true);
     }
     let mapping = info.file().map(|file| file.map(shared.table.segment_bytes())).transpose()?.flatten();
     let Some(mapping) = mapping else { return Ok(false) };
-    mapping.lock(one.part)?;
+    mapping.lock(one.stretch)?;
     info.set_mapping(Some(Arc::new(mapping)));
     Ok(true)
 }

@@ -1,45 +1,45 @@
-//! How often the parts of segments are READ from their files, out of the page cache or from the disk.
+//! How often the stretches of segments are READ from their files, out of the page cache or from the disk.
 //!
-//! Owns the division of a segment into parts, and the counts. Does not own what follows from a count (`keeper/mapped`). The counts are
+//! Owns the division of a segment into stretches, and the counts. Does not own what follows from a count (`keeper/mapped`). The counts are
 //! approximate where several workers count at once, and nothing but speed depends on them. Invariant: what a worker does here is bounded
-//! by the parts of one READ; the keeper looks at segments with a part that is read often, and at a few others.
+//! by the stretches of one READ; the keeper looks at segments with a stretch that is read often, and at a few others.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
-/// Most parts of a segment.
-const PARTS_MAX: u32 = 64;
+/// Most stretches of a segment.
+const STRETCHES_MAX: u32 = 64;
 
-/// The parts of a segment: up to 64 of the same number of frames, a power of two. Of a segment of 64 MiB a part has 1 MiB.
+/// The stretches of a segment: up to 64 of the same number of frames, a power of two. Of a segment of 64 MiB a stretch has 1 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts {
+pub struct Stretches {
     /// The number of frames is 2 to this power.
     power: u32,
 }
 
-impl Parts {
-    /// The parts of a segment with `segment_frames` frames.
+impl Stretches {
+    /// The stretches of a segment with `segment_frames` frames.
     pub fn of(segment_frames: u32) -> Self {
         // The next power of two of at most 2^26 is a `u32`.
-        Self { power: segment_frames.div_ceil(PARTS_MAX).next_power_of_two().ilog2() }
+        Self { power: segment_frames.div_ceil(STRETCHES_MAX).next_power_of_two().ilog2() }
     }
 
-    /// Number of frames of a part.
+    /// Number of frames of a stretch.
     pub fn frames(self) -> u32 {
         1 << self.power
     }
 
-    /// The parts that have the frames `first..first + count`, a bit each; `None` where there are none such.
+    /// The stretches that have the frames `first..first + count`, a bit each; `None` where there are none such.
     pub fn of_frames(self, first: u32, count: u32) -> Option<u64> {
         let last = first.checked_add(count.checked_sub(1)?)? >> self.power;
         let first = first >> self.power;
-        let before_last = u64::MAX.checked_shr(PARTS_MAX.checked_sub(1)?.checked_sub(last)?)?;
+        let before_last = u64::MAX.checked_shr(STRETCHES_MAX.checked_sub(1)?.checked_sub(last)?)?;
         Some(before_last & (u64::MAX << first))
     }
 }
 
-/// The numbers of the bits that are set in `parts`, in order.
-pub fn each(parts: u64) -> impl Iterator<Item = u32> {
-    std::iter::successors(Some(parts), |left| Some(left & left.checked_sub(1)?))
+/// The numbers of the bits that are set in `stretches`, in order.
+pub fn each(stretches: u64) -> impl Iterator<Item = u32> {
+    std::iter::successors(Some(stretches), |left| Some(left & left.checked_sub(1)?))
         .take_while(|left| *left != 0)
         .map(u64::trailing_zeros)
 }
@@ -47,43 +47,43 @@ pub fn each(parts: u64) -> impl Iterator<Item = u32> {
 /// The counts of one segment.
 #[derive(Debug)]
 struct Counts {
-    /// Frames read of each part.
-    frames: [AtomicU16; PARTS_MAX as usize],
-    /// The parts that are read often, a bit each.
+    /// Frames read of each stretch.
+    frames: [AtomicU16; STRETCHES_MAX as usize],
+    /// The stretches that are read often, a bit each.
     often: AtomicU64,
 }
 
 impl Counts {
     fn new() -> Self {
-        Self { frames: [const { AtomicU16::new(0) }; PARTS_MAX as usize], often: AtomicU64::new(0) }
+        Self { frames: [const { AtomicU16::new(0) }; STRETCHES_MAX as usize], often: AtomicU64::new(0) }
     }
 }
 
 /// The counts of all segments.
 #[derive(Debug)]
 pub struct Heat {
-    parts: Parts,
+    stretches: Stretches,
     segments: Box<[Counts]>,
-    /// The segments with parts that are read often, a bit each.
+    /// The segments with stretches that are read often, a bit each.
     often: Box<[AtomicU64]>,
-    /// So many frames read make a part one that is read often.
+    /// So many frames read make a stretch one that is read often.
     price: AtomicU16,
 }
 
 impl Heat {
     /// Counts for `segments` segments of `segment_frames` frames each; without segments nothing is counted.
     pub fn new(segments: u32, segment_frames: u32) -> Self {
-        let parts = Parts::of(segment_frames);
+        let stretches = Stretches::of(segment_frames);
         Self {
-            parts,
+            stretches,
             segments: (0..segments).map(|_| Counts::new()).collect(),
             often: (0..segments.div_ceil(u64::BITS)).map(|_| AtomicU64::new(0)).collect(),
-            price: AtomicU16::new(u16::try_from(parts.frames()).unwrap_or(u16::MAX)),
+            price: AtomicU16::new(u16::try_from(stretches.frames()).unwrap_or(u16::MAX)),
         }
     }
 
-    pub fn parts(&self) -> Parts {
-        self.parts
+    pub fn stretches(&self) -> Stretches {
+        self.stretches
     }
 
     /// Memory of the counts, in bytes.
@@ -94,34 +94,36 @@ impl Heat {
     /// Counts the frames `first..first + count` of segment `number`, which a READ took from the file.
     pub fn count(&self, number: u32, first: u32, count: u32) {
         let Some(counts) = self.segments.get(number as usize) else { return };
-        let Some(parts) = self.parts.of_frames(first, count) else { return };
+        let Some(stretches) = self.stretches.of_frames(first, count) else { return };
         let price = self.price.load(Ordering::Relaxed);
         let (mut at, end) = (first, first + count);
-        for part in each(parts) {
-            let next = ((at >> self.parts.power) + 1) << self.parts.power;
+        for stretch in each(stretches) {
+            let next = ((at >> self.stretches.power) + 1) << self.stretches.power;
             let more = u16::try_from(next.min(end) - at).unwrap_or(u16::MAX);
             at = next;
-            let frames = &counts.frames[part as usize];
+            let frames = &counts.frames[stretch as usize];
             let now = frames.load(Ordering::Relaxed).saturating_add(more);
             frames.store(now, Ordering::Relaxed);
             if now >= price {
-                self.announce(number, 1 << part);
+                self.announce(number, 1 << stretch);
             }
         }
     }
 
-    /// Has [`Self::take`] find `parts` of segment `number`.
-    pub fn announce(&self, number: u32, parts: u64) {
+    /// Has [`Self::take`] find `stretches` of segment `number`.
+    pub fn announce(&self, number: u32, stretches: u64) {
         let Some(counts) = self.segments.get(number as usize) else { return };
         let (word, bit) = (&self.often[number as usize / u64::BITS as usize], 1 << (number % u64::BITS));
-        if counts.often.load(Ordering::Relaxed) & parts != parts || word.load(Ordering::Relaxed) & bit == 0 {
-            counts.often.fetch_or(parts, Ordering::Relaxed);
-            // Whoever takes the segment finds the parts.
+        if counts.often.load(Ordering::Relaxed) & stretches != stretches
+            || word.load(Ordering::Relaxed) & bit == 0
+        {
+            counts.often.fetch_or(stretches, Ordering::Relaxed);
+            // Whoever takes the segment finds the stretches.
             word.fetch_or(bit, Ordering::Release);
         }
     }
 
-    /// The segments with parts that were read often, and these parts, a bit each. They are announced again with the next READ.
+    /// The segments with stretches that were read often, and these stretches, a bit each. They are announced again with the next READ.
     pub fn take(&self) -> impl Iterator<Item = (u32, u64)> {
         (0..).zip(&self.often).flat_map(move |(index, word)| {
             let segments =
@@ -133,17 +135,17 @@ impl Heat {
         })
     }
 
-    /// So many frames of a part of segment `number` were read.
-    pub fn frames(&self, number: u32, part: u32) -> u32 {
+    /// So many frames of a stretch of segment `number` were read.
+    pub fn frames(&self, number: u32, stretch: u32) -> u32 {
         let counts = self.segments.get(number as usize);
-        counts.map_or(0, |counts| u32::from(counts.frames[part as usize].load(Ordering::Relaxed)))
+        counts.map_or(0, |counts| u32::from(counts.frames[stretch as usize].load(Ordering::Relaxed)))
     }
 
-    /// Begins the counts of some parts of segment `number` again.
-    pub fn forget(&self, number: u32, parts: u64) {
+    /// Begins the counts of some stretches of segment `number` again.
+    pub fn forget(&self, number: u32, stretches: u64) {
         if let Some(counts) = self.segments.get(number as usize) {
-            each(parts).for_each(|part| counts.frames[part as usize].store(0, Ordering::Relaxed));
-            counts.often.fetch_and(!parts, Ordering::Relaxed);
+            each(stretches).for_each(|stretch| counts.frames[stretch as usize].store(0, Ordering::Relaxed));
+            counts.often.fetch_and(!stretches, Ordering::Relaxed);
         }
     }
 
@@ -159,7 +161,7 @@ impl Heat {
         }
     }
 
-    /// From now on a part is read often when `frames` frames were read.
+    /// From now on a stretch is read often when `frames` frames were read.
     pub fn set_price(&self, frames: u32) {
         self.price.store(u16::try_from(frames).unwrap_or(u16::MAX), Ordering::Relaxed);
     }
@@ -172,29 +174,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_of_64_mib_has_64_parts_of_1_mib() {
-        let parts = Parts::of(16_384);
-        assert_eq!(parts.frames(), 256);
-        assert_eq!(parts.of_frames(0, 16_384), Some(u64::MAX));
-        assert_eq!(parts.of_frames(255, 2), Some(0b11));
-        assert_eq!(parts.of_frames(16_383, 2), None);
-        assert_eq!(parts.of_frames(5, 0), None);
-        assert_eq!(parts.of_frames(u32::MAX, 2), None);
+    fn a_segment_of_64_mib_has_64_stretches_of_1_mib() {
+        let stretches = Stretches::of(16_384);
+        assert_eq!(stretches.frames(), 256);
+        assert_eq!(stretches.of_frames(0, 16_384), Some(u64::MAX));
+        assert_eq!(stretches.of_frames(255, 2), Some(0b11));
+        assert_eq!(stretches.of_frames(16_383, 2), None);
+        assert_eq!(stretches.of_frames(5, 0), None);
+        assert_eq!(stretches.of_frames(u32::MAX, 2), None);
     }
 
     proptest! {
         #[test]
-        fn every_frame_of_a_segment_is_in_one_part(frames in 1..1_u32 << 20, at in 0..1_u32 << 20, count in 1..600_u32) {
-            let parts = Parts::of(frames);
+        fn every_frame_of_a_segment_is_in_one_stretch(frames in 1..1_u32 << 20, at in 0..1_u32 << 20, count in 1..600_u32) {
+            let stretches = Stretches::of(frames);
             let at = at % frames;
             let count = count.min(frames - at);
-            let wanted = (at..at + count).fold(0, |mask, frame| mask | 1_u64 << (frame / parts.frames()));
-            prop_assert_eq!(parts.of_frames(at, count), Some(wanted));
-            prop_assert_eq!(each(wanted).fold(0, |mask, part| mask | 1_u64 << part), wanted);
+            let wanted = (at..at + count).fold(0, |mask, frame| mask | 1_u64 << (frame / stretches.frames()));
+            prop_assert_eq!(stretches.of_frames(at, count), Some(wanted));
+            prop_assert_eq!(each(wanted).fold(0, |mask, stretch| mask | 1_u64 << stretch), wanted);
         }
 
         #[test]
-        fn a_part_is_announced_once_it_was_read_as_often_as_asked(reads in prop::collection::vec((0..4_u32, 0..200_u32, 1..40_u32), 1..60)) {
+        fn a_stretch_is_announced_once_it_was_read_as_often_as_asked(reads in prop::collection::vec((0..4_u32, 0..200_u32, 1..40_u32), 1..60)) {
             let heat = Heat::new(4, 256);
             heat.set_price(64);
             let mut counts = [[0_u32; 64]; 4];
@@ -206,9 +208,9 @@ mod tests {
             }
             let found: Vec<(u32, u64)> = heat.take().collect();
             for (number, counts) in (0..).zip(&counts) {
-                let wanted = (0..64).filter(|part| counts[*part] >= 64).fold(0, |mask, part| mask | 1_u64 << part);
-                let parts = found.iter().find(|(other, _)| *other == number).map_or(0, |(_, parts)| *parts);
-                prop_assert_eq!(parts, wanted);
+                let wanted = (0..64).filter(|stretch| counts[*stretch] >= 64).fold(0, |mask, stretch| mask | 1_u64 << stretch);
+                let stretches = found.iter().find(|(other, _)| *other == number).map_or(0, |(_, stretches)| *stretches);
+                prop_assert_eq!(stretches, wanted);
             }
             prop_assert_eq!(heat.take().count(), 0);
         }

@@ -22,15 +22,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mlock, mmap, munlock, munmap};
 
-use super::heat::Parts;
+use super::heat::Stretches;
 use crate::units::FRAME_BYTES;
 
-/// A segment file, of which some parts are locked into memory. A part leaves by a mapping [`Self::without`] it in the place of this one,
+/// A segment file, of which some stretches are locked into memory. A stretch leaves by a mapping [`Self::without`] it in the place of this one,
 /// and is unlocked when nobody has this one any more.
 #[derive(Debug)]
 pub struct Mapping {
     pages: Arc<Pages>,
-    /// The parts given out, a bit each: all are locked.
+    /// The stretches given out, a bit each: all are locked.
     locked: AtomicU64,
 }
 
@@ -39,8 +39,8 @@ pub struct Mapping {
 struct Pages {
     start: NonNull<c_void>,
     bytes: NonZero<usize>,
-    parts: Parts,
-    /// The parts that somebody looked at since the keeper asked, a bit each.
+    stretches: Stretches,
+    /// The stretches that somebody looked at since the keeper asked, a bit each.
     used: AtomicU64,
     /// No frame is given out any more.
     given_up: AtomicBool,
@@ -58,36 +58,36 @@ impl Mapping {
         let bytes = usize::try_from(bytes).ok().and_then(NonZero::new).ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: the kernel chooses the addresses, so no memory in use is replaced; nobody writes through the mapping.
         let start = unsafe { mmap(None, bytes, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, file, 0)? };
-        let (parts, used, given_up) = (Parts::of(frames), AtomicU64::new(0), AtomicBool::new(false));
-        let pages = Arc::new(Pages { start, bytes, parts, used, given_up });
+        let (stretches, used, given_up) = (Stretches::of(frames), AtomicU64::new(0), AtomicBool::new(false));
+        let pages = Arc::new(Pages { start, bytes, stretches, used, given_up });
         Ok(Self { pages, locked: AtomicU64::new(0) })
     }
 
-    /// Locks a part into memory. May wait for the disk. One caller at a time.
-    pub fn lock(&self, part: u32) -> io::Result<()> {
-        let (start, bytes) = self.pages.part(part).ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: the part is in the address range.
+    /// Locks a stretch into memory. May wait for the disk. One caller at a time.
+    pub fn lock(&self, stretch: u32) -> io::Result<()> {
+        let (start, bytes) = self.pages.stretch(stretch).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: the stretch is in the address range.
         if let Err(error) = unsafe { mlock(start, bytes) } {
-            // Pages of the part are locked, and those that can be had later would be.
-            self.pages.unlock(part);
+            // Pages of the stretch are locked, and those that can be had later would be.
+            self.pages.unlock(stretch);
             return Err(error.into());
         }
-        self.locked.fetch_or(1 << part, Ordering::Release);
+        self.locked.fetch_or(1 << stretch, Ordering::Release);
         Ok(())
     }
 
-    /// The same file without some of the parts.
-    pub fn without(&self, parts: u64) -> Self {
-        Self { pages: Arc::clone(&self.pages), locked: AtomicU64::new(self.locked() & !parts) }
+    /// The same file without some of the stretches.
+    pub fn without(&self, stretches: u64) -> Self {
+        Self { pages: Arc::clone(&self.pages), locked: AtomicU64::new(self.locked() & !stretches) }
     }
 
-    /// Has the pages of a part leave memory when the kernel likes. No other mapping of these pages may give out the part.
-    pub fn unlock(&mut self, part: u32) {
-        *self.locked.get_mut() &= !(1 << part);
-        self.pages.unlock(part);
+    /// Has the pages of a stretch leave memory when the kernel likes. No other mapping of these pages may give out the stretch.
+    pub fn unlock(&mut self, stretch: u32) {
+        *self.locked.get_mut() &= !(1 << stretch);
+        self.pages.unlock(stretch);
     }
 
-    /// The parts that are given out, a bit each.
+    /// The stretches that are given out, a bit each.
     pub fn locked(&self) -> u64 {
         self.locked.load(Ordering::Acquire)
     }
@@ -97,9 +97,9 @@ impl Mapping {
         Arc::ptr_eq(&self.pages, &other.pages)
     }
 
-    /// Whether somebody looked at the part since the last such question.
-    pub fn take_used(&self, part: u32) -> bool {
-        self.pages.used.fetch_and(!(1 << part), Ordering::Relaxed) & (1 << part) != 0
+    /// Whether somebody looked at the stretch since the last such question.
+    pub fn take_used(&self, stretch: u32) -> bool {
+        self.pages.used.fetch_and(!(1 << stretch), Ordering::Relaxed) & (1 << stretch) != 0
     }
 
     /// Gives out no frame any more, because one has other bytes than were acknowledged. The keeper then unmaps the file, so that the
@@ -117,15 +117,15 @@ impl Mapping {
     /// # Safety
     /// As long as the bytes are in use, the segment is pinned, and the frames are those of records appended to the segment.
     pub unsafe fn frames(&self, first: u32, count: u32) -> Option<&[u8]> {
-        let Pages { start, parts, used, .. } = &*self.pages;
-        let needed = parts.of_frames(first, count)?;
+        let Pages { start, stretches, used, .. } = &*self.pages;
+        let needed = stretches.of_frames(first, count)?;
         if self.is_given_up() || self.locked() & needed != needed {
             return None;
         }
         if used.load(Ordering::Relaxed) & needed != needed {
             used.fetch_or(needed, Ordering::Relaxed);
         }
-        // SAFETY: parts that are locked are in the address range, which lives as long as `self`. Nobody writes to appended frames of a
+        // SAFETY: stretches that are locked are in the address range, which lives as long as `self`. Nobody writes to appended frames of a
         // pinned segment, but with the same bytes.
         Some(unsafe {
             let start = start.cast::<u8>().add(first as usize * FRAME_BYTES);
@@ -135,20 +135,20 @@ impl Mapping {
 }
 
 impl Pages {
-    fn unlock(&self, part: u32) {
-        if let Some((start, bytes)) = self.part(part) {
-            // SAFETY: the part is in the address range.
+    fn unlock(&self, stretch: u32) {
+        if let Some((start, bytes)) = self.stretch(stretch) {
+            // SAFETY: the stretch is in the address range.
             let unlocked = unsafe { munlock(start, bytes) };
-            debug_assert!(unlocked.is_ok(), "a part that is mapped can be unlocked: {unlocked:?}");
+            debug_assert!(unlocked.is_ok(), "a stretch that is mapped can be unlocked: {unlocked:?}");
         }
     }
 
-    /// Start and length of a part; `None` of one that the file does not have.
-    fn part(&self, part: u32) -> Option<(NonNull<c_void>, usize)> {
-        let bytes = self.parts.frames() as usize * FRAME_BYTES;
-        let start = bytes.checked_mul(part as usize)?;
+    /// Start and length of a stretch; `None` of one that the file does not have.
+    fn stretch(&self, stretch: u32) -> Option<(NonNull<c_void>, usize)> {
+        let bytes = self.stretches.frames() as usize * FRAME_BYTES;
+        let start = bytes.checked_mul(stretch as usize)?;
         let bytes =
-            self.bytes.get().checked_sub(start).filter(|left| *left > 0 && part < u64::BITS)?.min(bytes);
+            self.bytes.get().checked_sub(start).filter(|left| *left > 0 && stretch < u64::BITS)?.min(bytes);
         // SAFETY: `start` was compared with the length of the address range.
         Some((unsafe { self.start.byte_add(start) }, bytes))
     }
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of 128 frames, so with parts of 2 frames, each frame full of its number.
+    /// A file of 128 frames, so with stretches of 2 frames, each frame full of its number.
     fn file() -> (std::fs::File, Vec<u8>) {
         let file = tempfile::tempfile().unwrap();
         let frames: Vec<u8> = (0..128_u8).flat_map(|frame| [frame; FRAME_BYTES]).collect();
@@ -190,13 +190,13 @@ mod tests {
         assert_eq!(look(3, 4), None);
         assert_eq!(look(u32::MAX, 2), None);
         assert_eq!(look(3, 0), None);
-        assert!(mapping.lock(64).is_err(), "a segment has 64 parts");
+        assert!(mapping.lock(64).is_err(), "a segment has 64 stretches");
         mapping.give_up();
         assert_eq!(look(3, 1), None);
     }
 
     #[test]
-    fn a_part_leaves_with_the_mapping_that_had_it() {
+    fn a_stretch_leaves_with_the_mapping_that_had_it() {
         let (file, frames) = file();
         let mut before = Mapping::of(file.as_fd(), frames.len() as u64).unwrap();
         before.lock(0).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_counts_as_used_until_the_keeper_has_asked() {
+    fn a_stretch_counts_as_used_until_the_keeper_has_asked() {
         let (file, frames) = file();
         let mapping = Mapping::of(file.as_fd(), frames.len() as u64).unwrap();
         mapping.lock(0).unwrap();

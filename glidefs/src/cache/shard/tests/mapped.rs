@@ -10,10 +10,10 @@ use crate::cache::log::life::State;
 
 /// Most memory that mapped segments may take, counted in segments.
 const MAPPED: u64 = 2;
-/// READs of each frame after which a part takes the place of another.
+/// READs of each frame after which a stretch takes the place of another.
 const READS_FOR_A_PLACE: u32 = 2;
-/// Frames of a part of a segment of [`SEGMENT_BYTES`].
-const PART_FRAMES: u32 = 4;
+/// Frames of a stretch of a segment of [`SEGMENT_BYTES`].
+const STRETCH_FRAMES: u32 = 4;
 
 fn open_mapped(directory: &tempfile::TempDir, segments: u64) -> Bed {
     let options = Options { mapped_bytes_max: MAPPED * SEGMENT_BYTES, ..options(segments) };
@@ -29,12 +29,13 @@ impl Bed {
         while self.keeper.step() {}
     }
 
-    /// Counts `times` READs of every frame of each part that has an appended frame.
+    /// Counts `times` READs of every frame of each stretch that has an appended frame.
     fn count_all(&self, times: u32) {
         for (number, info) in self.cache.shared.table.iter().filter(|(_, info)| info.appended() > 1) {
-            for part in 0..info.appended().div_ceil(PART_FRAMES) {
-                (0..times)
-                    .for_each(|_| self.cache.shared.heat.count(number, part * PART_FRAMES, PART_FRAMES));
+            for stretch in 0..info.appended().div_ceil(STRETCH_FRAMES) {
+                (0..times).for_each(|_| {
+                    self.cache.shared.heat.count(number, stretch * STRETCH_FRAMES, STRETCH_FRAMES)
+                });
             }
         }
     }
@@ -49,23 +50,23 @@ impl Bed {
     fn read_mapped(&mut self, volume: ExportId, at: u64, sectors: u64) -> Option<Vec<u8>> {
         let volume = self.cache.volume(volume);
         let mut bytes = Vec::new();
-        let copied = self.rig.shard.read_mapped(&volume, range(at, sectors), |parts| {
-            bytes.extend(parts.iter().flat_map(|part| part.iter().copied()));
+        let copied = self.rig.shard.read_mapped(&volume, range(at, sectors), |pieces| {
+            bytes.extend(pieces.iter().flat_map(|piece| piece.iter().copied()));
             Ok(())
         });
         copied.then_some(bytes)
     }
 
-    /// The parts that READs find in memory: the segment's number, and a bit for each part.
-    fn parts(&self) -> Vec<(u32, u64)> {
+    /// The stretches that READs find in memory: the segment's number, and a bit for each stretch.
+    fn stretches(&self) -> Vec<(u32, u64)> {
         let segments = self.cache.shared.table.iter();
         segments.filter_map(|(number, info)| Some((number, info.mapping().as_ref()?.locked()))).collect()
     }
 
-    /// Bytes locked of the parts that READs find.
+    /// Bytes locked of the stretches that READs find.
     fn locked_bytes(&self) -> u64 {
-        let parts: u32 = self.parts().iter().map(|(_, parts)| parts.count_ones()).sum();
-        u64::from(parts * PART_FRAMES) * FRAME_BYTES as u64
+        let stretches: u32 = self.stretches().iter().map(|(_, stretches)| stretches.count_ones()).sum();
+        u64::from(stretches * STRETCH_FRAMES) * FRAME_BYTES as u64
     }
 
     /// Numbers of the segments that READs find in memory.
@@ -182,7 +183,7 @@ fn no_more_is_locked_than_allowed_and_no_free_segment_is_mapped() {
 }
 
 #[test]
-fn a_part_is_locked_when_as_much_was_read_as_it_has() {
+fn a_stretch_is_locked_when_as_much_was_read_as_it_has() {
     let directory = tempfile::tempdir().unwrap();
     let mut bed = open_mapped(&directory, 8);
     for block in 0..16 {
@@ -190,12 +191,12 @@ fn a_part_is_locked_when_as_much_was_read_as_it_has() {
     }
     bed.settle();
     bed.look();
-    assert_eq!(bed.parts(), [], "what nobody reads costs nothing");
-    for _ in 0..PART_FRAMES - 1 {
+    assert_eq!(bed.stretches(), [], "what nobody reads costs nothing");
+    for _ in 0..STRETCH_FRAMES - 1 {
         assert_eq!(bed.read(A, 0, 8), Ok(vec![1; 4096]));
     }
     bed.look();
-    assert_eq!(bed.parts(), []);
+    assert_eq!(bed.stretches(), []);
     assert_eq!(bed.read(A, 0, 8), Ok(vec![1; 4096]));
     bed.look();
     assert_eq!(bed.read_mapped(A, 0, 8), Some(vec![1; 4096]));
@@ -213,16 +214,16 @@ fn what_is_read_often_is_locked_where_the_file_system_reads_only_with_waiting_to
     let mut bed = open_on(Arc::new(disk), options);
     assert!(bed.write(A, 0, &[1; 16_384], false));
     bed.settle();
-    for _ in 0..PART_FRAMES {
+    for _ in 0..STRETCH_FRAMES {
         assert_eq!(bed.read(A, 0, 8), Ok(vec![1; 4096]));
     }
-    assert_eq!(bed.stats.reads_waited.get(), u64::from(PART_FRAMES));
+    assert_eq!(bed.stats.reads_waited.get(), u64::from(STRETCH_FRAMES));
     bed.look();
     assert_eq!(bed.read_mapped(A, 0, 8), Some(vec![1; 4096]));
 }
 
 #[test]
-fn a_part_takes_the_place_of_another_only_when_read_several_times() {
+fn a_stretch_takes_the_place_of_another_only_when_read_several_times() {
     let directory = tempfile::tempdir().unwrap();
     let mut bed = open_mapped(&directory, 12);
     for block in 0..4 * SEGMENT_BYTES / 16_384 {
@@ -231,19 +232,19 @@ fn a_part_takes_the_place_of_another_only_when_read_several_times() {
     }
     bed.count_all(1);
     bed.look();
-    let first = bed.parts();
+    let first = bed.stretches();
     assert_eq!(bed.locked_bytes(), MAPPED * SEGMENT_BYTES);
     bed.count_all(READS_FOR_A_PLACE - 2);
     bed.look();
-    assert_eq!(bed.parts(), first);
+    assert_eq!(bed.stretches(), first);
     bed.count_all(READS_FOR_A_PLACE);
     bed.look();
-    assert_ne!(bed.parts(), first);
+    assert_ne!(bed.stretches(), first);
     assert_eq!(bed.locked_bytes(), MAPPED * SEGMENT_BYTES);
 }
 
 #[test]
-fn bytes_that_a_reader_looks_at_stay_when_other_parts_take_the_place() {
+fn bytes_that_a_reader_looks_at_stay_when_other_stretches_take_the_place() {
     let directory = tempfile::tempdir().unwrap();
     let mut bed = open_mapped(&directory, 8);
     assert!(bed.write(A, 0, &[7; 4096], false));
@@ -255,19 +256,19 @@ fn bytes_that_a_reader_looks_at_stay_when_other_parts_take_the_place() {
     info.pin();
     let held = info.mapping();
     // SAFETY: the segment is pinned until the end of the test.
-    let bytes = unsafe { held.as_ref().unwrap().frames(0, PART_FRAMES) }.unwrap();
+    let bytes = unsafe { held.as_ref().unwrap().frames(0, STRETCH_FRAMES) }.unwrap();
     let before = frame_crc(bytes);
     let address = bytes.as_ptr().addr();
     for block in 1..4 * SEGMENT_BYTES / 16_384 {
         assert!(bed.write(A, block * 32, &[1; 16_384], false));
         bed.settle();
     }
-    // Everything asks for a place, until the part has lost its own.
+    // Everything asks for a place, until the stretch has lost its own.
     for _ in 0..4 {
         bed.count_all(READS_FOR_A_PLACE);
         bed.look();
     }
-    assert!(bed.parts().iter().all(|(other, parts)| *other != number || parts & 1 == 0));
+    assert!(bed.stretches().iter().all(|(other, stretches)| *other != number || stretches & 1 == 0));
     assert!(is_locked(address, directory.path()));
     assert_eq!(frame_crc(bytes), before);
     drop(held);
@@ -278,51 +279,51 @@ fn bytes_that_a_reader_looks_at_stay_when_other_parts_take_the_place() {
 }
 
 #[test]
-fn a_part_takes_the_place_of_another_one_of_the_same_segment() {
+fn a_stretch_takes_the_place_of_another_one_of_the_same_segment() {
     let directory = tempfile::tempdir().unwrap();
-    let part_bytes = u64::from(PART_FRAMES) * FRAME_BYTES as u64;
-    let options = Options { mapped_bytes_max: part_bytes, ..options(8) };
+    let stretch_bytes = u64::from(STRETCH_FRAMES) * FRAME_BYTES as u64;
+    let options = Options { mapped_bytes_max: stretch_bytes, ..options(8) };
     let mut bed = open_on(Arc::new(Directory::new(directory.path())), options);
     assert!(bed.write(A, 0, &[1; 65_536], false));
     bed.settle();
-    for part in [1, 3, 2] {
+    for stretch in [1, 3, 2] {
         let heat = &bed.cache.shared.heat;
-        (0..READS_FOR_A_PLACE).for_each(|_| heat.count(0, part * PART_FRAMES, PART_FRAMES));
+        (0..READS_FOR_A_PLACE).for_each(|_| heat.count(0, stretch * STRETCH_FRAMES, STRETCH_FRAMES));
         bed.look();
-        assert_eq!(bed.parts(), [(0, 1 << part)]);
+        assert_eq!(bed.stretches(), [(0, 1 << stretch)]);
     }
 }
 
 #[test]
 fn parts_that_are_used_stay_whatever_else_is_read() {
     let directory = tempfile::tempdir().unwrap();
-    let part_bytes = u64::from(PART_FRAMES) * FRAME_BYTES as u64;
-    let options = Options { mapped_bytes_max: 4 * part_bytes, ..options(8) };
+    let stretch_bytes = u64::from(STRETCH_FRAMES) * FRAME_BYTES as u64;
+    let options = Options { mapped_bytes_max: 4 * stretch_bytes, ..options(8) };
     let mut bed = open_on(Arc::new(Directory::new(directory.path())), options);
     for block in 0..16 {
         assert!(bed.write(A, block * 32, &[1; 16_384], false));
         bed.settle();
     }
-    bed.cache.shared.heat.count(0, 0, 4 * PART_FRAMES);
+    bed.cache.shared.heat.count(0, 0, 4 * STRETCH_FRAMES);
     bed.look();
-    let first = bed.parts();
+    let first = bed.stretches();
     assert_eq!(first, [(0, 0b1111)]);
     for _ in 0..4 {
         let mapping = Option::clone(&bed.cache.shared.table.get(0).mapping()).unwrap();
         // SAFETY: nothing frees the segment.
-        assert!(unsafe { mapping.frames(0, 4 * PART_FRAMES) }.is_some());
+        assert!(unsafe { mapping.frames(0, 4 * STRETCH_FRAMES) }.is_some());
         drop(mapping);
         for _ in 0..READS_FOR_A_PLACE {
-            bed.cache.shared.heat.count(0, 4 * PART_FRAMES, 12 * PART_FRAMES);
+            bed.cache.shared.heat.count(0, 4 * STRETCH_FRAMES, 12 * STRETCH_FRAMES);
         }
         bed.look();
-        assert_eq!(bed.parts(), first);
+        assert_eq!(bed.stretches(), first);
     }
     for _ in 0..READS_FOR_A_PLACE {
-        bed.cache.shared.heat.count(0, 4 * PART_FRAMES, PART_FRAMES);
+        bed.cache.shared.heat.count(0, 4 * STRETCH_FRAMES, STRETCH_FRAMES);
     }
     bed.look();
-    assert_eq!(bed.parts(), [(0, 0b1_1110)], "what nobody has used since");
+    assert_eq!(bed.stretches(), [(0, 0b1_1110)], "what nobody has used since");
 }
 
 #[test]
@@ -336,7 +337,7 @@ fn what_was_read_of_a_segment_does_not_count_for_its_next_use() {
     shared.heat.count(0, 0, 3);
     for round in 0..1000 {
         if shared.table.get(0).segment_id() != id {
-            assert_eq!((0..64).map(|part| shared.heat.frames(0, part)).sum::<u32>(), 0);
+            assert_eq!((0..64).map(|stretch| shared.heat.frames(0, stretch)).sum::<u32>(), 0);
             return;
         }
         assert!(bed.write(A, round % 4 * 32, &[2; 16_384], false));
@@ -397,13 +398,13 @@ fn a_read_of_which_only_some_is_mapped_reads_the_file_for_the_rest() {
     }
     bed.settle();
     // The frames 8 to 11, as most, are of data: the record is one.
-    bed.cache.shared.heat.count(0, 8, PART_FRAMES);
+    bed.cache.shared.heat.count(0, 8, STRETCH_FRAMES);
     bed.look();
-    assert_eq!(bed.parts(), [(0, 1 << 2)]);
+    assert_eq!(bed.stretches(), [(0, 1 << 2)]);
     assert_eq!(bed.read_mapped(A, 0, 128), None);
     let wanted: Vec<u8> = (0..16).flat_map(|block| [block; 4096]).collect();
     assert!(bed.read(A, 0, 128) == Ok(wanted));
-    let from_file = (0..64).map(|part| bed.cache.shared.heat.frames(0, part)).sum::<u32>();
-    assert_eq!(from_file, 16 - PART_FRAMES, "what is in memory is not read from the file");
+    let from_file = (0..64).map(|stretch| bed.cache.shared.heat.frames(0, stretch)).sum::<u32>();
+    assert_eq!(from_file, 16 - STRETCH_FRAMES, "what is in memory is not read from the file");
     assert!(bed.is_nothing_pinned());
 }
