@@ -64,6 +64,6 @@ pub use self::token::{Token, TokenError, TokenFile};
 pub use self::trace::TraceHub;
 #[cfg(feature = "otel")]
 pub use self::trace::{
-    Counted, LOOK_BUSY, ReaderSeat, SpanStats, TraceStats, counts, look_at_workers, one_in_for,
+    Counted, LOOK_BUSY, ReaderSeat, SpanStats, TraceStats, counts_of, look_at_workers, one_in_for,
 };
 pub use self::upgrade::{NoUpgrades, UpgradeError, Upgrades};

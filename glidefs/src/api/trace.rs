@@ -22,7 +22,7 @@ pub use self::hub::TraceHub;
 #[cfg(feature = "otel")]
 pub use self::hub::{ReaderSeat, one_in_for};
 #[cfg(feature = "otel")]
-pub use self::reader::{Counted, LOOK_BUSY, counts, look_at_workers};
+pub use self::reader::{Counted, LOOK_BUSY, counts_of, look_at_workers};
 #[cfg(feature = "otel")]
 pub use self::stats::SpanStats;
 pub use self::stats::TraceStats;

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::queue::{Queue, Trace, Waiting};
-use crate::api::{Counted, LOOK_BUSY, ReaderSeat, TraceStats, counts, look_at_workers, one_in_for};
+use crate::api::{Counted, LOOK_BUSY, ReaderSeat, TraceStats, counts_of, look_at_workers, one_in_for};
 use crate::observe::trace::Clock;
 
 /// Most traces that a look takes of the workers, and of the store.
@@ -165,7 +165,7 @@ impl<'a> Gatherer<'a> {
 
     /// Adds the news of the session to the counters of the daemon.
     fn count(&mut self) {
-        self.counted.add(counts(&self.seat.session), &self.stats);
+        self.counted.add(counts_of(&self.seat.session), &self.stats);
     }
 }
 

@@ -43,7 +43,7 @@ pub fn look_at_workers(session: &Session, most: usize, mut take: impl FnMut(Requ
 }
 
 /// The counts of `session` so far.
-pub fn counts(session: &Session) -> TraceCounts {
+pub fn counts_of(session: &Session) -> TraceCounts {
     TraceCounts {
         one_in: session.one_in(),
         requests: session.sum(|side| &side.requests),

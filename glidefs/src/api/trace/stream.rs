@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::hub::{ReaderSeat, TRACES_A_SECOND, one_in_for};
 use super::lines;
-use super::reader::{Counted, LOOK_BUSY, counts, look_at_workers};
+use super::reader::{Counted, LOOK_BUSY, counts_of, look_at_workers};
 use crate::api::off_thread::OffThread;
 use crate::api::wire::{TraceCounts, TraceEnd, TraceLine};
 use crate::observe::trace::{Clock, Kinds, StoreTrace};
@@ -244,7 +244,7 @@ impl Answer {
 
     /// The counts of the session, and of the requests that did not wait for a name.
     fn counts(&self) -> TraceCounts {
-        let counts = counts(&self.seat.session);
+        let counts = counts_of(&self.seat.session);
         TraceCounts { dropped: counts.dropped.saturating_add(self.unnamed_dropped), ..counts }
     }
 }
