@@ -20,7 +20,7 @@
 //!
 //! | File | What every request meets |
 //! |---|---|
-//! | `serve`, `connection`, `seats` | the doors, one connection, how many connections |
+//! | `serve`, `connection`, `seats`, `shares` | the doors, one connection, how many connections, how many for changes |
 //! | `guard`, `token`, `peer` | who may ask |
 //! | `body`, `idempotency`, `off_thread`, `paging` | reading a request, once at most, work on all exports, pages of lists |
 //! | `error`, `refusals` | which error has which code, which operation answers with which |
@@ -42,8 +42,8 @@ mod refusals;
 mod routes;
 mod seats;
 mod serve;
-mod shares;
 mod shared_text;
+mod shares;
 mod snapshots;
 mod state;
 mod system;
