@@ -89,8 +89,9 @@ pub(super) fn own_codes(operation: &str) -> Option<Vec<&'static [P]>> {
         "create_snapshot" => vec![CHANGE, STORE, VOLUME, &[P::SnapshotExists]],
         "delete_snapshot" => vec![CHANGE, STORE, VOLUME, &[P::SnapshotNeeded]],
         "list_snapshots" => vec![STORE, &[P::NotFound, P::Fenced, P::Diverged, P::BadParameter]],
-        "list_stored_exports" | "list_deleted_exports" => vec![STORE, &[P::BadParameter]],
-        "collect_garbage" => vec![STORE, &[P::BadParameter]],
+        "list_stored_exports" | "list_deleted_exports" | "collect_garbage" => {
+            vec![STORE, &[P::BadParameter]]
+        }
         "list_exports" => vec![&[P::BadParameter]],
         "show_export" | "metrics" | "show_problem" => vec![&[P::NotFound]],
         "batch" => vec![&[P::TooManyBatches]],

@@ -88,7 +88,7 @@ async fn run(steps: Vec<Step>) {
                         assert_eq!(created.info.id.0, known.id);
                     }
                     (Some(known), Err(RouterError::OtherParameter { .. })) => {
-                        assert_ne!(known.sectors, sectors)
+                        assert_ne!(known.sectors, sectors);
                     }
                     (Some(_), Err(_)) => {}
                     (None, result) => {

@@ -34,7 +34,7 @@ impl Bed {
         for (number, info) in self.cache.shared.table.iter().filter(|(_, info)| info.appended() > 1) {
             for stretch in 0..info.appended().div_ceil(STRETCH_FRAMES) {
                 (0..times).for_each(|_| {
-                    self.cache.shared.heat.count(number, stretch * STRETCH_FRAMES, STRETCH_FRAMES)
+                    self.cache.shared.heat.count(number, stretch * STRETCH_FRAMES, STRETCH_FRAMES);
                 });
             }
         }
