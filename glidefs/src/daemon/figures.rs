@@ -66,6 +66,7 @@ impl Parts {
             collections: Arc::clone(&self.collections),
             nodes: Arc::clone(&nodes),
             ready: ready.clone(),
+            instance: uuid::Uuid::new_v4().to_string(),
             started,
         };
         let daemon = move || wire::DaemonStatus {

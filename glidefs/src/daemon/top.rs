@@ -33,6 +33,8 @@ pub(super) struct TopParts {
     pub collections: Arc<Collections>,
     pub nodes: Arc<Nodes>,
     pub ready: Readiness,
+    /// The `instance` of all answers.
+    pub instance: String,
     /// When the daemon started, the moment from which the time in answers counts.
     pub started: Instant,
 }
@@ -52,6 +54,7 @@ impl TopParts {
         let mut top = Top {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
+            instance: self.instance.clone(),
             ready: self.ready.get(),
             uptime_nanoseconds: u64::try_from(uptime).unwrap_or(u64::MAX),
             unix_milliseconds: u64::try_from(wall).unwrap_or(u64::MAX),

@@ -52,7 +52,7 @@ def text(kind, n):
 
 
 def seconds_between(before, now):
-    if not before or before["pid"] != now["pid"]:
+    if not before or before["instance"] != now["instance"]:
         return None
     nanos = now["uptime_nanoseconds"] - before["uptime_nanoseconds"]
     return nanos / 1e9 if nanos > 0 else None

@@ -36,7 +36,7 @@ export const shorten = {
 
 // Seconds between two answers of one daemon; null if they cannot be compared.
 export function between(before, now) {
-  if (!before || before.pid !== now.pid || now.uptime_nanoseconds <= before.uptime_nanoseconds) return null;
+  if (!before || before.instance !== now.instance || now.uptime_nanoseconds <= before.uptime_nanoseconds) return null;
   return (now.uptime_nanoseconds - before.uptime_nanoseconds) / 1e9;
 }
 const grown = (before, now) => (now || 0) - (before || 0);

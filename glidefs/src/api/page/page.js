@@ -331,7 +331,7 @@ async function ask() {
     if (paused) return;
     pace = Math.max(INTERVAL_MS, (REST_FACTOR + 1) * (performance.now() - began));
     // The daemon may send an answer twice when others are slow to take theirs.
-    if (!now || now.pid !== body.pid || now.uptime_nanoseconds !== body.uptime_nanoseconds) take(body);
+    if (!now || now.instance !== body.instance || now.uptime_nanoseconds !== body.uptime_nanoseconds) take(body);
     say(`live, every ${shorten.seconds(pace / 1000)}`, false);
   } catch (error) {
     if (token !== asked) return;

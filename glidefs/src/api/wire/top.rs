@@ -1,6 +1,6 @@
 //! The figures of all exports and of the daemon at one moment, for clients that show rates: `glidefs top` and the status page.
 //!
-//! Invariant: counters only grow while `pid` stays the same and an export keeps its `id`, so that a rate is the difference of two
+//! Invariant: counters only grow while `instance` stays the same and an export keeps its `id`, so that a rate is the difference of two
 //! answers over the difference of their `uptime_nanoseconds`.
 
 use serde::{Deserialize, Serialize};
@@ -14,8 +14,11 @@ use super::values::is_zero;
 pub struct Top {
     /// The version of the daemon.
     pub version: String,
-    /// The process of the daemon. Counters of another process begin anew.
+    /// The process of the daemon.
     pub pid: u32,
+    /// A random text for each start of a daemon: the process may have the number of the one before. Counters of another instance begin anew.
+    #[serde(default)]
+    pub instance: String,
     /// Whether recovery is done and exports are served.
     pub ready: bool,
     /// Time since the daemon started, by a clock that only goes forward, nanoseconds: when the figures were read.

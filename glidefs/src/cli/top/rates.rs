@@ -55,7 +55,7 @@ pub(super) struct Rates {
 /// The time between two answers of one daemon.
 fn seconds_between(before: &Top, now: &Top) -> Option<f64> {
     let nanos = now.uptime_nanoseconds.checked_sub(before.uptime_nanoseconds)?;
-    (before.pid == now.pid && nanos > 0).then_some(nanos as f64 / 1e9)
+    (before.instance == now.instance && nanos > 0).then_some(nanos as f64 / 1e9)
 }
 
 impl Sample {

@@ -36,6 +36,7 @@ fn export(name: &str, id: u32, operations: u64) -> TopExport {
 fn top(seconds: u64, exports: Vec<TopExport>) -> Top {
     Top {
         pid: 7,
+        instance: "first".into(),
         uptime_nanoseconds: seconds * 1_000_000_000,
         latency_bounds_nanoseconds: BOUNDS.to_vec(),
         exports,
@@ -75,11 +76,11 @@ fn counters_that_began_anew_give_no_rate_instead_of_a_wrong_one() {
     assert_eq!(Sample::of(Some(&before), &same).exports[0].iops, Some(0.0));
     // Another daemon, whose clock may be ahead or behind.
     for seconds in [1, 10, 12] {
-        let restarted = Top { pid: 8, ..top(seconds, vec![export("a", 1, 500)]) };
+        let restarted = Top { instance: "second".into(), ..top(seconds, vec![export("a", 1, 500)]) };
         let sample = Sample::of(Some(&before), &restarted);
         assert_eq!((sample.seconds, sample.exports[0].iops, sample.host.reads), (None, None, None));
     }
-    // The same process id after a restart, or an answer asked for before.
+    // An answer asked for before, or twice the same.
     for seconds in [9, 10] {
         assert_eq!(Sample::of(Some(&before), &top(seconds, vec![export("a", 1, 500)])).seconds, None);
     }
