@@ -9,8 +9,8 @@
 //!
 //! A pack looks unused before the first manifest names the pack. The writer creates such a manifest within
 //! [`super::volume::UPLOAD_TIME_MAX`], or gives up. The manifest may arrive days later, after a host stood still, and must find
-//! the packs. So an unused pack also stays until its volume has a manifest created so long after the pack that any such late
-//! manifest would need the same number or a lower one, or until the host has released the volume. Packs that a failed upload or a
+//! the packs. So an unused pack also stays until the newest manifest of its volume was created so long after the pack that any
+//! such late manifest would need the same number or a lower one, or until the host has released the volume. Packs that a failed upload or a
 //! merge left in the last hours before a volume came to rest therefore stay until the next manifest of that volume.
 //!
 //! The grace period of a pack begins with the first run that sees the pack unused when no manifest yet to come may name the pack.
@@ -206,7 +206,8 @@ fn unused_packs(
 ) -> Vec<Unused> {
     let mut unused = Vec::new();
     for volume in volumes {
-        // A manifest of any age counts: the newest one does not name the pack, and the number of a late one is not higher.
+        // A manifest of any age counts: the newest one does not name the pack, and the number of a late one is not higher than the
+        // newest number.
         let passed_until = volume.passed_until(|_| true);
         for pack in &volume.packs {
             if in_use.uses(pack) {
@@ -234,7 +235,7 @@ struct Due {
 impl Due {
     fn new(volumes: &[ListedVolume], deadline: Deadline, alone: bool) -> Self {
         // Observations of earlier versions may have packs that a manifest yet to come could name first. So only a manifest older than
-        // the grace period proves that no such manifest is to come.
+        // the grace period proves that no such manifest is to come, with no older date on a higher number.
         let passed = |volume: &ListedVolume| (volume.id, volume.passed_until(|at| deadline.is_over(at)));
         Self { deadline, passed_until: volumes.iter().map(passed).collect(), alone }
     }

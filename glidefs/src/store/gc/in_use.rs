@@ -74,12 +74,18 @@ impl ListedVolume {
     /// with dates that `counts` accepts.
     ///
     /// A manifest with a new pack may be under way for any time, after a host stood still. But the number of the manifest was
-    /// fixed within [`UPLOAD_TIME_MAX`] of the upload, and any manifest created later has the same number, or a higher one.
+    /// fixed within [`UPLOAD_TIME_MAX`] of the upload, and is not higher than the newest number, if the newest manifest was created
+    /// later. The date of any other manifest proves this only if all manifests with higher numbers are as young: a late manifest
+    /// takes a number which garbage collection has freed, at a date that says nothing about higher numbers.
     pub fn passed_until(&self, counts: impl Fn(u64) -> bool) -> u64 {
         let Some(newest) = self.manifests.last() else { return u64::MAX };
-        let dates =
-            self.manifests.iter().map(|found| found.created_millis).filter(|created| counts(*created));
-        let passed = dates.max().unwrap_or_default().saturating_sub(NAMED_WITHIN_MILLIS);
+        let mut lowest = u64::MAX;
+        let mut lowest_dates = self.manifests.iter().rev().map(|found| {
+            lowest = lowest.min(found.created_millis);
+            lowest
+        });
+        let date = lowest_dates.find(|date| counts(*date)).unwrap_or_default();
+        let passed = date.saturating_sub(NAMED_WITHIN_MILLIS);
         match self.standing {
             Standing::Gone { .. } | Standing::Tombstoned => u64::MAX,
             Standing::Released | Standing::Deleted { .. } => newest.created_millis.max(passed),
