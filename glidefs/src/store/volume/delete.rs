@@ -87,7 +87,7 @@ impl VolumeStore {
             let next = self.host.next_of(newest);
             let sections = Sections { deleted: None, ..next.sections };
             let manifest = Manifest { name: new.clone(), sections, ..next };
-            if self.host.create_manifest(&manifest).await? == Created::Created {
+            if self.host.create_newest(&manifest).await? {
                 if name != new {
                     // A half-finished deletion leaves the name.
                     self.host.remove_name(name, volume).await?;

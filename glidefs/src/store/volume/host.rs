@@ -182,6 +182,16 @@ impl Host {
         self.create_noted(manifest, &encode(manifest)?).await
     }
 
+    /// As [`Self::create_manifest`], for a manifest whose number this host has just read to be free. Returns whether the manifest is
+    /// the newest: this process may have stood still since the reading, so that others took the number and higher ones, and garbage
+    /// collection freed the number again.
+    pub async fn create_newest(&self, manifest: &Manifest) -> Result<bool, VolumeError> {
+        if self.create_manifest(manifest).await? == Created::Existed {
+            return Ok(false);
+        }
+        Ok(self.store.newest_manifest(manifest.volume, Some(manifest.number)).await?.is_none())
+    }
+
     /// As [`Self::create_manifest`], for a manifest that is encoded already.
     pub async fn create_noted(&self, manifest: &Manifest, encoded: &Bytes) -> Result<Created, VolumeError> {
         self.note_manifest(manifest, encoded).await?;

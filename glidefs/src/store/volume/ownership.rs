@@ -12,7 +12,6 @@ use super::types::Resume;
 use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
 use super::writer::new_packs::NewPacks;
-use crate::store::client::Created;
 use crate::store::format::Manifest;
 use crate::store::ids::{StoreName, VolumeId};
 
@@ -65,7 +64,7 @@ impl VolumeStore {
             }
             let begun = self.host.options.clock.since_boot();
             let manifest = self.host.next_of(newest);
-            if self.host.create_manifest(&manifest).await? == Created::Created {
+            if self.host.create_newest(&manifest).await? {
                 return Ok(VolumeWriter::new(self.host.clone(), Arc::new(manifest), begun));
             }
         }

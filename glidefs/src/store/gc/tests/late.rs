@@ -101,6 +101,48 @@ async fn a_late_manifest_with_a_number_that_was_freed_does_not_say_that_no_manif
 }
 
 #[tokio::test]
+async fn an_opening_that_stood_still_does_not_go_on_from_a_number_that_was_freed() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    world.objects.pause_before("manifests");
+    let opener = world.daemon(2).volumes;
+    let opening = tokio::spawn(async move { opener.take_over(&name("vm")).await });
+    world.objects.paused().await;
+    for seq in 2..=3 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+    }
+    world.advance_hours(25);
+    assert_eq!(gc(&world, false).await.objects_removed, 2);
+    world.objects.resume();
+    let opened = opening.await.unwrap().unwrap();
+    tags(&opened, range(0, 8), &[3; 8]).await;
+    opened.commit(MemoryCut::new(4, &[(0, 4, 4)]), SIZE).await.unwrap();
+    tags(&world.daemon(3).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[4, 4, 4, 4, 3, 3, 3, 3]).await;
+}
+
+#[tokio::test]
+async fn an_undeletion_that_stood_still_does_not_go_on_from_a_number_that_was_freed() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.delete().await.unwrap();
+    world.objects.pause_before("manifests");
+    let first = world.daemon(2).volumes;
+    let undeleting = tokio::spawn(async move { first.undelete(&name("vm"), &name("late")).await });
+    world.objects.paused().await;
+    let back = world.daemon(1).volumes.undelete(&name("vm"), &name("vm")).await.unwrap();
+    back.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
+    world.advance_hours(25);
+    assert_eq!(gc(&world, false).await.objects_removed, 3);
+    world.objects.resume();
+    let error = undeleting.await.unwrap().unwrap_err();
+    assert!(matches!(error, VolumeError::NotDeleted { .. }), "{error}");
+    back.confirm().await.unwrap();
+    tags(&back, range(0, 8), &[2; 8]).await;
+}
+
+#[tokio::test]
 async fn what_an_upload_that_failed_left_goes_after_a_later_manifest() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
