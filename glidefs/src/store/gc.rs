@@ -21,6 +21,9 @@
 //! itself creates the manifest of a final deletion; their own grace period begins with the next run. This manifest is the next one of the
 //! volume: an undoing at the same time comes before the manifest, or finds the manifest.
 //!
+//! Between the last look at a pack and the removal, a run may stand still for any time. So the pack is in a removal record of the run
+//! before the last look, and until the pack is gone: see `removals`. Whoever lists packs that may have been unused reads the records.
+//!
 //! An unreadable manifest or snapshot keeps every pack that may be listed there, and no other.
 //!
 //! Each run leaves an object below `gc/` with the packs seen unused, without those that a manifest may still name. The next run
@@ -33,7 +36,7 @@ mod in_use;
 mod leftovers;
 mod observations;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -48,6 +51,7 @@ use super::error::StoreError;
 use super::format::{CANDIDATES_MAX, Candidate, Candidates};
 use super::ids::{PackId, VolumeId};
 use super::key::Key;
+use super::removals::Removal;
 use super::volume::GRACE_MIN;
 
 /// Options of a garbage collection.
@@ -86,7 +90,7 @@ pub struct GcReport {
     pub bytes_removed: u64,
     /// Other objects removed by the run: old manifests, and the rest of deleted volumes.
     pub objects_removed: u64,
-    /// Unreadable manifests and snapshots: every pack these may list is kept.
+    /// Unreadable manifests and snapshots: every pack these may list is kept. Also unreadable removal records.
     pub damaged: Vec<Key>,
     /// Objects to be removed. Filled by a dry run only.
     pub would_remove: Vec<Key>,
@@ -129,6 +133,7 @@ pub async fn collect(
         return Err(GcError::GraceTooShort { grace });
     }
     let seen = Observations::read(store).await?;
+    let others = store.removals().await?;
     let mut in_use = InUse::default();
     let volumes = in_use.scan(store).await?;
     let live = volumes.iter().filter(|volume| volume.is_live()).count();
@@ -143,16 +148,20 @@ pub async fn collect(
     let grace_millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     let deadline = Deadline { now_millis, grace_millis };
     let due = Due::new(&volumes, deadline, options.alone);
-    if !options.dry_run && unused.iter().any(|unused| due.is_due(unused)) {
+    let removal = if options.dry_run { None } else { record(store, &unused, &due).await? };
+    if removal.is_some() {
         // During the first scan, a use may have moved from a volume not yet scanned to one that was scanned already.
         in_use.scan(store).await?;
     }
+    let may_go = |pack: PackId| options.dry_run || removal.as_ref().is_some_and(|removal| removal.has(pack));
     let mut keys = Vec::new();
+    let mut removed = HashSet::new();
     for unused in unused {
         let pack = unused.pack;
         if in_use.uses(&pack) {
             report.count_in_use(&pack);
-        } else if due.is_due(&unused) && !in_use.holds(pack.id) {
+        } else if due.is_due(&unused) && !in_use.holds(pack.id) && may_go(pack.id) {
+            removed.insert(pack.id);
             report.packs_removed += 1;
             report.bytes_removed += pack.bytes;
             keys.push(Key::Pack(unused.volume, pack.id));
@@ -171,14 +180,31 @@ pub async fn collect(
     keys.extend(dangling(store, &volumes, deadline).await?);
     report.objects_removed += (keys.len() - packs) as u64;
     report.damaged = in_use.damaged.into_iter().collect();
+    report.damaged.extend(others.iter().filter(|other| other.is_damaged()).map(|other| other.key.clone()));
     report.damaged.sort_unstable();
     store.stats().gc_damaged.store(report.damaged.len() as u64, Relaxed);
     if options.dry_run {
         report.would_remove = keys;
     } else {
         store.delete(&keys).await?;
+        let left = |pack: &ListedObject<PackId>| (!removed.contains(&pack.id)).then_some(pack.id);
+        let left: HashSet<_> = volumes.iter().flat_map(|volume| &volume.packs).filter_map(left).collect();
+        // The deletions of a run that has ended without an answer may still arrive. So its record stays as long as the packs do.
+        let over = others.into_iter().filter(|other| other.is_over(|pack| left.contains(&pack)));
+        let over: Vec<_> = removal.into_iter().chain(over).map(|removal| removal.key).collect();
+        store.delete(&over).await?;
     }
     Ok(report)
+}
+
+/// Creates the record of the packs of `unused` that are due; `None` if no pack is due. Packs without a record stay for the next run.
+async fn record(store: &Store, unused: &[Unused], due: &Due) -> Result<Option<Removal>, StoreError> {
+    let packs = unused.iter().filter(|unused| due.is_due(unused)).filter_map(Unused::candidate);
+    let packs: Vec<_> = packs.take(CANDIDATES_MAX).collect();
+    if packs.is_empty() {
+        return Ok(None);
+    }
+    store.create_removal(Candidates(packs)).await.map(Some)
 }
 
 /// A pack used by nothing that the scan has seen.

@@ -28,7 +28,7 @@ use crate::store::block_cache::BlockCache;
 use crate::store::client::{Created, Store};
 use crate::store::clock::{StoreClock, SystemClock};
 use crate::store::error::{StoreError, unfit};
-use crate::store::format::Manifest;
+use crate::store::format::{Manifest, PackRef};
 use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::key::Key;
 
@@ -246,6 +246,14 @@ impl Host {
             }
         };
         Ok(newest)
+    }
+
+    /// Makes sure that garbage collection leaves `packs`, which are listed by an object of `volume` that is in the store already.
+    ///
+    /// # Errors
+    /// [`VolumeError::Gone`] when a pack is gone, or may go.
+    pub async fn will_stay(&self, volume: VolumeId, packs: Vec<PackRef>) -> Result<(), VolumeError> {
+        if self.store.will_stay(packs).await? { Ok(()) } else { Err(VolumeError::Gone { volume }) }
     }
 
     /// The manifest kept by a snapshot of `volume`, even if the volume is deleted.

@@ -5,8 +5,6 @@
 
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-
 use super::commit::Committed;
 use super::create::Beginning;
 use super::error::VolumeError;
@@ -18,10 +16,6 @@ use super::writer::new_packs::NewPacks;
 use crate::store::client::Created;
 use crate::store::format::{Manifest, Origin, Sections, Snapshot};
 use crate::store::ids::StoreName;
-use crate::store::key::Key;
-
-/// Packs whose existence is checked at once.
-const HEADS_MAX: usize = 16;
 
 impl VolumeStore {
     /// A new volume with the content of `from`, whoever writes the volume of `from`: fewer than ten requests. No data is copied.
@@ -121,8 +115,8 @@ impl VolumeWriter {
         VolumeStore::of(self.host.clone()).fork(&StatePoint { volume: self.id(), snapshot: None }, name).await
     }
 
-    /// A new volume with the content of the newest manifest this writer knows, even if the volume is lost. Makes one request more
-    /// for each pack.
+    /// A new volume with the content of the newest manifest this writer knows, even if the volume is lost. Makes one listing more,
+    /// and one request for each pack.
     ///
     /// # Errors
     /// [`VolumeError::Gone`] when garbage collection has removed a part of that content.
@@ -141,18 +135,9 @@ impl VolumeWriter {
             damaged: base.sections.damaged.clone(),
         };
         let fork = host.begin(name, beginning).await?;
-        // From now on the new volume lists the packs: a pack that exists now stays.
-        let store = host.store.clone();
-        let heads = stream::iter(base.packs.clone()).map(move |pack| {
-            let (store, key) = (store.clone(), Key::Pack(pack.volume, pack.pack));
-            async move { store.head(&key).await.map(drop) }
-        });
-        let found: Result<(), _> = heads.buffer_unordered(HEADS_MAX).boxed().try_collect().await;
-        let found = match found {
-            Err(error) if error.is_missing() => Err(gone()),
-            found => found.map_err(VolumeError::from),
-        };
-        if let Err(error) = found.and_then(|()| in_time(begun, host.options.clock.since_boot())) {
+        // From now on the new volume lists the packs.
+        let stay = host.will_stay(self.id(), base.packs.clone()).await;
+        if let Err(error) = stay.and_then(|()| in_time(begun, host.options.clock.since_boot())) {
             fork.delete().await?;
             return Err(error);
         }

@@ -1,0 +1,90 @@
+//! Objects that list packs which may have been unused for a time: rescues, forks, snapshots and rollbacks, sent or taken up late.
+
+use super::late::gc_for_days;
+use super::*;
+use crate::store::client::Created;
+use crate::store::scripted::ManualClock;
+
+#[tokio::test]
+async fn a_rescue_beside_a_run_that_stands_still_before_its_removals_is_refused_or_finds_its_packs() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+    }
+    // A run creates the last manifest of this volume between the last look at uses and the removals.
+    world.daemon(3).volumes.create(&name("other"), SIZE).await.unwrap().delete().await.unwrap();
+    let other = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
+    other.compact().await.unwrap().unwrap();
+    other.release().await.unwrap();
+    assert_eq!(gc(&world, false).await.packs_waiting, 8);
+    world.advance_hours(25);
+    world.objects.pause_before("manifests/");
+    let (store, clock) = (world.daemon(9).volumes.store().clone(), world.clock.clone());
+    let run = tokio::spawn(async move { collect(&store, &*clock, &GcOptions::default()).await });
+    world.objects.paused().await;
+    let rescued = volume.fork_known(&name("known")).await;
+    world.objects.resume();
+    assert_eq!(run.await.unwrap().unwrap().packs_removed, 8);
+    match rescued {
+        Ok(fork) => tags(&fork, range(0, 8), &[8; 8]).await,
+        Err(error) => assert!(matches!(error, VolumeError::Gone { .. }), "{error}"),
+    }
+    assert!(!keys(&world).await.iter().any(|key| key.to_string().contains("removal-")));
+}
+
+/// Bytes of a removal record of `packs`.
+fn record_of(volume: VolumeId, packs: &[PackId]) -> Vec<u8> {
+    let candidate = |pack: &PackId| Candidate { volume, pack: *pack, since_unix_millis: 1 };
+    Candidates(packs.iter().map(candidate).collect()).encode()
+}
+
+#[tokio::test]
+async fn a_record_of_a_run_that_ended_stays_as_long_as_its_packs_and_refuses_those_who_would_rely_on_them() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let pack = volume.view().await.unwrap().manifest().packs[0].pack;
+    let store = world.daemon(9).volumes.store().clone();
+    let key = Key::Gc(name("removal-00000000000000000000000000000001"));
+    let record = record_of(volume.id(), &[pack]);
+    let _: Created = store.create(&key, &[record.into()]).await.unwrap();
+    assert_eq!(gc_for_days(&world).await, 0, "a record alone removes nothing");
+    let error = volume.fork_known(&name("known")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::Gone { .. }), "{error}");
+    tags(&volume, range(0, 8), &[1; 8]).await;
+    volume.delete().await.unwrap();
+    for _ in 0..5 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    assert_eq!(keys(&world).await, []);
+}
+
+#[tokio::test]
+async fn a_damaged_record_removes_nothing_and_lets_nobody_rely_on_a_pack() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let pack = volume.view().await.unwrap().manifest().packs[0].pack;
+    let store = world.daemon(9).volumes.store().clone();
+    let intact = record_of(volume.id(), &[pack]);
+    for round in 0..24 {
+        let mut bytes = intact.clone();
+        match round % 3 {
+            0 => bytes[round * 3] ^= 1 << (round % 8),
+            1 => bytes.truncate(bytes.len() * round / 24),
+            _ => bytes.extend(vec![0; round]),
+        }
+        let key = Key::Gc(name("removal-00000000000000000000000000000001"));
+        let _: Created = store.create(&key, &[bytes.into()]).await.unwrap();
+        let report = gc(&world, false).await;
+        world.advance_hours(25);
+        assert_eq!((report.packs_removed, report.damaged), (0, vec![key.clone()]), "round {round}");
+        let error = volume.fork_known(&name("known")).await.unwrap_err();
+        assert!(matches!(error, VolumeError::Gone { .. }), "{error}");
+        store.delete(&[key]).await.unwrap();
+    }
+    assert_eq!(gc(&world, false).await.damaged, []);
+    tags(&volume.fork_known(&name("known")).await.unwrap(), range(0, 8), &[1; 8]).await;
+}
