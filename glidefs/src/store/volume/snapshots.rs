@@ -3,6 +3,7 @@
 //! Owns these operations. Does not own which operation a user wants. Invariant: no operation copies data, and no operation
 //! that ends well lists a pack as content which garbage collection may have removed.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::commit::Committed;
@@ -14,8 +15,8 @@ use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
 use super::writer::new_packs::NewPacks;
 use crate::store::client::Created;
-use crate::store::format::{Manifest, Origin, Sections, Snapshot};
-use crate::store::ids::StoreName;
+use crate::store::format::{Manifest, Origin, PackRef, Sections, Snapshot};
+use crate::store::ids::{PackId, StoreName};
 
 impl VolumeStore {
     /// A new volume with the content of `from`, whoever writes the volume of `from`: fewer than ten requests. No data is copied.
@@ -55,6 +56,7 @@ impl VolumeWriter {
         let created_unix_millis = host.options.clock.unix_millis();
         let snapshot = Snapshot { name: name.clone(), created_unix_millis, manifest };
         if host.store.create_snapshot(&snapshot).await? == Created::Existed {
+            self.check_existing(name, &snapshot.manifest).await?;
             return Err(VolumeError::SnapshotExists { name: name.clone() });
         }
         if let Err(error) = in_time(begun, host.options.clock.since_boot()) {
@@ -62,6 +64,21 @@ impl VolumeWriter {
             return Err(error);
         }
         Ok(SnapshotInfo { name: name.clone(), created_unix_millis })
+    }
+
+    /// An error when the snapshot `name` cannot be used. The snapshot may have arrived long after its host sent the snapshot, or
+    /// failed to take it back. `newest`: the newest manifest.
+    async fn check_existing(&self, name: &StoreName, newest: &Manifest) -> Result<(), VolumeError> {
+        let broken = || VolumeError::SnapshotBroken { name: name.clone() };
+        let kept = match self.host.snapshot(self.id(), name).await {
+            Err(VolumeError::NoSuchSnapshot { .. }) => return Ok(()),
+            Err(error) if error.is_damaged() => return Err(broken()),
+            kept => kept?,
+        };
+        match self.host.will_stay(self.id(), packs_beside(&kept, newest)).await {
+            Err(VolumeError::Gone { .. }) => Err(broken()),
+            stay => stay,
+        }
     }
 
     /// Snapshots of this volume: one request.
@@ -74,11 +91,15 @@ impl VolumeWriter {
         VolumeStore::of(self.host.clone()).delete_snapshot(self.id(), name).await
     }
 
-    /// Goes back to a snapshot: two requests, and one more if the newest manifest does not list all packs of the snapshot. Later
-    /// writes are given up; sequence numbers go on.
+    /// Goes back to a snapshot: two requests; if the newest manifest does not list all packs of the snapshot, three more, and one
+    /// for each of these packs. Later writes are given up; sequence numbers go on.
     ///
     /// The packs of the snapshot stay in use only while the snapshot exists, and the manifest of the rollback may be under way
-    /// for any time. So the manifest before keeps the packs, and was in the store in time.
+    /// for any time. So the manifest before keeps the packs, and the packs and the snapshot are in the store after that manifest.
+    /// The packs of a snapshot that arrived late may be gone.
+    ///
+    /// # Errors
+    /// [`VolumeError::Gone`] when a pack of the snapshot is gone: the volume is unchanged.
     pub async fn rollback(&self, name: &StoreName) -> Result<Committed, VolumeError> {
         let _change = self.shared.change.lock().await;
         self.refresh().await?;
@@ -102,6 +123,15 @@ impl VolumeWriter {
                 self.keep(&listed).await?;
                 // A manifest that came too late names packs that may be gone. They are no content, so nothing is lost.
                 in_time(begun, self.host.options.clock.since_boot())?;
+            }
+            // Also of packs that an earlier manifest keeps: an earlier rollback may have been refused after that manifest.
+            let beside = packs_beside(&state, &base);
+            if !beside.is_empty() {
+                self.host.will_stay(self.id(), beside).await?;
+                // As long as the snapshot is there, no run of garbage collection has seen the packs unused.
+                if self.host.snapshot(self.id(), name).await? != state {
+                    return Err(VolumeError::NoSuchSnapshot { name: name.clone() });
+                }
             }
             if let Some(published) = self.publish(&listed, edit).await? {
                 return Ok(self.committed(&published, &NewPacks::default()));
@@ -143,6 +173,12 @@ impl VolumeWriter {
         }
         Ok(fork)
     }
+}
+
+/// The packs listed by `manifest`, without those listed as content by `newest`, which the newest manifest keeps.
+fn packs_beside(manifest: &Manifest, newest: &Manifest) -> Vec<PackRef> {
+    let listed: HashSet<PackId> = newest.packs.iter().map(|pack| pack.pack).collect();
+    manifest.packs.iter().filter(|pack| !listed.contains(&pack.pack)).copied().collect()
 }
 
 /// An error when garbage collection may have stopped waiting for an operation that began at `begun`.

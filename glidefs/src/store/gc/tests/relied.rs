@@ -1,6 +1,6 @@
 //! Objects that list packs which may have been unused for a time: rescues, forks, snapshots and rollbacks, sent or taken up late.
 
-use super::late::gc_for_days;
+use super::late::{gc_for_days, merged_after_a_snapshot};
 use super::*;
 use crate::store::client::Created;
 use crate::store::scripted::ManualClock;
@@ -31,6 +31,42 @@ async fn a_rescue_beside_a_run_that_stands_still_before_its_removals_is_refused_
         Err(error) => assert!(matches!(error, VolumeError::Gone { .. }), "{error}"),
     }
     assert!(!keys(&world).await.iter().any(|key| key.to_string().contains("removal-")));
+}
+
+/// Snapshot `s`, made at first, arrives again when its packs have been removed.
+async fn late_snapshot(world: &World) -> VolumeWriter {
+    let volume = merged_after_a_snapshot(world).await;
+    let store = world.daemon(9).volumes.store().clone();
+    let kept = store.snapshot(volume.id(), &name("s")).await.unwrap();
+    volume.delete_snapshot(&name("s")).await.unwrap();
+    volume.release().await.unwrap();
+    assert_eq!(gc_for_days(world).await, 8);
+    assert_eq!(store.create_snapshot(&kept).await.unwrap(), Created::Created);
+    volume
+}
+
+#[tokio::test]
+async fn a_rollback_to_a_snapshot_that_arrived_after_its_packs_were_removed_changes_nothing() {
+    let world = World::new();
+    let volume = late_snapshot(&world).await;
+    for _ in 0..2 {
+        let error = volume.rollback(&name("s")).await.unwrap_err();
+        assert!(matches!(error, VolumeError::Gone { .. }), "{error}");
+        tags(&volume, range(0, 16), &[9; 16]).await;
+    }
+    tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 16), &[9; 16]).await;
+}
+
+#[tokio::test]
+async fn a_snapshot_whose_name_has_a_snapshot_without_its_packs_is_not_taken_for_made() {
+    let world = World::new();
+    let volume = late_snapshot(&world).await;
+    let error = volume.snapshot(&name("s")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::SnapshotBroken { .. }), "{error}");
+    volume.delete_snapshot(&name("s")).await.unwrap();
+    volume.snapshot(&name("s")).await.unwrap();
+    let error = volume.snapshot(&name("s")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::SnapshotExists { .. }), "{error}");
 }
 
 /// Bytes of a removal record of `packs`.
