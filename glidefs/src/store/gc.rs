@@ -40,9 +40,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use futures_util::{StreamExt, TryStreamExt, stream};
+
 use self::deadline::Deadline;
 use self::deletions::carry_on_all;
-use self::in_use::{InUse, ListedObject, ListedVolume};
+use self::in_use::{AT_ONCE, InUse, ListedObject, ListedVolume};
 use self::leftovers::{dangling, superfluous};
 use self::observations::Observations;
 use super::client::Store;
@@ -90,7 +92,8 @@ pub struct GcReport {
     pub bytes_removed: u64,
     /// Other objects removed by the run: old manifests, and the rest of deleted volumes.
     pub objects_removed: u64,
-    /// Unreadable manifests and snapshots: every pack these may list is kept. Also unreadable removal records.
+    /// Unreadable manifests and snapshots: every pack these may list is kept. Unreadable removal records. Packs in use that are not in
+    /// the store.
     pub damaged: Vec<Key>,
     /// Objects to be removed. Filled by a dry run only.
     pub would_remove: Vec<Key>,
@@ -179,7 +182,8 @@ pub async fn collect(
     }
     keys.extend(dangling(store, &volumes, deadline).await?);
     report.objects_removed += (keys.len() - packs) as u64;
-    report.damaged = in_use.damaged.into_iter().collect();
+    report.damaged = missing(store, &volumes, &in_use).await?;
+    report.damaged.extend(in_use.damaged);
     report.damaged.extend(others.iter().filter(|other| other.is_damaged()).map(|other| other.key.clone()));
     report.damaged.sort_unstable();
     store.stats().gc_damaged.store(report.damaged.len() as u64, Relaxed);
@@ -195,6 +199,29 @@ pub async fn collect(
         store.delete(&over).await?;
     }
     Ok(report)
+}
+
+/// Packs that `in_use` has as content, and that are not in the store. `volumes`: an earlier listing.
+async fn missing(
+    store: &Store,
+    volumes: &[ListedVolume],
+    in_use: &InUse,
+) -> Result<Vec<Key>, StoreError> {
+    let listed = volumes.iter().flat_map(|volume| &volume.packs).map(|pack| pack.id).collect();
+    // The pack, or the volume of the pack, may be younger than the listing.
+    let keys = in_use.not_among(&listed);
+    let looks = stream::iter(keys).map(|key| {
+        let store = store.clone();
+        async move {
+            match store.head(&key).await {
+                Ok(_) => Ok(None),
+                Err(error) if error.is_missing() => Ok(Some(key)),
+                Err(error) => Err(error),
+            }
+        }
+    });
+    let found: Vec<Option<Key>> = looks.buffer_unordered(AT_ONCE).try_collect().await?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// Creates the record of the packs of `unused` that are due; `None` if no pack is due. Packs without a record stay for the next run.

@@ -69,6 +69,17 @@ async fn a_snapshot_whose_name_has_a_snapshot_without_its_packs_is_not_taken_for
     assert!(matches!(error, VolumeError::SnapshotExists { .. }), "{error}");
 }
 
+#[tokio::test]
+async fn a_run_reports_packs_that_are_listed_and_gone() {
+    let world = World::new();
+    let volume = late_snapshot(&world).await;
+    let damaged = gc(&world, false).await.damaged;
+    assert!(damaged.iter().all(|key| matches!(key, Key::Pack(of, _) if *of == volume.id())), "{damaged:?}");
+    assert_eq!(damaged.len(), 8);
+    volume.delete_snapshot(&name("s")).await.unwrap();
+    assert_eq!(gc(&world, false).await.damaged, []);
+}
+
 /// Bytes of a removal record of `packs`.
 fn record_of(volume: VolumeId, packs: &[PackId]) -> Vec<u8> {
     let candidate = |pack: &PackId| Candidate { volume, pack: *pack, since_unix_millis: 1 };
