@@ -231,21 +231,26 @@ impl Host {
     /// The manifest meant by `point`, of a volume that is not deleted: garbage collection may be about to
     /// make the deletion final, and then removes the packs.
     pub async fn state(&self, point: &StatePoint) -> Result<Manifest, VolumeError> {
+        self.state_and_newest(point).await.map(|(state, _)| state)
+    }
+
+    /// As [`Self::state`], with the number of the newest manifest of the volume. `None`: the newest manifest is damaged.
+    pub async fn state_and_newest(&self, point: &StatePoint) -> Result<(Manifest, Option<u64>), VolumeError> {
         let volume = point.volume;
         let kept = match &point.snapshot {
             Some(name) => Some(self.snapshot(volume, name).await?),
             None => None,
         };
-        let newest = match (self.store.latest_manifest(volume, None).await, kept) {
+        match (self.store.latest_manifest(volume, None).await, kept) {
             // Garbage collection takes nothing of a volume whose newest manifest is damaged, and a fork may be the way out.
-            (Err(StoreError::Damaged { .. }), Some(kept)) => return Ok(kept),
+            (Err(StoreError::Damaged { .. }), Some(kept)) => return Ok((kept, None)),
             (newest, kept) => {
                 let newest = newest?.ok_or(VolumeError::NoSuchVolume { volume })?;
                 self.check_not_deleted(&newest).await?;
-                kept.unwrap_or(newest)
+                let number = Some(newest.number);
+                Ok((kept.unwrap_or(newest), number))
             }
-        };
-        Ok(newest)
+        }
     }
 
     /// Makes sure that garbage collection leaves `packs`, which are listed by an object of `volume` that is in the store already.

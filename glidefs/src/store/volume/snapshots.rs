@@ -22,19 +22,47 @@ impl VolumeStore {
     /// A new volume with the content of `from`, whoever writes the volume of `from`: fewer than ten requests. No data is copied.
     pub async fn fork(&self, from: &StatePoint, name: &StoreName) -> Result<VolumeWriter, VolumeError> {
         let begun = self.now();
-        let state = self.host.state(from).await?;
+        let (state, newest) = self.host.state_and_newest(from).await?;
         let beginning = Beginning {
             size_sectors: state.size_sectors,
             origin: Some(Origin { volume: state.volume, manifest: state.number }),
-            packs: state.packs,
-            damaged: state.sections.damaged,
+            packs: state.packs.clone(),
+            damaged: state.sections.damaged.clone(),
         };
         let fork = self.host.begin(name, beginning).await?;
-        if let Err(error) = in_time(begun, self.now()) {
+        // No clock tells for sure how long this host stood still.
+        let used = async {
+            in_time(begun, self.now())?;
+            if self.still_uses(from, &state, newest).await? {
+                return Ok(());
+            }
+            self.host.will_stay(fork.id(), state.packs.clone()).await
+        };
+        if let Err(error) = used.await {
             fork.delete().await?;
             return Err(error);
         }
         Ok(fork)
+    }
+
+    /// Whether `from` still means `state`, and so has used the packs of `state` ever since `state` was read. `newest`: the number of
+    /// the volume's newest manifest then.
+    async fn still_uses(
+        &self,
+        from: &StatePoint,
+        state: &Manifest,
+        newest: Option<u64>,
+    ) -> Result<bool, VolumeError> {
+        let Some(newest) = newest else { return Ok(false) };
+        let now = self.host.store.newest_manifest(from.volume, newest.checked_sub(1)).await?;
+        let is_newest = now == Some(newest);
+        let Some(name) = &from.snapshot else { return Ok(is_newest) };
+        let again = if is_newest {
+            self.host.snapshot(from.volume, name).await
+        } else {
+            self.host.state(from).await
+        };
+        Ok(again.is_ok_and(|again| again == *state))
     }
 
     fn now(&self) -> Duration {
@@ -43,7 +71,7 @@ impl VolumeStore {
 }
 
 impl VolumeWriter {
-    /// Keeps the state of the last commit under a name: two requests.
+    /// Keeps the state of the last commit under a name: three requests.
     pub async fn snapshot(&self, name: &StoreName) -> Result<SnapshotInfo, VolumeError> {
         let _change = self.shared.change.lock().await;
         let host = &self.host;
@@ -59,7 +87,14 @@ impl VolumeWriter {
             self.check_existing(name, &snapshot.manifest).await?;
             return Err(VolumeError::SnapshotExists { name: name.clone() });
         }
-        if let Err(error) = in_time(begun, host.options.clock.since_boot()) {
+        // No clock tells for sure how long this host stood still. As long as the manifest is the newest, the manifest uses the packs.
+        let used = async {
+            in_time(begun, host.options.clock.since_boot())?;
+            self.check_newest().await?;
+            let is_newest = self.head().number == snapshot.manifest.number;
+            if is_newest { Ok(()) } else { Err(VolumeError::Contended { volume: self.id() }) }
+        };
+        if let Err(error) = used.await {
             self.delete_snapshot(name).await?;
             return Err(error);
         }

@@ -1,8 +1,11 @@
 //! Objects that list packs which may have been unused for a time: rescues, forks, snapshots and rollbacks, sent or taken up late.
 
+use std::sync::Arc;
+
 use super::late::{gc_for_days, merged_after_a_snapshot};
 use super::*;
 use crate::store::client::Created;
+use crate::store::scripted::ManualClock;
 use crate::store::scripted::ManualClock;
 
 #[tokio::test]
@@ -78,6 +81,91 @@ async fn a_run_reports_packs_that_are_listed_and_gone() {
     assert_eq!(damaged.len(), 8);
     volume.delete_snapshot(&name("s")).await.unwrap();
     assert_eq!(gc(&world, false).await.damaged, []);
+}
+
+#[tokio::test]
+async fn a_fork_by_a_host_whose_clock_stood_still_lists_no_pack_that_is_gone() {
+    for from in [None, Some(name("s"))] {
+        let world = World::new();
+        let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+        for seq in 1..=8 {
+            volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+        }
+        volume.snapshot(&name("s")).await.unwrap();
+        let origin = StatePoint { volume: volume.id(), snapshot: from };
+        let frozen = Arc::<ManualClock>::default();
+        let forker = world.daemon_with_clock(2, frozen).volumes;
+        world.objects.pause_before("names/");
+        let forking = tokio::spawn(async move { forker.fork(&origin, &name("fork")).await });
+        world.objects.paused().await;
+        volume.compact().await.unwrap().unwrap();
+        volume.delete_snapshot(&name("s")).await.unwrap();
+        volume.release().await.unwrap();
+        assert_eq!(gc_for_days(&world).await, 8);
+        world.objects.resume();
+        let error = forking.await.unwrap().unwrap_err();
+        assert!(matches!(error, VolumeError::Gone { .. }), "{error}");
+        assert_eq!(world.daemon(3).volumes.find(&name("fork")).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn a_fork_of_a_state_that_is_not_the_newest_any_more_is_made_while_its_packs_are_there() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let origin = StatePoint { volume: volume.id(), snapshot: None };
+    let forker = world.daemon(2).volumes;
+    world.objects.pause_before("names/");
+    let forking = tokio::spawn(async move { forker.fork(&origin, &name("fork")).await });
+    world.objects.paused().await;
+    volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
+    world.objects.resume();
+    tags(&forking.await.unwrap().unwrap(), range(0, 8), &[1; 8]).await;
+}
+
+#[tokio::test]
+async fn a_snapshot_by_a_host_whose_clock_stood_still_lists_no_pack_that_is_gone() {
+    let world = World::new();
+    let frozen = world.daemon_with_clock(1, Arc::default());
+    let volume = frozen.volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+    }
+    world.objects.pause_before("snapshots/");
+    let keeping = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.snapshot(&name("s")).await }
+    });
+    world.objects.paused().await;
+    let other = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
+    world.advance_hours(5);
+    other.compact().await.unwrap().unwrap();
+    other.release().await.unwrap();
+    assert_eq!(gc_for_days(&world).await, 8);
+    world.objects.resume();
+    let error = keeping.await.unwrap().unwrap_err();
+    assert!(matches!(error, VolumeError::Fenced(_)), "{error}");
+    assert_eq!(other.snapshots().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_rollback_by_a_host_whose_clock_stood_still_lists_no_pack_that_is_gone() {
+    let world = World::new();
+    drop(merged_after_a_snapshot(&world).await);
+    let volume = world.daemon_with_clock(1, Arc::default()).volumes.take_over(&name("vm")).await.unwrap();
+    world.objects.pause_before("manifests");
+    let rolling_back = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.rollback(&name("s")).await }
+    });
+    world.objects.paused().await;
+    world.daemon(2).volumes.delete_snapshot(volume.id(), &name("s")).await.unwrap();
+    assert_eq!(gc_for_days(&world).await, 8);
+    world.objects.resume();
+    let error = rolling_back.await.unwrap().unwrap_err();
+    assert!(matches!(error, VolumeError::Gone { .. }), "{error}");
+    tags(&volume, range(0, 16), &[9; 16]).await;
 }
 
 /// Bytes of a removal record of `packs`.
