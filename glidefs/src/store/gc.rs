@@ -97,6 +97,9 @@ pub struct GcReport {
     pub damaged: Vec<Key>,
     /// Objects to be removed. Filled by a dry run only.
     pub would_remove: Vec<Key>,
+    /// Whether a later run has something to do even if nothing changes: packs and manifests whose grace period goes on, and deleted
+    /// volumes. Packs that wait for the next manifest of their volume do not count, since such a manifest is a change.
+    pub is_unfinished: bool,
 }
 
 impl GcReport {
@@ -159,6 +162,7 @@ pub async fn collect(
     let may_go = |pack: PackId| options.dry_run || removal.as_ref().is_some_and(|removal| removal.has(pack));
     let mut keys = Vec::new();
     let mut removed = HashSet::new();
+    report.is_unfinished = volumes.iter().any(|volume| !volume.is_live());
     for unused in unused {
         let pack = unused.pack;
         if in_use.uses(&pack) {
@@ -169,6 +173,7 @@ pub async fn collect(
             report.bytes_removed += pack.bytes;
             keys.push(Key::Pack(unused.volume, pack.id));
         } else {
+            report.is_unfinished |= unused.since_unix_millis.is_some();
             report.packs_waiting += 1;
             report.bytes_waiting += pack.bytes;
         }
@@ -178,7 +183,7 @@ pub async fn collect(
         report.objects_removed = carry_on_all(store, &volumes, deadline).await?;
     }
     for volume in &volumes {
-        superfluous(volume, deadline, &mut keys);
+        report.is_unfinished |= superfluous(volume, deadline, &mut keys);
     }
     keys.extend(dangling(store, &volumes, deadline).await?);
     report.objects_removed += (keys.len() - packs) as u64;

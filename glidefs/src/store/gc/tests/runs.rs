@@ -194,3 +194,30 @@ async fn a_name_that_a_run_takes_from_a_volume_that_is_gone_stays_with_the_next_
     }
     assert!(removals > 0, "no run removed the name");
 }
+
+#[tokio::test]
+async fn a_run_says_whether_a_later_run_has_something_to_do() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    assert!(!gc(&world, false).await.is_unfinished);
+    compacted(&volume, 3).await;
+    daemon.volumes.create(&name("deleted"), SIZE).await.unwrap().delete().await.unwrap();
+    let mut runs = Vec::new();
+    for _ in 0..6 {
+        let report = gc(&world, false).await;
+        runs.push((report.packs_waiting, report.is_unfinished));
+        world.advance_hours(25);
+    }
+    // The last manifest of the deleted volume goes in the third run.
+    assert_eq!(runs, [(8, true), (0, true), (0, true), (0, false), (0, false), (0, false)]);
+    // What waits for the next manifest waits for a change.
+    for seq in 9..=16 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+    }
+    volume.compact().await.unwrap().unwrap();
+    assert!(gc(&world, false).await.is_unfinished, "manifests go later");
+    world.advance_hours(25);
+    let report = gc(&world, false).await;
+    assert_eq!((report.packs_waiting, report.is_unfinished), (8, false));
+}
