@@ -140,7 +140,7 @@ impl VolumeWriter {
         self.refresh().await?;
         let begun = self.host.options.clock.since_boot();
         let state = self.host.snapshot(self.id(), name).await?;
-        let listed = NewPacks::since(begun, state.packs.iter().copied());
+        let listed = NewPacks::since(begun, self.head().number, state.packs.iter().copied());
         let edit = |base: &Manifest| {
             listed.are_kept_by(base).then(|| Manifest {
                 size_sectors: state.size_sectors,

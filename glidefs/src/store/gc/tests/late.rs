@@ -313,3 +313,39 @@ async fn a_merge_names_nothing_that_was_on_its_way_when_the_volume_was_released(
     assert_eq!(gc_for_days(&world).await, 9);
     tags(&volume, range(0, 8), &[8; 8]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_names_nothing_that_was_uploaded_before_a_release_arrived() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    world.objects.delay_every(Some("manifests"));
+    volume.release().await.unwrap_err();
+    world.objects.delay_every(None);
+    world.objects.pause_before("manifests");
+    let mut committing = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await }
+    });
+    world.objects.paused().await;
+    assert!(world.objects.arrive().await > 0);
+    world.objects.pause_before("manifests");
+    world.objects.resume();
+    let committed = tokio::select! {
+        committed = &mut committing => committed.unwrap(),
+        () = world.objects.paused() => {
+            assert_eq!(gc_for_days(&world).await, 0);
+            world.objects.resume();
+            committing.await.unwrap()
+        }
+    };
+    let error = committed.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    // The next try uploads the pack again.
+    delayed(&world, {
+        let volume = volume.clone();
+        async move { volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await }
+    })
+    .await
+    .unwrap();
+    tags(&volume, range(0, 8), &[1; 8]).await;
+}
