@@ -44,7 +44,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use self::deadline::Deadline;
 use self::deletions::carry_on_all;
-use self::in_use::{AT_ONCE, InUse, ListedObject, ListedVolume};
+use self::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume};
 use self::leftovers::{dangling, superfluous};
 use self::observations::Observations;
 use super::client::Store;
@@ -55,6 +55,10 @@ use super::ids::{PackId, VolumeId};
 use super::key::Key;
 use super::removals::Removal;
 use super::volume::GRACE_MIN;
+
+/// Time between the scan of a run and the date of the observation of the run that counts for sure. A use which began that long before the
+/// observation may have been missed by the scan.
+const SCAN_MILLIS: u64 = 4 * 3600 * 1000;
 
 /// Options of a garbage collection.
 #[derive(Clone, Copy, Debug)]
@@ -144,7 +148,8 @@ pub async fn collect(
     let volumes = in_use.scan(store).await?;
     let live = volumes.iter().filter(|volume| volume.is_live()).count();
     let mut report = GcReport { volumes: live as u64, ..GcReport::default() };
-    let unused = unused_packs(&volumes, &in_use, &seen, options.alone, &mut report);
+    let mut unused = unused_packs(&volumes, &in_use, &seen, options.alone, &mut report);
+    begin_anew(store, &volumes, &mut unused).await?;
     let now_millis = if options.dry_run {
         clock.unix_millis()
     } else {
@@ -248,10 +253,68 @@ struct Unused {
 }
 
 impl Unused {
+    /// Since when earlier runs have seen the pack unused, if any run has.
+    fn since(&self) -> Option<u64> {
+        self.since_unix_millis.filter(|since| *since > 0)
+    }
+
     fn candidate(&self) -> Option<Candidate> {
         let since_unix_millis = self.since_unix_millis?;
         Some(Candidate { volume: self.volume, pack: self.pack.id, since_unix_millis })
     }
+}
+
+/// Begins the grace periods of those packs of `unused` anew that a fork has used since the last run, though no run has seen the use: a
+/// fork of the fork may rely on a whole grace period. The first manifest of the fork lists the packs, and stays as long as the fork.
+async fn begin_anew(
+    store: &Store,
+    volumes: &[ListedVolume],
+    unused: &mut [Unused],
+) -> Result<(), StoreError> {
+    let sinces = unused.iter().filter_map(Unused::since);
+    let Some(oldest) = sinces.min() else { return Ok(()) };
+    let began = |volume: &ListedVolume| {
+        let created_millis = volume.created_millis(FIRST_MANIFEST)?;
+        let is_young = created_millis.saturating_add(SCAN_MILLIS) >= oldest;
+        // If the first manifest is the newest, the packs are in use.
+        let is_followed = volume.manifests.len() > 1 && volume.is_kept();
+        (is_young && is_followed).then_some((volume.id, created_millis))
+    };
+    let forks: Vec<_> = volumes.iter().filter_map(began).collect();
+    let reading = stream::iter(forks).map(|(volume, created_millis)| {
+        let store = store.clone();
+        async move {
+            let packs = match store.manifest(volume, FIRST_MANIFEST).await {
+                Ok(first) => Some(first.packs),
+                Err(error) if error.is_missing() => Some(Vec::new()),
+                // The manifest may have listed any pack.
+                Err(StoreError::Damaged { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            Ok((created_millis, packs))
+        }
+    });
+    let mut reading = reading.buffer_unordered(AT_ONCE);
+    let mut used: HashMap<PackId, u64> = HashMap::new();
+    let mut all_used = 0;
+    while let Some((created_millis, packs)) = reading.try_next().await? {
+        match packs {
+            Some(packs) => {
+                for pack in packs {
+                    let last = used.entry(pack.pack).or_default();
+                    *last = created_millis.max(*last);
+                }
+            }
+            None => all_used = created_millis.max(all_used),
+        }
+    }
+    for unused in unused {
+        let last = used.get(&unused.pack.id).copied().unwrap_or_default().max(all_used);
+        if unused.since().is_some_and(|since| last.saturating_add(SCAN_MILLIS) >= since) {
+            unused.since_unix_millis = Some(0);
+        }
+    }
+    Ok(())
 }
 
 /// The packs of `volumes` that nothing uses. Packs in use are counted in `report`. `alone`: as in [`GcOptions`].
@@ -301,8 +364,7 @@ impl Due {
     fn is_due(&self, unused: &Unused) -> bool {
         let until = self.passed_until.get(&unused.volume);
         let is_passed = until.is_some_and(|until| unused.pack.created_millis < *until);
-        let since = unused.since_unix_millis.filter(|since| *since > 0);
-        (self.alone || is_passed) && since.is_some_and(|since| self.deadline.is_over(since))
+        (self.alone || is_passed) && unused.since().is_some_and(|since| self.deadline.is_over(since))
     }
 }
 

@@ -223,3 +223,31 @@ async fn a_damaged_record_removes_nothing_and_lets_nobody_rely_on_a_pack() {
     assert_eq!(gc(&world, false).await.damaged, []);
     tags(&volume.fork_known(&name("known")).await.unwrap(), range(0, 8), &[1; 8]).await;
 }
+
+#[tokio::test]
+async fn a_pack_that_a_rescue_used_between_two_runs_waits_anew_when_it_goes_out_of_use() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(seq, 8, seq)]), SIZE).await.unwrap();
+    }
+    let other = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
+    other.compact().await.unwrap().unwrap();
+    other.release().await.unwrap();
+    assert_eq!(gc(&world, false).await.packs_waiting, 8);
+    world.advance_hours(25);
+    let known = volume.fork_known(&name("known")).await.unwrap();
+    let origin = StatePoint { volume: known.id(), snapshot: None };
+    let forker = world.daemon(3).volumes;
+    world.objects.pause_before("names/");
+    let forking = tokio::spawn(async move { forker.fork(&origin, &name("fork")).await });
+    world.objects.paused().await;
+    known.compact().await.unwrap().unwrap();
+    assert_eq!(gc(&world, false).await.packs_removed, 0);
+    world.objects.resume();
+    let expected = [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8, 8];
+    tags(&forking.await.unwrap().unwrap(), range(1, 15), &expected).await;
+    world.daemon(3).volumes.take_over(&name("fork")).await.unwrap().delete().await.unwrap();
+    known.release().await.unwrap();
+    assert_eq!(gc_for_days(&world).await, 8, "the packs wait once more, not for ever");
+}
