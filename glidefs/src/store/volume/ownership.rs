@@ -25,6 +25,9 @@ impl VolumeStore {
     }
 
     /// Takes over the volume of a name. The writer that had the volume is fenced, and loses everything not committed.
+    ///
+    /// # Errors
+    /// [`VolumeError::Gone`] when the volume is a fork that nobody has written to, and packs of the fork are gone.
     pub async fn take_over(&self, name: &StoreName) -> Result<VolumeWriter, VolumeError> {
         self.acquire(self.named(name).await?, true).await
     }
@@ -61,6 +64,10 @@ impl VolumeStore {
             self.host.check_not_deleted(&newest).await?;
             if !takes_over {
                 self.host.check_not_held(&newest)?;
+            }
+            if newest.number == 1 && newest.origin.is_some() {
+                // The host of the fork may have ended before the host found out that the fork came too late.
+                self.host.will_stay(volume, newest.packs.clone()).await?;
             }
             let begun = self.host.options.clock.since_boot();
             let manifest = self.host.next_of(newest);

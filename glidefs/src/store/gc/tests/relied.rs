@@ -168,6 +168,24 @@ async fn a_rollback_by_a_host_whose_clock_stood_still_lists_no_pack_that_is_gone
     tags(&volume, range(0, 16), &[9; 16]).await;
 }
 
+#[tokio::test]
+async fn a_fork_that_arrived_after_its_packs_were_removed_is_not_opened() {
+    let world = World::new();
+    let volume = merged_after_a_snapshot(&world).await;
+    let point = StatePoint { volume: volume.id(), snapshot: Some(name("s")) };
+    let fork = world.daemon(2).volumes.fork(&point, &name("fork")).await.unwrap();
+    let store = world.daemon(9).volumes.store().clone();
+    let late = store.manifest(fork.id(), 1).await.unwrap();
+    tags(&world.daemon(3).volumes.take_over(&name("fork")).await.unwrap(), range(0, 2), &[0, 1]).await;
+    world.daemon(3).volumes.take_over(&name("fork")).await.unwrap().delete().await.unwrap();
+    volume.delete_snapshot(&name("s")).await.unwrap();
+    volume.release().await.unwrap();
+    assert_eq!(gc_for_days(&world).await, 8);
+    assert_eq!(store.create_manifest(&late).await.unwrap(), Created::Created);
+    let error = world.daemon(3).volumes.acquire(fork.id(), true).await.unwrap_err();
+    assert!(matches!(error, VolumeError::Gone { .. }), "{error}");
+}
+
 /// Bytes of a removal record of `packs`.
 fn record_of(volume: VolumeId, packs: &[PackId]) -> Vec<u8> {
     let candidate = |pack: &PackId| Candidate { volume, pack: *pack, since_unix_millis: 1 };
