@@ -134,6 +134,8 @@ impl VolumeWriter {
             published => published?,
         };
         self.lose_deleted();
+        // While the manifest was on its way, garbage collection may have removed the object as one that leads to a living volume.
+        host.note_deleted(&name, self.id()).await?;
         let Head { own, number, .. } = self.head().clone();
         // The manifest itself says that the volume is deleted, so the notes are not needed.
         host.options.notes.forget(Past { volume: self.id(), number, epoch: own.epoch });
@@ -144,6 +146,9 @@ impl VolumeWriter {
     async fn finish_deletion(&self) -> Result<(), VolumeError> {
         let newest = self.host.store.latest_manifest(self.id(), None).await?;
         let Some(newest) = newest.filter(|newest| newest.sections.deleted.is_some()) else { return Ok(()) };
+        if !newest.is_gone() {
+            self.host.note_deleted(&newest.name, self.id()).await?;
+        }
         Ok(self.host.remove_name_of_deleted(&newest.name, self.id()).await?)
     }
 }

@@ -221,3 +221,19 @@ async fn a_run_says_whether_a_later_run_has_something_to_do() {
     let report = gc(&world, false).await;
     assert_eq!((report.packs_waiting, report.is_unfinished), (8, false));
 }
+
+#[tokio::test]
+async fn a_deletion_that_stood_still_for_days_can_be_undone() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    world.objects.pause_before("manifests");
+    let deleting = tokio::spawn(async move { volume.delete().await });
+    world.objects.paused().await;
+    world.advance_hours(25);
+    assert_eq!(gc(&world, false).await.objects_removed, 1, "the way to the deleted volume");
+    world.objects.resume();
+    deleting.await.unwrap().unwrap();
+    let back = world.daemon(2).volumes.undelete(&name("vm"), &name("vm")).await.unwrap();
+    tags(&back, range(0, 8), &[1; 8]).await;
+}
