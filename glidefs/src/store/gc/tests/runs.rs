@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::store::client::Created;
-use crate::store::format::{Manifest, NameRecord};
+use crate::store::format::{Manifest, NameRecord, PackRef};
 use crate::store::ids::VolumeId;
 use crate::units::Seq;
 
@@ -236,4 +236,27 @@ async fn a_deletion_that_stood_still_for_days_can_be_undone() {
     deleting.await.unwrap().unwrap();
     let back = world.daemon(2).volumes.undelete(&name("vm"), &name("vm")).await.unwrap();
     tags(&back, range(0, 8), &[1; 8]).await;
+}
+
+#[tokio::test]
+async fn an_observation_that_arrives_days_late_is_not_believed_alone() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+    }
+    let packs = volume.view().await.unwrap().manifest().packs.clone();
+    // A run that ended then had seen the packs unused.
+    world.advance_hours(1);
+    let since_unix_millis = world.clock.unix_millis();
+    let candidate = |pack: &PackRef| Candidate { volume: volume.id(), pack: pack.pack, since_unix_millis };
+    let late = Candidates(packs.iter().map(candidate).collect());
+    world.advance_hours(25);
+    assert_eq!(gc(&world, false).await.packs_in_use, 8);
+    let key = Key::Gc(name("candidates-00000000000000000000000000000001"));
+    let _: Created = world.daemon(9).volumes.store().create(&key, &[late.encode().into()]).await.unwrap();
+    volume.compact().await.unwrap().unwrap();
+    volume.release().await.unwrap();
+    let report = gc(&world, false).await;
+    assert_eq!((report.packs_removed, report.packs_waiting), (0, 8));
 }
