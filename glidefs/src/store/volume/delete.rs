@@ -81,6 +81,10 @@ impl VolumeStore {
                 return Err(VolumeError::NotDeleted { name: name.clone() });
             };
             if newest.sections.deleted.is_none() {
+                if newest.name != *new {
+                    // Another undoing was faster, and the volume has the name given there.
+                    self.host.remove_name(new, volume).await?;
+                }
                 return Err(VolumeError::NotDeleted { name: name.clone() });
             }
             let begun = self.host.options.clock.since_boot();
