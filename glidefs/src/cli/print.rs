@@ -182,7 +182,7 @@ pub(super) fn gc(gc: &GcAnswer) -> String {
         gc.objects_removed,
     );
     for key in &gc.damaged {
-        text.push_str("\ncannot be read, so what it may list is kept: ");
+        text.push_str("\nmissing, or cannot be read, and then what it may list is kept: ");
         text.push_str(key);
     }
     for key in &gc.would_remove {

@@ -4,6 +4,7 @@
 
 mod damaged;
 mod late;
+mod relied;
 mod runs;
 
 use std::time::Duration;

@@ -138,6 +138,12 @@ pub enum VolumeError {
         /// The name already in use.
         name: StoreName,
     },
+    /// The volume has a snapshot of this name, and a part of the content of the snapshot is gone.
+    #[error("snapshot {name} of the volume cannot be used, because a part of its content is gone: delete the snapshot, then take it again")]
+    SnapshotBroken {
+        /// Name of the snapshot.
+        name: StoreName,
+    },
     /// The volume has no snapshot of this name.
     #[error("the volume has no snapshot named {name}")]
     NoSuchSnapshot {
@@ -260,6 +266,10 @@ impl VolumeError {
             Self::Stopping => true,
             _ => false,
         }
+    }
+
+    pub(super) fn is_damaged(&self) -> bool {
+        matches!(self, Self::Store(error) if matches!(**error, StoreError::Damaged { .. }))
     }
 
     pub(crate) fn is_missing(&self) -> bool {

@@ -28,7 +28,7 @@ use crate::store::block_cache::BlockCache;
 use crate::store::client::{Created, Store};
 use crate::store::clock::{StoreClock, SystemClock};
 use crate::store::error::{StoreError, unfit};
-use crate::store::format::Manifest;
+use crate::store::format::{Manifest, PackRef};
 use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::key::Key;
 
@@ -182,6 +182,16 @@ impl Host {
         self.create_noted(manifest, &encode(manifest)?).await
     }
 
+    /// As [`Self::create_manifest`], for a manifest whose number this host has just read to be free. Returns whether the manifest is
+    /// the newest: this process may have stood still since the reading, so that others took the number and higher ones, and garbage
+    /// collection freed the number again.
+    pub async fn create_newest(&self, manifest: &Manifest) -> Result<bool, VolumeError> {
+        if self.create_manifest(manifest).await? == Created::Existed {
+            return Ok(false);
+        }
+        Ok(self.store.newest_manifest(manifest.volume, Some(manifest.number)).await?.is_none())
+    }
+
     /// As [`Self::create_manifest`], for a manifest that is encoded already.
     pub async fn create_noted(&self, manifest: &Manifest, encoded: &Bytes) -> Result<Created, VolumeError> {
         self.note_manifest(manifest, encoded).await?;
@@ -221,21 +231,34 @@ impl Host {
     /// The manifest meant by `point`, of a volume that is not deleted: garbage collection may be about to
     /// make the deletion final, and then removes the packs.
     pub async fn state(&self, point: &StatePoint) -> Result<Manifest, VolumeError> {
+        self.state_and_newest(point).await.map(|(state, _)| state)
+    }
+
+    /// As [`Self::state`], with the number of the newest manifest of the volume. `None`: the newest manifest is damaged.
+    pub async fn state_and_newest(&self, point: &StatePoint) -> Result<(Manifest, Option<u64>), VolumeError> {
         let volume = point.volume;
         let kept = match &point.snapshot {
             Some(name) => Some(self.snapshot(volume, name).await?),
             None => None,
         };
-        let newest = match (self.store.latest_manifest(volume, None).await, kept) {
+        match (self.store.latest_manifest(volume, None).await, kept) {
             // Garbage collection takes nothing of a volume whose newest manifest is damaged, and a fork may be the way out.
-            (Err(StoreError::Damaged { .. }), Some(kept)) => return Ok(kept),
+            (Err(StoreError::Damaged { .. }), Some(kept)) => return Ok((kept, None)),
             (newest, kept) => {
                 let newest = newest?.ok_or(VolumeError::NoSuchVolume { volume })?;
                 self.check_not_deleted(&newest).await?;
-                kept.unwrap_or(newest)
+                let number = Some(newest.number);
+                Ok((kept.unwrap_or(newest), number))
             }
-        };
-        Ok(newest)
+        }
+    }
+
+    /// Makes sure that garbage collection leaves `packs`, which are listed by an object of `volume` that is in the store already.
+    ///
+    /// # Errors
+    /// [`VolumeError::Gone`] when a pack is gone, or may go.
+    pub async fn will_stay(&self, volume: VolumeId, packs: Vec<PackRef>) -> Result<(), VolumeError> {
+        if self.store.will_stay(packs).await? { Ok(()) } else { Err(VolumeError::Gone { volume }) }
     }
 
     /// The manifest kept by a snapshot of `volume`, even if the volume is deleted.

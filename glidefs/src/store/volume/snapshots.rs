@@ -3,9 +3,8 @@
 //! Owns these operations. Does not own which operation a user wants. Invariant: no operation copies data, and no operation
 //! that ends well lists a pack as content which garbage collection may have removed.
 
+use std::collections::HashSet;
 use std::time::Duration;
-
-use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::commit::Committed;
 use super::create::Beginning;
@@ -16,30 +15,54 @@ use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
 use super::writer::new_packs::NewPacks;
 use crate::store::client::Created;
-use crate::store::format::{Manifest, Origin, Sections, Snapshot};
-use crate::store::ids::StoreName;
-use crate::store::key::Key;
-
-/// Packs whose existence is checked at once.
-const HEADS_MAX: usize = 16;
+use crate::store::format::{Manifest, Origin, PackRef, Sections, Snapshot};
+use crate::store::ids::{PackId, StoreName};
 
 impl VolumeStore {
     /// A new volume with the content of `from`, whoever writes the volume of `from`: fewer than ten requests. No data is copied.
     pub async fn fork(&self, from: &StatePoint, name: &StoreName) -> Result<VolumeWriter, VolumeError> {
         let begun = self.now();
-        let state = self.host.state(from).await?;
+        let (state, newest) = self.host.state_and_newest(from).await?;
         let beginning = Beginning {
             size_sectors: state.size_sectors,
             origin: Some(Origin { volume: state.volume, manifest: state.number }),
-            packs: state.packs,
-            damaged: state.sections.damaged,
+            packs: state.packs.clone(),
+            damaged: state.sections.damaged.clone(),
         };
         let fork = self.host.begin(name, beginning).await?;
-        if let Err(error) = in_time(begun, self.now()) {
+        // No clock tells for sure how long this host stood still.
+        let used = async {
+            in_time(begun, self.now())?;
+            if self.still_uses(from, &state, newest).await? {
+                return Ok(());
+            }
+            self.host.will_stay(fork.id(), state.packs.clone()).await
+        };
+        if let Err(error) = used.await {
             fork.delete().await?;
             return Err(error);
         }
         Ok(fork)
+    }
+
+    /// Whether `from` still means `state`, and so has used the packs of `state` ever since `state` was read. `newest`: the number of
+    /// the volume's newest manifest then.
+    async fn still_uses(
+        &self,
+        from: &StatePoint,
+        state: &Manifest,
+        newest: Option<u64>,
+    ) -> Result<bool, VolumeError> {
+        let Some(newest) = newest else { return Ok(false) };
+        let now = self.host.store.newest_manifest(from.volume, newest.checked_sub(1)).await?;
+        let is_newest = now == Some(newest);
+        let Some(name) = &from.snapshot else { return Ok(is_newest) };
+        let again = if is_newest {
+            self.host.snapshot(from.volume, name).await
+        } else {
+            self.host.state(from).await
+        };
+        Ok(again.is_ok_and(|again| again == *state))
     }
 
     fn now(&self) -> Duration {
@@ -48,7 +71,7 @@ impl VolumeStore {
 }
 
 impl VolumeWriter {
-    /// Keeps the state of the last commit under a name: two requests.
+    /// Keeps the state of the last commit under a name: three requests.
     pub async fn snapshot(&self, name: &StoreName) -> Result<SnapshotInfo, VolumeError> {
         let _change = self.shared.change.lock().await;
         let host = &self.host;
@@ -61,13 +84,36 @@ impl VolumeWriter {
         let created_unix_millis = host.options.clock.unix_millis();
         let snapshot = Snapshot { name: name.clone(), created_unix_millis, manifest };
         if host.store.create_snapshot(&snapshot).await? == Created::Existed {
+            self.check_existing(name, &snapshot.manifest).await?;
             return Err(VolumeError::SnapshotExists { name: name.clone() });
         }
-        if let Err(error) = in_time(begun, host.options.clock.since_boot()) {
+        // No clock tells for sure how long this host stood still. As long as the manifest is the newest, the manifest uses the packs.
+        let used = async {
+            in_time(begun, host.options.clock.since_boot())?;
+            self.check_newest().await?;
+            let is_newest = self.head().number == snapshot.manifest.number;
+            if is_newest { Ok(()) } else { Err(VolumeError::Contended { volume: self.id() }) }
+        };
+        if let Err(error) = used.await {
             self.delete_snapshot(name).await?;
             return Err(error);
         }
         Ok(SnapshotInfo { name: name.clone(), created_unix_millis })
+    }
+
+    /// An error when the snapshot `name` cannot be used. The snapshot may have arrived long after its host sent the snapshot, or
+    /// failed to take it back. `newest`: the newest manifest.
+    async fn check_existing(&self, name: &StoreName, newest: &Manifest) -> Result<(), VolumeError> {
+        let broken = || VolumeError::SnapshotBroken { name: name.clone() };
+        let kept = match self.host.snapshot(self.id(), name).await {
+            Err(VolumeError::NoSuchSnapshot { .. }) => return Ok(()),
+            Err(error) if error.is_damaged() => return Err(broken()),
+            kept => kept?,
+        };
+        match self.host.will_stay(self.id(), packs_beside(&kept, newest)).await {
+            Err(VolumeError::Gone { .. }) => Err(broken()),
+            stay => stay,
+        }
     }
 
     /// Snapshots of this volume: one request.
@@ -80,17 +126,21 @@ impl VolumeWriter {
         VolumeStore::of(self.host.clone()).delete_snapshot(self.id(), name).await
     }
 
-    /// Goes back to a snapshot: two requests, and one more if the newest manifest does not list all packs of the snapshot. Later
-    /// writes are given up; sequence numbers go on.
+    /// Goes back to a snapshot: two requests; if the newest manifest does not list all packs of the snapshot, three more, and one
+    /// for each of these packs. Later writes are given up; sequence numbers go on.
     ///
     /// The packs of the snapshot stay in use only while the snapshot exists, and the manifest of the rollback may be under way
-    /// for any time. So the manifest before keeps the packs, and was in the store in time.
+    /// for any time. So the manifest before keeps the packs, and the packs and the snapshot are in the store after that manifest.
+    /// The packs of a snapshot that arrived late may be gone.
+    ///
+    /// # Errors
+    /// [`VolumeError::Gone`] when a pack of the snapshot is gone: the volume is unchanged.
     pub async fn rollback(&self, name: &StoreName) -> Result<Committed, VolumeError> {
         let _change = self.shared.change.lock().await;
         self.refresh().await?;
         let begun = self.host.options.clock.since_boot();
         let state = self.host.snapshot(self.id(), name).await?;
-        let listed = NewPacks::since(begun, state.packs.iter().copied());
+        let listed = NewPacks::since(begun, self.head().number, state.packs.iter().copied());
         let edit = |base: &Manifest| {
             listed.are_kept_by(base).then(|| Manifest {
                 size_sectors: state.size_sectors,
@@ -109,6 +159,15 @@ impl VolumeWriter {
                 // A manifest that came too late names packs that may be gone. They are no content, so nothing is lost.
                 in_time(begun, self.host.options.clock.since_boot())?;
             }
+            // Also of packs that an earlier manifest keeps: an earlier rollback may have been refused after that manifest.
+            let beside = packs_beside(&state, &base);
+            if !beside.is_empty() {
+                self.host.will_stay(self.id(), beside).await?;
+                // As long as the snapshot is there, no run of garbage collection has seen the packs unused.
+                if self.host.snapshot(self.id(), name).await? != state {
+                    return Err(VolumeError::NoSuchSnapshot { name: name.clone() });
+                }
+            }
             if let Some(published) = self.publish(&listed, edit).await? {
                 return Ok(self.committed(&published, &NewPacks::default()));
             }
@@ -121,8 +180,8 @@ impl VolumeWriter {
         VolumeStore::of(self.host.clone()).fork(&StatePoint { volume: self.id(), snapshot: None }, name).await
     }
 
-    /// A new volume with the content of the newest manifest this writer knows, even if the volume is lost. Makes one request more
-    /// for each pack.
+    /// A new volume with the content of the newest manifest this writer knows, even if the volume is lost. Makes one listing more,
+    /// and one request for each pack.
     ///
     /// # Errors
     /// [`VolumeError::Gone`] when garbage collection has removed a part of that content.
@@ -141,23 +200,20 @@ impl VolumeWriter {
             damaged: base.sections.damaged.clone(),
         };
         let fork = host.begin(name, beginning).await?;
-        // From now on the new volume lists the packs: a pack that exists now stays.
-        let store = host.store.clone();
-        let heads = stream::iter(base.packs.clone()).map(move |pack| {
-            let (store, key) = (store.clone(), Key::Pack(pack.volume, pack.pack));
-            async move { store.head(&key).await.map(drop) }
-        });
-        let found: Result<(), _> = heads.buffer_unordered(HEADS_MAX).boxed().try_collect().await;
-        let found = match found {
-            Err(error) if error.is_missing() => Err(gone()),
-            found => found.map_err(VolumeError::from),
-        };
-        if let Err(error) = found.and_then(|()| in_time(begun, host.options.clock.since_boot())) {
+        // From now on the new volume lists the packs.
+        let stay = host.will_stay(self.id(), base.packs.clone()).await;
+        if let Err(error) = stay.and_then(|()| in_time(begun, host.options.clock.since_boot())) {
             fork.delete().await?;
             return Err(error);
         }
         Ok(fork)
     }
+}
+
+/// The packs listed by `manifest`, without those listed as content by `newest`, which the newest manifest keeps.
+fn packs_beside(manifest: &Manifest, newest: &Manifest) -> Vec<PackRef> {
+    let listed: HashSet<PackId> = newest.packs.iter().map(|pack| pack.pack).collect();
+    manifest.packs.iter().filter(|pack| !listed.contains(&pack.pack)).copied().collect()
 }
 
 /// An error when garbage collection may have stopped waiting for an operation that began at `begun`.

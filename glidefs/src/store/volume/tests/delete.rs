@@ -349,3 +349,20 @@ async fn a_name_that_two_take_from_a_deleted_volume_stays_with_the_next_volume()
         assert_eq!(found, Some(second.id()), "a volume that nobody can name");
     }
 }
+
+#[tokio::test]
+async fn an_undoing_that_was_overtaken_leaves_no_second_name() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.delete().await.unwrap();
+    world.objects.pause_before("manifests");
+    let slow = world.daemon(2).volumes;
+    let undeleting = tokio::spawn(async move { slow.undelete(&name("vm"), &name("late")).await });
+    world.objects.paused().await;
+    let back = world.daemon(1).volumes.undelete(&name("vm"), &name("vm")).await.unwrap();
+    world.objects.resume();
+    let error = undeleting.await.unwrap().unwrap_err();
+    assert!(matches!(error, VolumeError::NotDeleted { .. }), "{error}");
+    assert_eq!(world.daemon(3).volumes.find(&name("late")).await.unwrap(), None);
+    assert_eq!(world.daemon(3).volumes.find(&name("vm")).await.unwrap(), Some(back.id()));
+}

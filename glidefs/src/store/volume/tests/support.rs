@@ -246,6 +246,13 @@ impl World {
         self.daemon_noting(writer, backend, metadata_bytes_max, block_cache, notes)
     }
 
+    /// A new process of the daemon `writer` with a clock of its own.
+    pub fn daemon_with_clock(&self, writer: u8, clock: Arc<ManualClock>) -> Daemon {
+        let notes = self.notes.lock().unwrap().entry(writer).or_default().clone();
+        let options = VolumeStoreOptions { clock, notes, ..VolumeStoreOptions::new(WriterId([writer; 16])) };
+        self.daemon_as(Backend::over(self.objects.clone(), true), options)
+    }
+
     /// A new process of a copy of the daemon `writer`; the copy was made when the daemon had taken `notes`.
     pub fn copy(&self, writer: u8, notes: Arc<dyn Notes>) -> Daemon {
         let backend = Backend::over(self.objects.clone(), true);
