@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::deadline::Deadline;
-use super::in_use::{FIRST_MANIFEST, ListedVolume, Standing};
+use super::in_use::{FIRST_MANIFEST, ListedObject, ListedVolume, Standing};
 use crate::store::client::{ObjectInfo, Store};
 use crate::store::error::StoreError;
 use crate::store::key::{Folder, Key};
@@ -22,7 +22,7 @@ pub(super) fn superfluous(volume: &ListedVolume, deadline: Deadline, keys: &mut 
             let (_, older) = volume.manifests.split_last().unzip();
             // The first manifest stays: everybody can ask for its key, without a listing, to learn whether the volume exists.
             let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
-            let (over, later): (Vec<_>, Vec<_>) =
+            let (over, later): (Vec<&ListedObject<u64>>, Vec<_>) =
                 older.partition(|found| deadline.is_over(found.created_millis));
             keys.extend(over.iter().map(|found| key(found.id)));
             return !later.is_empty();

@@ -118,7 +118,12 @@ async fn an_opening_that_stood_still_does_not_go_on_from_a_number_that_was_freed
     let opened = opening.await.unwrap().unwrap();
     tags(&opened, range(0, 8), &[3; 8]).await;
     opened.commit(MemoryCut::new(4, &[(0, 4, 4)]), SIZE).await.unwrap();
-    tags(&world.daemon(3).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[4, 4, 4, 4, 3, 3, 3, 3]).await;
+    tags(
+        &world.daemon(3).volumes.take_over(&name("vm")).await.unwrap(),
+        range(0, 8),
+        &[4, 4, 4, 4, 3, 3, 3, 3],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -341,11 +346,15 @@ async fn a_commit_names_nothing_that_was_uploaded_before_a_release_arrived() {
     let error = committed.unwrap_err();
     assert!(error.is_transient(), "{error}");
     // The next try uploads the pack again.
-    delayed(&world, {
+    world.objects.pause_before("manifests");
+    let committing = tokio::spawn({
         let volume = volume.clone();
         async move { volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await }
-    })
-    .await
-    .unwrap();
+    });
+    world.objects.paused().await;
+    assert_eq!(gc_for_days(&world).await, 1, "the pack of the first try");
+    world.objects.resume();
+    committing.await.unwrap().unwrap();
     tags(&volume, range(0, 8), &[1; 8]).await;
+    tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[1; 8]).await;
 }

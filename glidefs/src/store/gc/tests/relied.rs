@@ -6,7 +6,6 @@ use super::late::{gc_for_days, merged_after_a_snapshot};
 use super::*;
 use crate::store::client::Created;
 use crate::store::scripted::ManualClock;
-use crate::store::scripted::ManualClock;
 
 #[tokio::test]
 async fn a_rescue_beside_a_run_that_stands_still_before_its_removals_is_refused_or_finds_its_packs() {

@@ -107,9 +107,8 @@ impl Upload {
         }
         let kept: HashSet<PackId> = base.sections.uploaded.iter().copied().collect();
         let is_kept = |span: &Span| kept.contains(&span.pack.pack);
-        let is_young = |span: &Span| {
-            now.saturating_sub(span.begun) <= REUSE_TIME_MAX && !is_passed(base, span.after)
-        };
+        let is_young =
+            |span: &Span| now.saturating_sub(span.begun) <= REUSE_TIME_MAX && !is_passed(base, span.after);
         inner.spans.retain(|span| is_kept(span) || is_young(span));
         let unkept = inner.spans.iter().filter(|span| !is_kept(span));
         inner.unkept_since = unkept.map(|span| span.begun).min();

@@ -160,7 +160,7 @@ async fn a_deleted_volume_can_be_had_back_with_its_snapshots_until_the_grace_per
     assert_eq!(other.volumes.deleted(None).await.unwrap(), []);
     let error = other.volumes.undelete(&name("vm"), &name("vm")).await.unwrap_err();
     assert!(matches!(error, VolumeError::NotDeleted { .. }), "{error}");
-    assert_eq!(other.volumes.store().list(crate::store::Folder::All, None).await.unwrap().objects, []);
+    assert_eq!(keys_in(other.volumes.store()).await, []);
 }
 
 #[tokio::test]
