@@ -194,7 +194,7 @@ pub async fn collect(
     report.objects_removed += (keys.len() - packs) as u64;
     report.damaged = missing(store, &volumes, &in_use).await?;
     report.damaged.extend(in_use.damaged);
-    report.damaged.extend(others.iter().filter(|other| other.is_damaged()).map(|other| other.key.clone()));
+    report.damaged.extend(others.iter().filter(|other| other.is_unreadable()).map(|other| other.key.clone()));
     report.damaged.sort_unstable();
     store.stats().gc_damaged.store(report.damaged.len() as u64, Relaxed);
     if options.dry_run {

@@ -7,7 +7,7 @@
 //! Whoever lists packs that were perhaps unused for a time creates the object with the list first, and asks [`Store::will_stay`] then.
 //! A run that has not seen the object made its record before: so the record is in the store, or the run has ended and its packs
 //! are gone. The question reads the records first and looks for the packs then; the other order would miss a run that ends between
-//! the two. A run may stand still for any time between its last look and its deletions, so no time limit can take the place of the
+//! the two. A pack in a record may stay all the same, and a pack is gone only when a look has shown so. A run may stand still for any time between its last look and its deletions, so no time limit can take the place of the
 //! record.
 
 use std::collections::HashSet;
@@ -24,16 +24,27 @@ const REMOVAL: &str = "removal-";
 /// Packs whose existence is checked at once.
 const HEADS_MAX: usize = 16;
 
+/// Whether packs stay in the store.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Stay {
+    /// No run removes the packs as long as an object lists the packs.
+    Stays,
+    /// A pack is missing.
+    Gone,
+    /// All packs are in the store, and the record of this key may have one of them.
+    Unsure(Key),
+}
+
 /// A record of packs that a run is removing.
 #[derive(Debug)]
 pub(super) struct Removal {
     pub key: Key,
-    /// `None`: the record cannot be read.
+    /// `None`: the record is damaged, or of another version.
     packs: Option<HashSet<PackId>>,
 }
 
 impl Removal {
-    pub fn is_damaged(&self) -> bool {
+    pub fn is_unreadable(&self) -> bool {
         self.packs.is_none()
     }
 
@@ -68,7 +79,7 @@ impl Store {
             }
             let packs = match self.candidates(&object.key).await {
                 Ok(packs) => Some(ids(&packs)),
-                Err(StoreError::Damaged { .. }) => None,
+                Err(StoreError::Damaged { .. } | StoreError::OtherVersion { .. }) => None,
                 // The run has ended.
                 Err(error) if error.is_missing() => continue,
                 Err(error) => return Err(error),
@@ -79,23 +90,22 @@ impl Store {
     }
 
     /// Whether garbage collection leaves `packs` in the store, which are listed by an object that is in the store already. One
-    /// listing, and one request for each pack.
-    pub(super) async fn will_stay(&self, packs: Vec<PackRef>) -> Result<bool, StoreError> {
+    /// listing, one request for each record, and one for each pack.
+    pub(super) async fn will_stay(&self, packs: Vec<PackRef>) -> Result<Stay, StoreError> {
         if packs.is_empty() {
-            return Ok(true);
+            return Ok(Stay::Stays);
         }
         let removals = self.removals().await?;
-        if packs.iter().any(|pack| removals.iter().any(|removal| removal.has(pack.pack))) {
-            return Ok(false);
-        }
+        let has_any = |removal: &Removal| packs.iter().any(|pack| removal.has(pack.pack));
+        let unsure = removals.into_iter().find(has_any).map(|removal| removal.key);
         let store = self.clone();
         let heads = stream::iter(packs).map(move |pack| {
             let (store, key) = (store.clone(), Key::Pack(pack.volume, pack.pack));
             async move { store.head(&key).await.map(drop) }
         });
         match heads.buffer_unordered(HEADS_MAX).boxed().try_collect::<()>().await {
-            Err(error) if error.is_missing() => Ok(false),
-            found => found.map(|()| true),
+            Err(error) if error.is_missing() => Ok(Stay::Gone),
+            found => found.map(|()| unsure.map_or(Stay::Stays, Stay::Unsure)),
         }
     }
 }

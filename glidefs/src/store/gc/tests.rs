@@ -6,6 +6,7 @@ mod damaged;
 mod late;
 mod relied;
 mod runs;
+mod unsure;
 
 use std::time::Duration;
 

@@ -77,6 +77,17 @@ pub enum VolumeError {
         /// The volume of this writer.
         volume: VolumeId,
     },
+    /// Packs that are needed are in the store, and garbage collection may be about to remove the packs.
+    #[error(
+        "garbage collection may be removing data of volume {volume}, as {record} says: try again. If the answer stays the same for \
+         more than a day, see the chapter on garbage collection in docs/operations.md"
+    )]
+    MayGo {
+        /// The volume that needs the packs.
+        volume: VolumeId,
+        /// Key of the removal record.
+        record: String,
+    },
     /// The note on a manifest could not be taken, so the store was not asked to create the manifest.
     #[error(
         "the next manifest of a volume cannot be noted on disk before it is stored; make room on the disk of cache.dir"
@@ -139,7 +150,9 @@ pub enum VolumeError {
         name: StoreName,
     },
     /// The volume has a snapshot of this name, and a part of the content of the snapshot is gone.
-    #[error("snapshot {name} of the volume cannot be used, because a part of its content is gone: delete the snapshot, then take it again")]
+    #[error(
+        "snapshot {name} of the volume cannot be used, because a part of its content is gone: delete the snapshot, then take it again"
+    )]
     SnapshotBroken {
         /// Name of the snapshot.
         name: StoreName,
@@ -233,6 +246,7 @@ impl VolumeError {
         match self {
             Self::Store(error) => error.is_transient(),
             Self::TooSlow { .. }
+            | Self::MayGo { .. }
             | Self::TooManyPacks { .. }
             | Self::Contended { .. }
             | Self::Stopping

@@ -31,6 +31,7 @@ use crate::store::error::{StoreError, unfit};
 use crate::store::format::{Manifest, PackRef};
 use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::key::Key;
+use crate::store::removals::Stay;
 
 /// Memory for making a pack of the usual length, MiB.
 const PACK_PERMITS: u32 = 40;
@@ -103,6 +104,8 @@ pub(super) struct Host {
     upload_permits: u32,
     /// The last note could not be taken.
     notes_fail: AtomicBool,
+    /// Held by the one question of this host whether packs stay. Those who wait go on in order.
+    stay_questions: tokio::sync::Mutex<()>,
     /// `None`: nothing is read ahead.
     pub readahead: Option<ReadaheadBudget>,
     /// The state of each volume that this process writes, as long as a handle of the volume exists.
@@ -126,6 +129,7 @@ impl Host {
             // At most UPLOAD_PERMITS_MAX.
             upload_permits: u32::try_from(permits).unwrap_or(u32::MAX),
             notes_fail: AtomicBool::new(false),
+            stay_questions: tokio::sync::Mutex::default(),
             readahead: block_cache.as_ref().map(budget),
             reader: Arc::new(PackReader {
                 metadata: Metadata::new(options.metadata_bytes_max),
@@ -234,8 +238,11 @@ impl Host {
         self.state_and_newest(point).await.map(|(state, _)| state)
     }
 
-    /// As [`Self::state`], with the number of the newest manifest of the volume. `None`: the newest manifest is damaged.
-    pub async fn state_and_newest(&self, point: &StatePoint) -> Result<(Manifest, Option<u64>), VolumeError> {
+    /// As [`Self::state`], with the newest manifest of the volume. `None`: the newest manifest is damaged.
+    pub async fn state_and_newest(
+        &self,
+        point: &StatePoint,
+    ) -> Result<(Manifest, Option<Manifest>), VolumeError> {
         let volume = point.volume;
         let kept = match &point.snapshot {
             Some(name) => Some(self.snapshot(volume, name).await?),
@@ -247,18 +254,26 @@ impl Host {
             (newest, kept) => {
                 let newest = newest?.ok_or(VolumeError::NoSuchVolume { volume })?;
                 self.check_not_deleted(&newest).await?;
-                let number = Some(newest.number);
-                Ok((kept.unwrap_or(newest), number))
+                Ok((kept.unwrap_or_else(|| newest.clone()), Some(newest)))
             }
         }
     }
 
-    /// Makes sure that garbage collection leaves `packs`, which are listed by an object of `volume` that is in the store already.
+    /// Makes sure that garbage collection leaves `packs`, which are listed by an object of `volume` that is in the store already. One
+    /// listing and one request for each pack, unless there are no packs. A host asks for the packs of one object at a time.
     ///
     /// # Errors
-    /// [`VolumeError::Gone`] when a pack is gone, or may go.
+    /// [`VolumeError::Gone`] when a pack is gone, [`VolumeError::MayGo`] when a pack may go.
     pub async fn will_stay(&self, volume: VolumeId, packs: Vec<PackRef>) -> Result<(), VolumeError> {
-        if self.store.will_stay(packs).await? { Ok(()) } else { Err(VolumeError::Gone { volume }) }
+        if packs.is_empty() {
+            return Ok(());
+        }
+        let _turn = self.stay_questions.lock().await;
+        match self.store.will_stay(packs).await? {
+            Stay::Stays => Ok(()),
+            Stay::Gone => Err(VolumeError::Gone { volume }),
+            Stay::Unsure(record) => Err(VolumeError::MayGo { volume, record: record.to_string() }),
+        }
     }
 
     /// The manifest kept by a snapshot of `volume`, even if the volume is deleted.

@@ -19,7 +19,14 @@ use crate::store::format::{Manifest, Origin, PackRef, Sections, Snapshot};
 use crate::store::ids::{PackId, StoreName};
 
 impl VolumeStore {
-    /// A new volume with the content of `from`, whoever writes the volume of `from`: fewer than ten requests. No data is copied.
+    /// A new volume with the content of `from`, whoever writes the volume of `from`: fewer than ten requests, and one for each pack
+    /// of a snapshot that the newest manifest does not list. No data is copied.
+    ///
+    /// After an error that proves nothing about the packs, the new volume may stay in the store. A repeated call takes the volume
+    /// up; a deletion might arrive after that call.
+    ///
+    /// # Errors
+    /// [`VolumeError::Gone`] when a part of the content of `from` is gone.
     pub async fn fork(&self, from: &StatePoint, name: &StoreName) -> Result<VolumeWriter, VolumeError> {
         let begun = self.now();
         let (state, newest) = self.host.state_and_newest(from).await?;
@@ -30,39 +37,26 @@ impl VolumeStore {
             damaged: state.sections.damaged.clone(),
         };
         let fork = self.host.begin(name, beginning).await?;
-        // No clock tells for sure how long this host stood still.
         let used = async {
+            // No clock tells for sure how long this host stood still.
             in_time(begun, self.now())?;
-            if self.still_uses(from, &state, newest).await? {
-                return Ok(());
-            }
-            self.host.will_stay(fork.id(), state.packs.clone()).await
+            let packs = self.not_used(state, newest).await?;
+            self.host.will_stay(fork.id(), packs).await
         };
-        if let Err(error) = used.await {
-            fork.delete().await?;
-            return Err(error);
-        }
+        or_undo(used.await, || fork.delete()).await?;
         Ok(fork)
     }
 
-    /// Whether `from` still means `state`, and so has used the packs of `state` ever since `state` was read. `newest`: the number of
-    /// the volume's newest manifest then.
-    async fn still_uses(
-        &self,
-        from: &StatePoint,
-        state: &Manifest,
-        newest: Option<u64>,
-    ) -> Result<bool, VolumeError> {
-        let Some(newest) = newest else { return Ok(false) };
-        let now = self.host.store.newest_manifest(from.volume, newest.checked_sub(1)).await?;
-        let is_newest = now == Some(newest);
-        let Some(name) = &from.snapshot else { return Ok(is_newest) };
-        let again = if is_newest {
-            self.host.snapshot(from.volume, name).await
-        } else {
-            self.host.state(from).await
-        };
-        Ok(again.is_ok_and(|again| again == *state))
+    /// The packs of `state` that may have been unused since `state` was read, or before. `newest`: the newest manifest of the volume then.
+    ///
+    /// The newest manifest has used its own packs ever since, if the manifest is still the newest. A snapshot proves no use: the
+    /// snapshot may have arrived long after the packs were removed.
+    async fn not_used(&self, state: Manifest, newest: Option<Manifest>) -> Result<Vec<PackRef>, VolumeError> {
+        let Some(newest) = newest.filter(proves_use) else { return Ok(state.packs) };
+        let before = newest.number.checked_sub(1);
+        let now = self.host.store.newest_manifest(newest.volume, before).await?;
+        let is_newest = now == Some(newest.number);
+        Ok(if is_newest { packs_beside(&state, &newest) } else { state.packs })
     }
 
     fn now(&self) -> Duration {
@@ -71,7 +65,11 @@ impl VolumeStore {
 }
 
 impl VolumeWriter {
-    /// Keeps the state of the last commit under a name: three requests.
+    /// Keeps the state of the last commit under a name: three requests. After an error that proves nothing about the packs, the snapshot
+    /// may stay in the store. A repeated call judges the snapshot; a deletion might arrive after that call.
+    ///
+    /// # Errors
+    /// [`VolumeError::SnapshotExists`] and [`VolumeError::SnapshotBroken`], as [`Self::check_snapshot`].
     pub async fn snapshot(&self, name: &StoreName) -> Result<SnapshotInfo, VolumeError> {
         let _change = self.shared.change.lock().await;
         let host = &self.host;
@@ -84,35 +82,60 @@ impl VolumeWriter {
         let created_unix_millis = host.options.clock.unix_millis();
         let snapshot = Snapshot { name: name.clone(), created_unix_millis, manifest };
         if host.store.create_snapshot(&snapshot).await? == Created::Existed {
-            self.check_existing(name, &snapshot.manifest).await?;
-            return Err(VolumeError::SnapshotExists { name: name.clone() });
+            self.check_snapshot(name).await?;
+            // The snapshot was deleted a moment ago.
+            return Err(VolumeError::NoSuchSnapshot { name: name.clone() });
         }
-        // No clock tells for sure how long this host stood still. As long as the manifest is the newest, the manifest uses the packs.
+        let number = snapshot.manifest.number;
         let used = async {
-            in_time(begun, host.options.clock.since_boot())?;
             self.check_newest().await?;
-            let is_newest = self.head().number == snapshot.manifest.number;
-            if is_newest { Ok(()) } else { Err(VolumeError::Contended { volume: self.id() }) }
+            // As long as the manifest is the newest, the manifest uses the packs. No clock tells for sure how long this host stood
+            // still.
+            let is_used =
+                in_time(begun, host.options.clock.since_boot()).is_ok() && self.head().number == number;
+            let packs = if is_used { Vec::new() } else { snapshot.manifest.packs.clone() };
+            match host.will_stay(self.id(), packs).await {
+                Err(VolumeError::Gone { .. }) => {
+                    let elapsed = host.options.clock.since_boot().saturating_sub(begun);
+                    Err(VolumeError::TooSlow { elapsed })
+                }
+                stay => stay,
+            }
         };
-        if let Err(error) = used.await {
-            self.delete_snapshot(name).await?;
-            return Err(error);
+        let used = used.await;
+        if used.as_ref().is_err_and(VolumeError::is_fatal) {
+            // The host that has the volume now may have taken the packs out of use. If the snapshot stays broken, those who come to use
+            // the snapshot learn so.
+            let stay = host.will_stay(self.id(), snapshot.manifest.packs).await;
+            let _: Result<(), VolumeError> = or_undo(stay, || self.delete_snapshot(name)).await;
+            used?;
+        } else {
+            or_undo(used, || self.delete_snapshot(name)).await?;
         }
         Ok(SnapshotInfo { name: name.clone(), created_unix_millis })
     }
 
-    /// An error when the snapshot `name` cannot be used. The snapshot may have arrived long after its host sent the snapshot, or
-    /// failed to take it back. `newest`: the newest manifest.
-    async fn check_existing(&self, name: &StoreName, newest: &Manifest) -> Result<(), VolumeError> {
+    /// Whether the volume has no snapshot `name`: one request; if there is one, three more, and another for each pack of the snapshot that
+    /// the newest manifest does not list. Waits for no change under way.
+    ///
+    /// # Errors
+    /// [`VolumeError::SnapshotExists`] when the snapshot is there and can be used. [`VolumeError::SnapshotBroken`] when a part of the
+    /// snapshot is gone: the snapshot may have arrived long after its host sent the snapshot, or failed to take it back.
+    pub async fn check_snapshot(&self, name: &StoreName) -> Result<(), VolumeError> {
         let broken = || VolumeError::SnapshotBroken { name: name.clone() };
         let kept = match self.host.snapshot(self.id(), name).await {
             Err(VolumeError::NoSuchSnapshot { .. }) => return Ok(()),
             Err(error) if error.is_damaged() => return Err(broken()),
             kept => kept?,
         };
-        match self.host.will_stay(self.id(), packs_beside(&kept, newest)).await {
+        let newest = self.host.store.latest_manifest(self.id(), None).await?;
+        let newest = newest.ok_or(VolumeError::NoSuchVolume { volume: self.id() })?;
+        self.host.check_not_deleted(&newest).await?;
+        let packs = if proves_use(&newest) { packs_beside(&kept, &newest) } else { kept.packs };
+        match self.host.will_stay(self.id(), packs).await {
+            Ok(()) => Err(VolumeError::SnapshotExists { name: name.clone() }),
             Err(VolumeError::Gone { .. }) => Err(broken()),
-            stay => stay,
+            Err(error) => Err(error),
         }
     }
 
@@ -202,12 +225,27 @@ impl VolumeWriter {
         let fork = host.begin(name, beginning).await?;
         // From now on the new volume lists the packs.
         let stay = host.will_stay(self.id(), base.packs.clone()).await;
-        if let Err(error) = stay.and_then(|()| in_time(begun, host.options.clock.since_boot())) {
-            fork.delete().await?;
-            return Err(error);
-        }
+        let stay = stay.and_then(|()| in_time(begun, host.options.clock.since_boot()));
+        or_undo(stay, || fork.delete()).await?;
         Ok(fork)
     }
+}
+
+/// Whether all packs that `newest`, the newest manifest of a volume, lists are in use. The first manifest of a fork may have arrived
+/// long after the packs were removed; whoever creates the second one makes sure that the packs are there.
+fn proves_use(newest: &Manifest) -> bool {
+    newest.number > 1 || newest.origin.is_none()
+}
+
+/// `used`, after `undo` if `used` proves that the new object must not stay: its packs are gone, or the object came too late.
+async fn or_undo<F>(used: Result<(), VolumeError>, undo: impl FnOnce() -> F) -> Result<(), VolumeError>
+where
+    F: Future<Output = Result<(), VolumeError>>,
+{
+    if matches!(used, Err(VolumeError::Gone { .. } | VolumeError::TooSlow { .. })) {
+        undo().await?;
+    }
+    used
 }
 
 /// The packs listed by `manifest`, without those listed as content by `newest`, which the newest manifest keeps.
