@@ -94,6 +94,8 @@ pub async fn collect(
                 bytes_removed = report.bytes_removed,
                 packs_waiting = report.packs_waiting,
                 damaged = ?report.damaged,
+                not_looked_for = report.not_looked_for,
+                stale_records = ?report.stale_records,
                 "the store was collected"
             ),
             Err(error) => {

@@ -34,6 +34,7 @@ mod deadline;
 mod deletions;
 mod in_use;
 mod leftovers;
+mod missing;
 mod observations;
 
 use std::collections::{HashMap, HashSet};
@@ -45,7 +46,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use self::deadline::Deadline;
 use self::deletions::carry_on_all;
 use self::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume};
-use self::leftovers::{dangling, superfluous};
+use self::leftovers::{can_go, dangling, superfluous};
+use self::missing::missing;
 use self::observations::Observations;
 use super::client::Store;
 use super::clock::StoreClock;
@@ -59,6 +61,11 @@ use super::volume::GRACE_MIN;
 /// Time between the scan of a run and the date of the observation of the run that counts for sure. A use which began that long before the
 /// observation may have been missed by the scan.
 const SCAN_MILLIS: u64 = 4 * 3600 * 1000;
+/// Number of packs in a removal record, and so the most packs that a run removes: a record is read by everybody who has to know
+/// whether packs stay.
+const REMOVED_MAX: usize = 65_536;
+/// Age at which a removal record counts as one of a run that has ended: no run takes that long.
+const STALE_MILLIS: u64 = 24 * 3600 * 1000;
 
 /// Options of a garbage collection.
 #[derive(Clone, Copy, Debug)]
@@ -99,10 +106,15 @@ pub struct GcReport {
     /// Unreadable manifests and snapshots: every pack these may list is kept. Unreadable removal records. Packs in use that are not in
     /// the store.
     pub damaged: Vec<Key>,
+    /// Packs in use that an earlier listing did not show, and that were not looked for because enough missing packs are named in
+    /// `damaged`.
+    pub not_looked_for: u64,
+    /// Removal records older than a day with packs in use: whoever has to know whether these packs stay waits until the record is deleted.
+    pub stale_records: Vec<Key>,
     /// Objects to be removed. Filled by a dry run only.
     pub would_remove: Vec<Key>,
     /// Whether a later run has something to do even if nothing changes: packs and manifests whose grace period goes on, and deleted
-    /// volumes. Packs that wait for the next manifest of their volume do not count, since such a manifest is a change.
+    /// volumes of which no volume or snapshot uses a pack. Packs that wait for the next manifest of their volume do not count, since such a manifest is a change.
     pub is_unfinished: bool,
 }
 
@@ -167,7 +179,7 @@ pub async fn collect(
     let may_go = |pack: PackId| options.dry_run || removal.as_ref().is_some_and(|removal| removal.has(pack));
     let mut keys = Vec::new();
     let mut removed = HashSet::new();
-    report.is_unfinished = volumes.iter().any(|volume| !volume.is_live());
+    report.is_unfinished = volumes.iter().any(|volume| can_go(volume, &in_use, deadline));
     for unused in unused {
         let pack = unused.pack;
         if in_use.uses(&pack) {
@@ -192,7 +204,13 @@ pub async fn collect(
     }
     keys.extend(dangling(store, &volumes, deadline).await?);
     report.objects_removed += (keys.len() - packs) as u64;
-    report.damaged = missing(store, &volumes, &in_use).await?;
+    (report.damaged, report.not_looked_for) = missing(store, &volumes, &in_use).await?;
+    let is_stale = |other: &&Removal| {
+        let age_millis = other.created_unix_millis.map(|created| now_millis.saturating_sub(created));
+        let is_old = age_millis.is_some_and(|age| age > STALE_MILLIS);
+        is_old && !other.is_unreadable() && in_use.uses_any(|pack| other.has(pack))
+    };
+    report.stale_records = others.iter().filter(is_stale).map(|other| other.key.clone()).collect();
     report.damaged.extend(in_use.damaged);
     report.damaged.extend(others.iter().filter(|other| other.is_unreadable()).map(|other| other.key.clone()));
     report.damaged.sort_unstable();
@@ -211,33 +229,10 @@ pub async fn collect(
     Ok(report)
 }
 
-/// Packs that `in_use` has as content, and that are not in the store. `volumes`: an earlier listing.
-async fn missing(
-    store: &Store,
-    volumes: &[ListedVolume],
-    in_use: &InUse,
-) -> Result<Vec<Key>, StoreError> {
-    let listed = volumes.iter().flat_map(|volume| &volume.packs).map(|pack| pack.id).collect();
-    // The pack, or the volume of the pack, may be younger than the listing.
-    let keys = in_use.not_among(&listed);
-    let looks = stream::iter(keys).map(|key| {
-        let store = store.clone();
-        async move {
-            match store.head(&key).await {
-                Ok(_) => Ok(None),
-                Err(error) if error.is_missing() => Ok(Some(key)),
-                Err(error) => Err(error),
-            }
-        }
-    });
-    let found: Vec<Option<Key>> = looks.buffer_unordered(AT_ONCE).try_collect().await?;
-    Ok(found.into_iter().flatten().collect())
-}
-
 /// Creates the record of the packs of `unused` that are due; `None` if no pack is due. Packs without a record stay for the next run.
 async fn record(store: &Store, unused: &[Unused], due: &Due) -> Result<Option<Removal>, StoreError> {
     let packs = unused.iter().filter(|unused| due.is_due(unused)).filter_map(Unused::candidate);
-    let packs: Vec<_> = packs.take(CANDIDATES_MAX).collect();
+    let packs: Vec<_> = packs.take(REMOVED_MAX).collect();
     if packs.is_empty() {
         return Ok(None);
     }

@@ -39,6 +39,8 @@ pub(super) enum Stay {
 #[derive(Debug)]
 pub(super) struct Removal {
     pub key: Key,
+    /// By the clock of the store. `None`: the record was created by this run.
+    pub created_unix_millis: Option<u64>,
     /// `None`: the record is damaged, or of another version.
     packs: Option<HashSet<PackId>>,
 }
@@ -67,7 +69,7 @@ impl Store {
         let Ok(name) = name.parse::<StoreName>() else { unreachable!("letters, digits and a dash") };
         let key = Key::Gc(name);
         let _: Created = self.create(&key, &[packs.encode().into()]).await?;
-        Ok(Removal { key, packs: Some(ids(&packs)) })
+        Ok(Removal { key, created_unix_millis: None, packs: Some(ids(&packs)) })
     }
 
     /// The records of all runs that have not ended.
@@ -84,7 +86,8 @@ impl Store {
                 Err(error) if error.is_missing() => continue,
                 Err(error) => return Err(error),
             };
-            removals.push(Removal { key: object.key, packs });
+            let created_unix_millis = Some(object.created_unix_millis);
+            removals.push(Removal { key: object.key, created_unix_millis, packs });
         }
         Ok(removals)
     }

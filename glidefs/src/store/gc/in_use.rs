@@ -153,9 +153,37 @@ impl InUse {
         }
     }
 
+    /// Whether `has` is true of a pack in use.
+    pub fn uses_any(&self, has: impl Fn(PackId) -> bool) -> bool {
+        self.packs.iter().any(|pack| has(*pack))
+    }
+
     /// Lists all volumes, and reads newest manifests and snapshots for the packs in use.
+    ///
+    /// A fork that comes between the listing of volumes and the reading of its origin may take a use over from the origin, which gives
+    /// up the packs before the reading. So the volumes are listed again until none is new: a fork whose origin had the packs after
+    /// the last listing comes after the reading of the origin, so the use was seen there. A fork need not ask for anything, and a fork
+    /// by an earlier version is safe as well. The loop ends: a round takes as long as the few volumes created during the round before.
     pub async fn scan(&mut self, store: &Store) -> Result<Vec<ListedVolume>, StoreError> {
-        let ids = store.volumes().await?;
+        let mut volumes: Vec<ListedVolume> = Vec::new();
+        loop {
+            let known: HashSet<VolumeId> = volumes.iter().map(|volume| volume.id).collect();
+            let mut ids = store.volumes().await?;
+            ids.retain(|id| !known.contains(id));
+            if ids.is_empty() {
+                volumes.sort_unstable_by_key(|volume| volume.id);
+                return Ok(volumes);
+            }
+            volumes.extend(self.scan_only(store, ids).await?);
+        }
+    }
+
+    /// As [`Self::scan`], of the volumes `ids`.
+    async fn scan_only(
+        &mut self,
+        store: &Store,
+        ids: Vec<VolumeId>,
+    ) -> Result<Vec<ListedVolume>, StoreError> {
         let listing = stream::iter(ids).map(|id| list(store.clone(), id)).buffered(AT_ONCE);
         let mut volumes: Vec<ListedVolume> = listing.try_collect().await?;
         let unread = |volume: &&ListedVolume| {

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::deadline::Deadline;
-use super::in_use::{FIRST_MANIFEST, ListedObject, ListedVolume, Standing};
+use super::in_use::{FIRST_MANIFEST, InUse, ListedObject, ListedVolume, Standing};
 use crate::store::client::{ObjectInfo, Store};
 use crate::store::error::StoreError;
 use crate::store::key::{Folder, Key};
@@ -68,4 +68,18 @@ pub(super) async fn dangling(
         _ => false,
     };
     Ok(objects.into_iter().filter(leads_nowhere).map(|object| object.key).collect())
+}
+
+/// Whether a later run can remove more of `volume`, which is deleted, without any change by others. The last manifest of a volume stays
+/// as long as a fork uses packs of the volume.
+pub(super) fn can_go(volume: &ListedVolume, in_use: &InUse, deadline: Deadline) -> bool {
+    let is_over = match volume.standing {
+        Standing::Live | Standing::Released | Standing::Damaged => return false,
+        Standing::Deleted { .. } => false,
+        Standing::Gone { .. } => true,
+        Standing::Tombstoned => {
+            volume.tombstone.is_none_or(|tombstone| deadline.is_over(tombstone.created_millis))
+        }
+    };
+    !is_over || !volume.packs.iter().any(|pack| in_use.uses(pack))
 }

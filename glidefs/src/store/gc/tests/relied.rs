@@ -211,6 +211,8 @@ async fn a_record_of_a_run_that_ended_stays_as_long_as_its_packs_and_refuses_tho
         let error = volume.fork_known(&name("known")).await.unwrap_err();
         assert!(matches!(error, VolumeError::MayGo { .. }), "{error}");
     }
+    let report = gc(&world, false).await;
+    assert_eq!((report.stale_records, report.damaged), (vec![key.clone()], vec![]));
     tags(&volume, range(0, 8), &[1; 8]).await;
     // The fork stays for another try. Stands for a rescue whose host ended before the fork.
     let known = world.daemon(1).volumes.find(&name("known")).await.unwrap().unwrap();

@@ -4,6 +4,7 @@ use super::late::{gc_for_days, merged_after_a_snapshot};
 use super::relied::late_snapshot;
 use super::*;
 use crate::store::client::Created;
+use crate::store::format::{Manifest, PackRef};
 
 /// A record that nobody can read.
 async fn damaged_record(world: &World) -> Key {
@@ -95,4 +96,54 @@ async fn a_damaged_record_does_not_make_a_snapshot_broken() {
     let error = volume.snapshot(&name("s")).await.unwrap_err();
     assert!(matches!(error, VolumeError::SnapshotExists { .. }), "{error}");
     volume.rollback(&name("s")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_deleted_volume_whose_packs_a_fork_keeps_asks_for_no_further_run() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let fork = volume.fork(&name("fork")).await.unwrap();
+    volume.delete().await.unwrap();
+    assert!(gc(&world, false).await.is_unfinished, "the deletion becomes final later");
+    gc_for_days(&world).await;
+    let report = gc(&world, false).await;
+    assert_eq!((report.is_unfinished, report.packs_in_use), (false, 1));
+    fork.delete().await.unwrap();
+    assert!(gc(&world, false).await.is_unfinished);
+    gc_for_days(&world).await;
+    assert_eq!(keys(&world).await, []);
+    assert!(!gc(&world, false).await.is_unfinished);
+}
+
+#[tokio::test]
+async fn a_fork_made_while_a_run_reads_the_volumes_counts() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+    }
+    let fork = volume.fork(&name("fork")).await.unwrap();
+    volume.compact().await.unwrap().unwrap();
+    // As if the listing of the volumes came before the fork, and the reading of the origin after the merge.
+    world.objects.list_volumes_once_without(fork.id().to_string());
+    let mut in_use = InUse::default();
+    let volumes = in_use.scan(world.daemon(9).volumes.store()).await.unwrap();
+    assert_eq!(volumes.len(), 2);
+    let packs = volumes.iter().flat_map(|volume| &volume.packs);
+    assert_eq!(packs.filter(|pack| in_use.uses(pack)).count(), 9);
+}
+
+#[tokio::test]
+async fn a_run_names_a_hundred_missing_packs_and_looks_for_no_more() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let store = world.daemon(9).volumes.store().clone();
+    let newest = store.manifest(volume.id(), 2).await.unwrap();
+    let lost = (0..150).map(|_| PackRef { pack: PackId::random(store.entropy()), ..newest.packs[0] });
+    let manifest = Manifest { number: 3, packs: lost.chain(newest.packs.clone()).collect(), ..newest };
+    assert_eq!(store.create_manifest(&manifest).await.unwrap(), Created::Created);
+    let report = gc(&world, false).await;
+    assert_eq!((report.damaged.len(), report.not_looked_for), (100, 50));
 }
