@@ -203,6 +203,15 @@ pub enum VolumeError {
         /// Time since the first upload began, or since the manifest or snapshot to go on from was read.
         elapsed: Duration,
     },
+    /// A release of the volume came into the store after the upload of a new pack, so garbage collection may remove the pack before any
+    /// manifest names the pack. No manifest was created.
+    #[error(
+        "a release of volume {volume} arrived in the store while data was uploaded, and the operation changed nothing: try again"
+    )]
+    ReleasedMeanwhile {
+        /// The volume of this writer.
+        volume: VolumeId,
+    },
     /// The packs of a volume of this size do not fit a manifest.
     #[error(
         "a volume of {size_bytes} bytes is too large for the store: {} bytes ({} TiB) is the most that a manifest can list; use \
@@ -247,6 +256,7 @@ impl VolumeError {
             Self::Store(error) => error.is_transient(),
             Self::TooSlow { .. }
             | Self::MayGo { .. }
+            | Self::ReleasedMeanwhile { .. }
             | Self::TooManyPacks { .. }
             | Self::Contended { .. }
             | Self::Stopping

@@ -66,17 +66,16 @@ impl NewPacks {
     /// An error when a pack is too old for the manifest after `base` to be the first that names the pack: by the clock, or because
     /// the release of the volume came into the store since. Packs that `base` keeps may have any age.
     pub(super) fn check_age(&self, base: &Manifest, now: Duration) -> Result<(), VolumeError> {
-        let too_old = |new: &NewPack| {
-            let elapsed = now.saturating_sub(new.begun);
-            (elapsed > UPLOAD_TIME_MAX || is_passed(base, new.after)).then_some(elapsed)
-        };
-        if self.packs.iter().all(|new| too_old(new).is_none()) {
+        let elapsed = |new: &NewPack| now.saturating_sub(new.begun);
+        let is_too_old = |new: &NewPack| elapsed(new) > UPLOAD_TIME_MAX || is_passed(base, new.after);
+        if !self.packs.iter().any(is_too_old) {
             return Ok(());
         }
         let kept = kept_by(base);
-        let others = self.packs.iter().filter(|new| !kept.contains(&new.pack.pack));
-        match others.filter_map(too_old).max() {
-            Some(elapsed) => Err(VolumeError::TooSlow { elapsed }),
+        let others = self.packs.iter().filter(|new| !kept.contains(&new.pack.pack) && is_too_old(new));
+        match others.map(elapsed).max() {
+            Some(elapsed) if elapsed > UPLOAD_TIME_MAX => Err(VolumeError::TooSlow { elapsed }),
+            Some(_) => Err(VolumeError::ReleasedMeanwhile { volume: base.volume }),
             None => Ok(()),
         }
     }
