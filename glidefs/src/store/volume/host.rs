@@ -30,7 +30,7 @@ use crate::store::clock::{StoreClock, SystemClock};
 use crate::store::error::{StoreError, unfit};
 use crate::store::format::{Manifest, PackRef};
 use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
-use crate::store::key::Key;
+use crate::store::key::{Folder, Key};
 use crate::store::removals::Stay;
 
 /// Memory for making a pack of the usual length, MiB.
@@ -189,11 +189,33 @@ impl Host {
     /// As [`Self::create_manifest`], for a manifest whose number this host has just read to be free. Returns whether the manifest is
     /// the newest: this process may have stood still since the reading, so that others took the number and higher ones, and garbage
     /// collection freed the number again.
+    ///
+    /// # Errors
+    /// [`VolumeError::Deleted`] when garbage collection removed the whole volume meanwhile.
     pub async fn create_newest(&self, manifest: &Manifest) -> Result<bool, VolumeError> {
+        let Manifest { volume, number, .. } = *manifest;
         if self.create_manifest(manifest).await? == Created::Existed {
             return Ok(false);
         }
-        Ok(self.store.newest_manifest(manifest.volume, Some(manifest.number)).await?.is_none())
+        // With the manifest before, which is there unless others went on.
+        let behind = number.checked_sub(2).map(|number| Key::Manifest(volume, number));
+        let listing = self.store.list(Folder::Manifests(volume), behind.as_ref()).await?;
+        let found = || listing.objects.iter().map(|object| &object.key);
+        if found().any(|key| matches!(key, Key::Manifest(_, other) if *other > number)) {
+            return Ok(false);
+        }
+        if found().any(|key| matches!(key, Key::Manifest(_, other) if *other < number)) {
+            return Ok(true);
+        }
+        match self.store.head(&Key::Manifest(volume, 1)).await {
+            Ok(_) => Ok(true),
+            // The first manifest stays as long as the volume does.
+            Err(error) if error.is_missing() => {
+                self.store.delete(&[Key::Manifest(volume, number)]).await?;
+                Err(VolumeError::Deleted { volume })
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// As [`Self::create_manifest`], for a manifest that is encoded already.

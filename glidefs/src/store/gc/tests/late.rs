@@ -127,6 +127,24 @@ async fn an_opening_that_stood_still_does_not_go_on_from_a_number_that_was_freed
 }
 
 #[tokio::test]
+async fn an_opening_that_stood_still_does_not_begin_a_volume_that_is_gone_anew() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    world.objects.pause_before("manifests");
+    let opener = world.daemon(2).volumes;
+    let opening = tokio::spawn(async move { opener.take_over(&name("vm")).await });
+    world.objects.paused().await;
+    volume.delete().await.unwrap();
+    gc_for_days(&world).await;
+    assert_eq!(keys(&world).await, []);
+    world.objects.resume();
+    let error = opening.await.unwrap().unwrap_err();
+    assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
+    assert_eq!(keys(&world).await, []);
+}
+
+#[tokio::test]
 async fn an_undeletion_that_stood_still_does_not_go_on_from_a_number_that_was_freed() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
