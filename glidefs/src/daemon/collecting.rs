@@ -109,15 +109,15 @@ pub async fn collect(
 mod tests {
     use super::*;
 
-    fn run(is_unfinished: bool) -> Result<GcReport, ()> {
-        Ok(GcReport { is_unfinished, ..GcReport::default() })
+    fn need_after(is_unfinished: bool) -> Need {
+        Need::after(&Ok::<_, ()>(GcReport { is_unfinished, ..GcReport::default() }), 7)
     }
 
     #[test]
     fn a_run_that_left_packs_waiting_is_followed_by_another_though_nothing_was_created() {
         assert!(Need::AT_START.is_due(0));
-        assert!(Need::after(&run(true), 7).is_due(7));
-        let finished = Need::after(&run(false), 7);
+        assert!(need_after(true).is_due(7));
+        let finished = need_after(false);
         assert_eq!((finished.is_due(7), finished.is_due(8)), (false, true));
     }
 

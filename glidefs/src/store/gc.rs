@@ -114,7 +114,8 @@ pub struct GcReport {
     /// Objects to be removed. Filled by a dry run only.
     pub would_remove: Vec<Key>,
     /// Whether a later run has something to do even if nothing changes: packs and manifests whose grace period goes on, and deleted
-    /// volumes of which no volume or snapshot uses a pack. Packs that wait for the next manifest of their volume do not count, since such a manifest is a change.
+    /// volumes of which no volume or snapshot uses a pack. Packs that wait for the next manifest of their volume do not count, since
+    /// such a manifest is a change.
     pub is_unfinished: bool,
 }
 

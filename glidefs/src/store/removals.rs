@@ -4,11 +4,11 @@
 //! record is in the store before its run looks for the last time whether the packs are in use, and until the packs are gone or the
 //! run sends no further deletion.
 //!
-//! Whoever lists packs that were perhaps unused for a time creates the object with the list first, and asks [`Store::will_stay`] then.
-//! A run that has not seen the object made its record before: so the record is in the store, or the run has ended and its packs
-//! are gone. The question reads the records first and looks for the packs then; the other order would miss a run that ends between
-//! the two. A pack in a record may stay all the same, and a pack is gone only when a look has shown so. A run may stand still for any time between its last look and its deletions, so no time limit can take the place of the
-//! record.
+//! Whoever lists packs that were perhaps unused for a time creates the object with the list first, and asks [`Store::will_stay`]
+//! then. A run that has not seen the object made its record before: so the record is in the store, or the run has ended and its
+//! packs are gone. The question reads the records first and looks for the packs then; the other order would miss a run that ends
+//! between the two. A pack in a record may stay all the same, and a pack is gone only when a look has shown so. A run may stand
+//! still for any time between its last look and its deletions, so no time limit can take the place of the record.
 
 use std::collections::HashSet;
 

@@ -1,6 +1,6 @@
 //! Packs in use that are not in the store.
 //!
-//! Owns the look for them. Does not own which packs are in use.
+//! Owns the look for such packs. Does not own which packs are in use.
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 

@@ -272,7 +272,7 @@ impl Host {
         };
         match (self.store.latest_manifest(volume, None).await, kept) {
             // Garbage collection takes nothing of a volume whose newest manifest is damaged, and a fork may be the way out.
-            (Err(StoreError::Damaged { .. }), Some(kept)) => return Ok((kept, None)),
+            (Err(StoreError::Damaged { .. }), Some(kept)) => Ok((kept, None)),
             (newest, kept) => {
                 let newest = newest?.ok_or(VolumeError::NoSuchVolume { volume })?;
                 self.check_not_deleted(&newest).await?;

@@ -257,7 +257,7 @@ impl World {
     /// A new process of the daemon `writer` with a clock of its own.
     pub fn daemon_with_clock(&self, writer: u8, clock: Arc<ManualClock>) -> Daemon {
         let notes = self.notes.lock().unwrap().entry(writer).or_default().clone();
-        let options = VolumeStoreOptions { clock, notes, ..VolumeStoreOptions::new(WriterId([writer; 16])) };
+        let options = VolumeStoreOptions { notes, clock, ..VolumeStoreOptions::new(WriterId([writer; 16])) };
         self.daemon_as(Backend::over(self.objects.clone(), true), options)
     }
 
