@@ -29,7 +29,7 @@ const HEADS_MAX: usize = 16;
 pub(super) enum Stay {
     /// No run removes the packs as long as an object lists the packs.
     Stays,
-    /// A pack is missing.
+    /// A look has shown that a pack is missing.
     Gone,
     /// All packs are in the store, and the record of this key may have one of them.
     Unsure(Key),
