@@ -33,6 +33,7 @@ pub mod key;
 mod later;
 mod objects;
 mod outage;
+mod removals;
 mod retry;
 #[cfg(test)]
 pub mod scripted;

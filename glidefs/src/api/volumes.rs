@@ -83,6 +83,8 @@ pub(super) async fn collect(
         bytes_removed: report.bytes_removed,
         objects_removed: report.objects_removed,
         damaged: report.damaged.iter().map(ToString::to_string).collect(),
+        not_looked_for: report.not_looked_for,
+        stale_records: report.stale_records.iter().map(ToString::to_string).collect(),
         would_remove: report.would_remove.iter().map(ToString::to_string).collect(),
     }))
 }

@@ -182,7 +182,14 @@ pub(super) fn gc(gc: &GcAnswer) -> String {
         gc.objects_removed,
     );
     for key in &gc.damaged {
-        text.push_str("\ncannot be read, so what it may list is kept: ");
+        text.push_str("\nmissing, or cannot be read, and then what it may list is kept: ");
+        text.push_str(key);
+    }
+    if gc.not_looked_for > 0 {
+        let _ = write!(text, "\nand {} more packs that may be missing", gc.not_looked_for);
+    }
+    for key in &gc.stale_records {
+        text.push_str("\nleft by a run that ended early, and keeps forks and snapshots waiting; see docs/operations.md: ");
         text.push_str(key);
     }
     for key in &gc.would_remove {

@@ -1,7 +1,8 @@
 //! Garbage collection of the store at intervals.
 //!
 //! Owns when the store is collected, and the count of runs. Does not own which objects are removed (`store::gc`). Invariant: a
-//! host that creates nothing in the store does not collect the store.
+//! host does not collect the store if the host has created nothing since its last run, and that run ended well and left nothing to
+//! later runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::locks::MutexExt;
 use crate::router::Router;
-use crate::store::gc::GcOptions;
+use crate::store::gc::{GcOptions, GcReport};
 use crate::store::{Operation, StoreStats};
 
 /// The runs of garbage collection.
@@ -45,6 +46,30 @@ impl Collections {
     }
 }
 
+/// The need of another run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Need {
+    /// Objects that this host had asked the store to create when the last run ended.
+    created: u64,
+    /// Whether the last run failed, or left something to a later run.
+    is_unfinished: bool,
+}
+
+impl Need {
+    /// The process before may have ended between two runs, or after a creation.
+    const AT_START: Self = Self { created: 0, is_unfinished: true };
+
+    /// After a run that ended with `result`, when this host had asked for `created` creations.
+    fn after<E>(result: &Result<GcReport, E>, created: u64) -> Self {
+        Self { created, is_unfinished: result.as_ref().map_or(true, |report| report.is_unfinished) }
+    }
+
+    /// Whether a run is due, when this host has asked for `created` creations.
+    fn is_due(self, created: u64) -> bool {
+        self.is_unfinished || created != self.created
+    }
+}
+
 /// Collects the store every `interval`.
 pub async fn collect(
     router: Arc<Router>,
@@ -52,36 +77,54 @@ pub async fn collect(
     interval: Duration,
     collections: Arc<Collections>,
 ) {
-    let mut collected = 0;
+    let mut need = Need::AT_START;
     loop {
         // Random, so that hosts started together do not collect together.
         tokio::time::sleep(interval.mul_f64(rand::random_range(0.75..1.25))).await;
-        let created = stats.of(Operation::Put).requests.get();
-        if created == collected {
+        if !need.is_due(stats.of(Operation::Put).requests.get()) {
             continue;
         }
         collections.begins(Instant::now());
         let result = router.collect(GcOptions::default()).await;
         collections.ends(result.is_ok());
+        need = Need::after(&result, stats.of(Operation::Put).requests.get());
         match result {
             Ok(report) => tracing::info!(
                 packs_removed = report.packs_removed,
                 bytes_removed = report.bytes_removed,
                 packs_waiting = report.packs_waiting,
                 damaged = ?report.damaged,
+                not_looked_for = report.not_looked_for,
+                stale_records = ?report.stale_records,
                 "the store was collected"
             ),
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the store was not collected");
             }
         }
-        collected = stats.of(Operation::Put).requests.get();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn need_after(is_unfinished: bool) -> Need {
+        Need::after(&Ok::<_, ()>(GcReport { is_unfinished, ..GcReport::default() }), 7)
+    }
+
+    #[test]
+    fn a_run_that_left_packs_waiting_is_followed_by_another_though_nothing_was_created() {
+        assert!(Need::AT_START.is_due(0));
+        assert!(need_after(true).is_due(7));
+        let finished = need_after(false);
+        assert_eq!((finished.is_due(7), finished.is_due(8)), (false, true));
+    }
+
+    #[test]
+    fn a_failed_run_is_tried_again() {
+        assert!(Need::after(&Err(()), 7).is_due(7));
+    }
 
     #[test]
     fn collecting_is_overdue_from_the_first_run_that_did_not_end_well_until_one_does() {

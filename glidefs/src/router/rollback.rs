@@ -101,7 +101,7 @@ impl Router {
         self.open(held.entry()).set_size_bytes(size.bytes());
         volume.replaced(size_sectors, crowd);
         if is_snapshot_gone {
-            tracing::warn!(export = %name, %snapshot, "an export cannot go back to a snapshot that was deleted");
+            tracing::warn!(export = %name, %snapshot, "an export cannot go back to a snapshot that is gone, or without all of its content");
             return Err(RouterError::SnapshotGone { name, snapshot: snapshot.to_string() });
         }
         Ok(())
@@ -112,7 +112,8 @@ impl Router {
 async fn go_back(writer: &volume::VolumeWriter, snapshot: &ExportName) -> Result<GoneBack, VolumeError> {
     let (resume, crowd, is_snapshot_gone) = match writer.rollback(&store_name(snapshot)?).await {
         Ok(committed) => (committed.resume, committed.crowd, false),
-        Err(VolumeError::NoSuchSnapshot { .. }) => {
+        // Without all of the content, the snapshot is as good as deleted.
+        Err(VolumeError::NoSuchSnapshot { .. } | VolumeError::Gone { .. }) => {
             // An earlier attempt may have gone back without an answer, which confirming finds out.
             writer.confirm().await?;
             let crowd = writer.view().await?.crowd();

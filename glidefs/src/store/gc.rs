@@ -9,8 +9,8 @@
 //!
 //! A pack looks unused before the first manifest names the pack. The writer creates such a manifest within
 //! [`super::volume::UPLOAD_TIME_MAX`], or gives up. The manifest may arrive days later, after a host stood still, and must find
-//! the packs. So an unused pack also stays until its volume has a manifest created so long after the pack that any such late
-//! manifest would need the same number or a lower one, or until the host has released the volume. Packs that a failed upload or a
+//! the packs. So an unused pack also stays until the newest manifest of its volume was created so long after the pack that any
+//! such late manifest would need the same number or a lower one, or until the host has released the volume. Packs that a failed upload or a
 //! merge left in the last hours before a volume came to rest therefore stay until the next manifest of that volume.
 //!
 //! The grace period of a pack begins with the first run that sees the pack unused when no manifest yet to come may name the pack.
@@ -20,6 +20,9 @@
 //! The deletion of a volume can be undone until the grace period is over. The packs of the volume stay until garbage collection
 //! itself creates the manifest of a final deletion; their own grace period begins with the next run. This manifest is the next one of the
 //! volume: an undoing at the same time comes before the manifest, or finds the manifest.
+//!
+//! Between the last look at a pack and the removal, a run may stand still for any time. So the pack is in a removal record of the run
+//! before the last look, and until the pack is gone: see `removals`. Whoever lists packs that may have been unused reads the records.
 //!
 //! An unreadable manifest or snapshot keeps every pack that may be listed there, and no other.
 //!
@@ -31,16 +34,20 @@ mod deadline;
 mod deletions;
 mod in_use;
 mod leftovers;
+mod missing;
 mod observations;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use futures_util::{StreamExt, TryStreamExt, stream};
+
 use self::deadline::Deadline;
 use self::deletions::carry_on_all;
-use self::in_use::{InUse, ListedObject, ListedVolume};
-use self::leftovers::{dangling, superfluous};
+use self::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume};
+use self::leftovers::{can_go, dangling, superfluous};
+use self::missing::missing;
 use self::observations::Observations;
 use super::client::Store;
 use super::clock::StoreClock;
@@ -48,7 +55,17 @@ use super::error::StoreError;
 use super::format::{CANDIDATES_MAX, Candidate, Candidates};
 use super::ids::{PackId, VolumeId};
 use super::key::Key;
+use super::removals::Removal;
 use super::volume::GRACE_MIN;
+
+/// Time between the scan of a run and the date of the observation of the run that counts for sure. A use which began that long before the
+/// observation may have been missed by the scan.
+const SCAN_MILLIS: u64 = 4 * 3600 * 1000;
+/// Number of packs in a removal record, and so the most packs that a run removes: a record is read by everybody who has to know
+/// whether packs stay.
+const REMOVED_MAX: usize = 65_536;
+/// Age at which a removal record counts as one of a run that has ended: no run takes that long.
+const STALE_MILLIS: u64 = 24 * 3600 * 1000;
 
 /// Options of a garbage collection.
 #[derive(Clone, Copy, Debug)]
@@ -86,10 +103,20 @@ pub struct GcReport {
     pub bytes_removed: u64,
     /// Other objects removed by the run: old manifests, and the rest of deleted volumes.
     pub objects_removed: u64,
-    /// Unreadable manifests and snapshots: every pack these may list is kept.
+    /// Unreadable manifests and snapshots: every pack these may list is kept. Unreadable removal records. Packs in use that are not in
+    /// the store.
     pub damaged: Vec<Key>,
+    /// Packs in use that an earlier listing did not show, and that were not looked for because enough missing packs are named in
+    /// `damaged`.
+    pub not_looked_for: u64,
+    /// Removal records older than a day with packs in use: whoever has to know whether these packs stay waits until the record is deleted.
+    pub stale_records: Vec<Key>,
     /// Objects to be removed. Filled by a dry run only.
     pub would_remove: Vec<Key>,
+    /// Whether a later run has something to do even if nothing changes: packs and manifests whose grace period goes on, and deleted
+    /// volumes of which no volume or snapshot uses a pack. Packs that wait for the next manifest of their volume do not count, since
+    /// such a manifest is a change.
+    pub is_unfinished: bool,
 }
 
 impl GcReport {
@@ -129,11 +156,13 @@ pub async fn collect(
         return Err(GcError::GraceTooShort { grace });
     }
     let seen = Observations::read(store).await?;
+    let others = store.removals().await?;
     let mut in_use = InUse::default();
     let volumes = in_use.scan(store).await?;
     let live = volumes.iter().filter(|volume| volume.is_live()).count();
     let mut report = GcReport { volumes: live as u64, ..GcReport::default() };
-    let unused = unused_packs(&volumes, &in_use, &seen, options.alone, &mut report);
+    let mut unused = unused_packs(&volumes, &in_use, &seen, options.alone, &mut report);
+    begin_anew(store, &volumes, &mut unused).await?;
     let now_millis = if options.dry_run {
         clock.unix_millis()
     } else {
@@ -143,20 +172,26 @@ pub async fn collect(
     let grace_millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     let deadline = Deadline { now_millis, grace_millis };
     let due = Due::new(&volumes, deadline, options.alone);
-    if !options.dry_run && unused.iter().any(|unused| due.is_due(unused)) {
+    let removal = if options.dry_run { None } else { record(store, &unused, &due).await? };
+    if removal.is_some() {
         // During the first scan, a use may have moved from a volume not yet scanned to one that was scanned already.
         in_use.scan(store).await?;
     }
+    let may_go = |pack: PackId| options.dry_run || removal.as_ref().is_some_and(|removal| removal.has(pack));
     let mut keys = Vec::new();
+    let mut removed = HashSet::new();
+    report.is_unfinished = volumes.iter().any(|volume| can_go(volume, &in_use, deadline));
     for unused in unused {
         let pack = unused.pack;
         if in_use.uses(&pack) {
             report.count_in_use(&pack);
-        } else if due.is_due(&unused) && !in_use.holds(pack.id) {
+        } else if due.is_due(&unused) && !in_use.holds(pack.id) && may_go(pack.id) {
+            removed.insert(pack.id);
             report.packs_removed += 1;
             report.bytes_removed += pack.bytes;
             keys.push(Key::Pack(unused.volume, pack.id));
         } else {
+            report.is_unfinished |= unused.since_unix_millis.is_some();
             report.packs_waiting += 1;
             report.bytes_waiting += pack.bytes;
         }
@@ -166,19 +201,43 @@ pub async fn collect(
         report.objects_removed = carry_on_all(store, &volumes, deadline).await?;
     }
     for volume in &volumes {
-        superfluous(volume, deadline, &mut keys);
+        report.is_unfinished |= superfluous(volume, deadline, &mut keys);
     }
     keys.extend(dangling(store, &volumes, deadline).await?);
     report.objects_removed += (keys.len() - packs) as u64;
-    report.damaged = in_use.damaged.into_iter().collect();
+    (report.damaged, report.not_looked_for) = missing(store, &volumes, &in_use).await?;
+    let is_stale = |other: &&Removal| {
+        let age_millis = other.created_unix_millis.map(|created| now_millis.saturating_sub(created));
+        let is_old = age_millis.is_some_and(|age| age > STALE_MILLIS);
+        is_old && !other.is_unreadable() && in_use.uses_any(|pack| other.has(pack))
+    };
+    report.stale_records = others.iter().filter(is_stale).map(|other| other.key.clone()).collect();
+    report.damaged.extend(in_use.damaged);
+    report.damaged.extend(others.iter().filter(|other| other.is_unreadable()).map(|other| other.key.clone()));
     report.damaged.sort_unstable();
     store.stats().gc_damaged.store(report.damaged.len() as u64, Relaxed);
     if options.dry_run {
         report.would_remove = keys;
     } else {
         store.delete(&keys).await?;
+        let left = |pack: &ListedObject<PackId>| (!removed.contains(&pack.id)).then_some(pack.id);
+        let left: HashSet<_> = volumes.iter().flat_map(|volume| &volume.packs).filter_map(left).collect();
+        // The deletions of a run that has ended without an answer may still arrive. So its record stays as long as the packs do.
+        let over = others.into_iter().filter(|other| other.is_over(|pack| left.contains(&pack)));
+        let over: Vec<_> = removal.into_iter().chain(over).map(|removal| removal.key).collect();
+        store.delete(&over).await?;
     }
     Ok(report)
+}
+
+/// Creates the record of the packs of `unused` that are due; `None` if no pack is due. Packs without a record stay for the next run.
+async fn record(store: &Store, unused: &[Unused], due: &Due) -> Result<Option<Removal>, StoreError> {
+    let packs = unused.iter().filter(|unused| due.is_due(unused)).filter_map(Unused::candidate);
+    let packs: Vec<_> = packs.take(REMOVED_MAX).collect();
+    if packs.is_empty() {
+        return Ok(None);
+    }
+    store.create_removal(Candidates(packs)).await.map(Some)
 }
 
 /// A pack used by nothing that the scan has seen.
@@ -190,10 +249,68 @@ struct Unused {
 }
 
 impl Unused {
+    /// Since when earlier runs have seen the pack unused, if any run has.
+    fn since(&self) -> Option<u64> {
+        self.since_unix_millis.filter(|since| *since > 0)
+    }
+
     fn candidate(&self) -> Option<Candidate> {
         let since_unix_millis = self.since_unix_millis?;
         Some(Candidate { volume: self.volume, pack: self.pack.id, since_unix_millis })
     }
+}
+
+/// Begins the grace periods of those packs of `unused` anew that a fork has used since the last run, though no run has seen the use: a
+/// fork of the fork may rely on a whole grace period. The first manifest of the fork lists the packs, and stays as long as the fork.
+async fn begin_anew(
+    store: &Store,
+    volumes: &[ListedVolume],
+    unused: &mut [Unused],
+) -> Result<(), StoreError> {
+    let sinces = unused.iter().filter_map(Unused::since);
+    let Some(oldest) = sinces.min() else { return Ok(()) };
+    let began = |volume: &ListedVolume| {
+        let created_millis = volume.created_millis(FIRST_MANIFEST)?;
+        let is_young = created_millis.saturating_add(SCAN_MILLIS) >= oldest;
+        // If the first manifest is the newest, the packs are in use.
+        let is_followed = volume.manifests.len() > 1 && volume.is_kept();
+        (is_young && is_followed).then_some((volume.id, created_millis))
+    };
+    let forks: Vec<_> = volumes.iter().filter_map(began).collect();
+    let reading = stream::iter(forks).map(|(volume, created_millis)| {
+        let store = store.clone();
+        async move {
+            let packs = match store.manifest(volume, FIRST_MANIFEST).await {
+                Ok(first) => Some(first.packs),
+                Err(error) if error.is_missing() => Some(Vec::new()),
+                // The manifest may have listed any pack.
+                Err(StoreError::Damaged { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            Ok((created_millis, packs))
+        }
+    });
+    let mut reading = reading.buffer_unordered(AT_ONCE);
+    let mut used: HashMap<PackId, u64> = HashMap::new();
+    let mut all_used = 0;
+    while let Some((created_millis, packs)) = reading.try_next().await? {
+        match packs {
+            Some(packs) => {
+                for pack in packs {
+                    let last = used.entry(pack.pack).or_default();
+                    *last = created_millis.max(*last);
+                }
+            }
+            None => all_used = created_millis.max(all_used),
+        }
+    }
+    for unused in unused {
+        let last = used.get(&unused.pack.id).copied().unwrap_or_default().max(all_used);
+        if unused.since().is_some_and(|since| last.saturating_add(SCAN_MILLIS) >= since) {
+            unused.since_unix_millis = Some(0);
+        }
+    }
+    Ok(())
 }
 
 /// The packs of `volumes` that nothing uses. Packs in use are counted in `report`. `alone`: as in [`GcOptions`].
@@ -206,7 +323,8 @@ fn unused_packs(
 ) -> Vec<Unused> {
     let mut unused = Vec::new();
     for volume in volumes {
-        // A manifest of any age counts: the newest one does not name the pack, and the number of a late one is not higher.
+        // A manifest of any age counts: the newest one does not name the pack, and the number of a late one is not higher than the
+        // newest number.
         let passed_until = volume.passed_until(|_| true);
         for pack in &volume.packs {
             if in_use.uses(pack) {
@@ -234,7 +352,7 @@ struct Due {
 impl Due {
     fn new(volumes: &[ListedVolume], deadline: Deadline, alone: bool) -> Self {
         // Observations of earlier versions may have packs that a manifest yet to come could name first. So only a manifest older than
-        // the grace period proves that no such manifest is to come.
+        // the grace period proves that no such manifest is to come, with no older date on a higher number.
         let passed = |volume: &ListedVolume| (volume.id, volume.passed_until(|at| deadline.is_over(at)));
         Self { deadline, passed_until: volumes.iter().map(passed).collect(), alone }
     }
@@ -242,8 +360,7 @@ impl Due {
     fn is_due(&self, unused: &Unused) -> bool {
         let until = self.passed_until.get(&unused.volume);
         let is_passed = until.is_some_and(|until| unused.pack.created_millis < *until);
-        let since = unused.since_unix_millis.filter(|since| *since > 0);
-        (self.alone || is_passed) && since.is_some_and(|since| self.deadline.is_over(since))
+        (self.alone || is_passed) && unused.since().is_some_and(|since| self.deadline.is_over(since))
     }
 }
 

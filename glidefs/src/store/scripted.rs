@@ -74,6 +74,8 @@ pub struct ScriptedStore {
     replaces: AtomicBool,
     /// Listings do not show objects with this in their key.
     hidden: Mutex<Option<&'static str>>,
+    /// The next listing of volumes does not show volumes with this in their key.
+    young: Mutex<Option<String>>,
     /// Listings of folders with this text in the key never get an answer.
     stuck: Mutex<Option<String>>,
     /// Listings of folders with this text in the key are refused.
@@ -144,6 +146,7 @@ impl ScriptedStore {
             read_millis: AtomicU64::new(0),
             replaces: AtomicBool::new(false),
             hidden: Mutex::default(),
+            young: Mutex::default(),
             stuck: Mutex::default(),
             refused: Mutex::default(),
             requests: AtomicU64::new(0),
@@ -167,6 +170,11 @@ impl ScriptedStore {
     /// Lets listings leave out objects with `text` in the key, like a listing from before the creation of these objects.
     pub fn list_without(&self, text: Option<&'static str>) {
         *lock(&self.hidden) = text;
+    }
+
+    /// Lets the next listing of volumes leave out those with `text` in the key, as if these were created after the listing.
+    pub fn list_volumes_once_without(&self, text: String) {
+        *lock(&self.young) = Some(text);
     }
 
     /// Lets listings of folders with `text` in the key go without an answer.

@@ -66,10 +66,20 @@ pub struct GcAnswer {
     pub bytes_removed: u64,
     /// Number of other objects that were removed, or would be in a dry run.
     pub objects_removed: u64,
-    /// Keys of manifests and snapshots that cannot be read. Every pack such an object may list is kept.
+    /// Keys of manifests and snapshots that cannot be read: every pack such an object may list is kept. Keys of removal records that
+    /// cannot be read. Keys of packs in use that are missing, up to 100.
     #[serde(default)]
     #[schema(required)]
     pub damaged: Vec<String>,
+    /// Number of packs in use that may be missing, and that were not looked for because 100 are known to be missing.
+    #[serde(default)]
+    #[schema(required)]
+    pub not_looked_for: u64,
+    /// Keys of removal records older than a day with packs in use. Forks and snapshots that need these packs wait until the record is
+    /// deleted.
+    #[serde(default)]
+    #[schema(required)]
+    pub stale_records: Vec<String>,
     /// Keys of the objects to remove. Filled by a dry run only.
     pub would_remove: Vec<String>,
 }

@@ -30,6 +30,11 @@ pub(super) async fn keep_state(volume: &Arc<Volume>, link: &StoreLink, doubt: Se
             Ok(())
         }
         Err(VolumeError::SnapshotExists { .. }) => Ok(()),
+        Err(error @ VolumeError::SnapshotBroken { .. }) => {
+            // An earlier try arrived so late that packs are gone. The name is only for this snapshot; the next try gives it again.
+            let deleted = link.remote().delete_snapshot(&name).await;
+            Err(failure(volume, deleted.as_ref().err().unwrap_or(&error)))
+        }
         Err(error) => Err(failure(volume, &error)),
     }
 }

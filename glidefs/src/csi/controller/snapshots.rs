@@ -42,23 +42,23 @@ impl Driver {
         }
         let _name = self.operations.hold(format!("a snapshot of the name {:?}", request.name))?;
         let _volume = self.operations.hold_volume(&id.export)?;
-        if let Some(existing) = self.snapshot_of(&id).await? {
-            return Ok(CreateSnapshotResponse { snapshot: Some(existing) });
+        if self.snapshot_of(&id).await?.is_none() {
+            let exports = self.daemon.exports().await?;
+            let others = exports.iter().filter(|export| export.name != origin.name);
+            let others = others.map(|export| name_of(&export.name)).collect::<Result<_, _>>()?;
+            let same_name = |snapshot: &DaemonSnapshot| snapshot.name == id.snapshot.as_str();
+            if let Some(other) = self.daemon.most_snapshots(others).await.into_iter().find(same_name) {
+                let reason = format!(
+                    "volume {} has a snapshot of this name: use another name, or delete that snapshot",
+                    other.export
+                );
+                return Err(CsiError::Exists { reason });
+            }
+            self.sync(&origin).await;
         }
-        let exports = self.daemon.exports().await?;
-        let others = exports.iter().filter(|export| export.name != origin.name);
-        let others = others.map(|export| name_of(&export.name)).collect::<Result<_, _>>()?;
-        let same_name = |snapshot: &DaemonSnapshot| snapshot.name == id.snapshot.as_str();
-        if let Some(other) = self.daemon.most_snapshots(others).await.into_iter().find(same_name) {
-            let reason = format!(
-                "volume {} has a snapshot of this name: use another name, or delete that snapshot",
-                other.export
-            );
-            return Err(CsiError::Exists { reason });
-        }
-        self.sync(&origin).await;
+        // Also when the snapshot is listed: only the daemon says whether the content of the snapshot is whole.
         let made = match self.daemon.snapshot(&id).await {
-            // An earlier call, whose time was over, has made it meanwhile.
+            // An earlier call has made the snapshot.
             Err(error) if error.refusal() == Some("snapshot_exists") => {
                 let existing = self.snapshot_of(&id).await?.ok_or(error)?;
                 return Ok(CreateSnapshotResponse { snapshot: Some(existing) });

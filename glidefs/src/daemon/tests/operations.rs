@@ -127,6 +127,27 @@ fn a_snapshot_is_made_although_its_caller_went_away() {
 }
 
 #[test]
+fn a_snapshot_that_exists_is_found_although_nothing_can_be_written_back() {
+    let world = World::new(44, 0);
+    let mut host = with_a_snapshot(&world);
+    write(&mut host, 2);
+    world.objects.pause_before("manifests");
+    let router = host.router();
+    let writeback = world.runtime.spawn(async move { router.write_back("vm").await });
+    world.runtime.block_on(world.objects.paused());
+    let (router, snapshot) = (host.router(), name("before"));
+    let taken = world.runtime.block_on(async {
+        tokio::time::timeout(Duration::from_secs(5), router.snapshot("vm", &snapshot)).await
+    });
+    let exists = |error: &RouterError| {
+        matches!(error, RouterError::Store { source: VolumeError::SnapshotExists { .. }, .. })
+    };
+    assert!(taken.as_ref().is_ok_and(|taken| taken.as_ref().is_err_and(exists)), "{taken:?}");
+    world.objects.resume();
+    world.runtime.block_on(writeback).unwrap().unwrap();
+}
+
+#[test]
 fn opening_an_export_twice_at_once_does_not_take_it_from_itself() {
     let world = World::new(1, 0);
     let first = Host::new(&world);

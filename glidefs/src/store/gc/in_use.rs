@@ -74,12 +74,18 @@ impl ListedVolume {
     /// with dates that `counts` accepts.
     ///
     /// A manifest with a new pack may be under way for any time, after a host stood still. But the number of the manifest was
-    /// fixed within [`UPLOAD_TIME_MAX`] of the upload, and any manifest created later has the same number, or a higher one.
+    /// fixed within [`UPLOAD_TIME_MAX`] of the upload, and is not higher than the newest number, if the newest manifest was created
+    /// later. The date of any other manifest proves this only if all manifests with higher numbers are as young: a late manifest
+    /// takes a number which garbage collection has freed, at a date that says nothing about higher numbers.
     pub fn passed_until(&self, counts: impl Fn(u64) -> bool) -> u64 {
         let Some(newest) = self.manifests.last() else { return u64::MAX };
-        let dates =
-            self.manifests.iter().map(|found| found.created_millis).filter(|created| counts(*created));
-        let passed = dates.max().unwrap_or_default().saturating_sub(NAMED_WITHIN_MILLIS);
+        let mut lowest = u64::MAX;
+        let mut lowest_dates = self.manifests.iter().rev().map(|found| {
+            lowest = lowest.min(found.created_millis);
+            lowest
+        });
+        let date = lowest_dates.find(|date| counts(*date)).unwrap_or_default();
+        let passed = date.saturating_sub(NAMED_WITHIN_MILLIS);
         match self.standing {
             Standing::Gone { .. } | Standing::Tombstoned => u64::MAX,
             Standing::Released | Standing::Deleted { .. } => newest.created_millis.max(passed),
@@ -106,6 +112,8 @@ type SnapshotId = (VolumeId, StoreName, u64);
 #[derive(Debug, Default)]
 pub(super) struct InUse {
     packs: HashSet<PackId>,
+    /// The packs among these that are content of a volume or a snapshot, with the volumes that made the packs.
+    content: HashMap<PackId, VolumeId>,
     /// Packs of deleted volumes whose deletion can be undone: not in use, and not to be removed.
     held: HashSet<PackId>,
     /// Every pack created up to this time, by the clock of the store, counts as in use.
@@ -127,17 +135,55 @@ impl InUse {
         self.held.contains(&pack)
     }
 
-    fn add(&mut self, standing: Standing, packs: impl IntoIterator<Item = PackId>) {
+    /// Packs in use as content that are none of `exist`. The scan that found the use may be later than the listing of `exist`.
+    pub fn not_among(&self, exist: &HashSet<PackId>) -> Vec<Key> {
+        let missing = self.content.iter().filter(|(pack, _)| !exist.contains(*pack));
+        missing.map(|(pack, volume)| Key::Pack(*volume, *pack)).collect()
+    }
+
+    fn add(&mut self, standing: Standing, content: &[PackRef], uploaded: &[PackId]) {
+        let packs = content.iter().map(|pack| pack.pack).chain(uploaded.iter().copied());
         match standing {
-            Standing::Live | Standing::Released | Standing::Damaged => self.packs.extend(packs),
+            Standing::Live | Standing::Released | Standing::Damaged => {
+                self.packs.extend(packs);
+                self.content.extend(content.iter().map(|pack| (pack.pack, pack.volume)));
+            }
             Standing::Deleted { .. } => self.held.extend(packs),
             Standing::Gone { .. } | Standing::Tombstoned => {}
         }
     }
 
+    /// Whether `has` is true of a pack in use.
+    pub fn uses_any(&self, has: impl Fn(PackId) -> bool) -> bool {
+        self.packs.iter().any(|pack| has(*pack))
+    }
+
     /// Lists all volumes, and reads newest manifests and snapshots for the packs in use.
+    ///
+    /// A fork that comes between the listing of volumes and the reading of its origin may take a use over from the origin, which gives
+    /// up the packs before the reading. So the volumes are listed again until none is new: a fork whose origin had the packs after
+    /// the last listing comes after the reading of the origin, so the use was seen there. A fork need not ask for anything, and a fork
+    /// by an earlier version is safe as well. The loop ends: a round takes as long as the few volumes created during the round before.
     pub async fn scan(&mut self, store: &Store) -> Result<Vec<ListedVolume>, StoreError> {
-        let ids = store.volumes().await?;
+        let mut volumes: Vec<ListedVolume> = Vec::new();
+        loop {
+            let known: HashSet<VolumeId> = volumes.iter().map(|volume| volume.id).collect();
+            let mut ids = store.volumes().await?;
+            ids.retain(|id| !known.contains(id));
+            if ids.is_empty() {
+                volumes.sort_unstable_by_key(|volume| volume.id);
+                return Ok(volumes);
+            }
+            volumes.extend(self.scan_only(store, ids).await?);
+        }
+    }
+
+    /// As [`Self::scan`], of the volumes `ids`.
+    async fn scan_only(
+        &mut self,
+        store: &Store,
+        ids: Vec<VolumeId>,
+    ) -> Result<Vec<ListedVolume>, StoreError> {
         let listing = stream::iter(ids).map(|id| list(store.clone(), id)).buffered(AT_ONCE);
         let mut volumes: Vec<ListedVolume> = listing.try_collect().await?;
         let unread = |volume: &&ListedVolume| {
@@ -150,9 +196,9 @@ impl InUse {
             .collect();
         let reading = stream::iter(unread).map(|(newest, marked)| standing(store.clone(), newest, marked));
         let mut reading = reading.buffer_unordered(AT_ONCE);
-        while let Some((newest, standing, packs)) = reading.try_next().await? {
+        while let Some((newest, standing, packs, uploaded)) = reading.try_next().await? {
             self.standings.insert(newest, standing);
-            self.add(standing, packs);
+            self.add(standing, &packs, &uploaded);
             if standing == Standing::Damaged {
                 self.damaged.insert(Key::Manifest(newest.0, newest.1));
             }
@@ -186,7 +232,7 @@ impl InUse {
             while let Some((snapshot, packs)) = reading.try_next().await? {
                 match packs {
                     Some(packs) => {
-                        self.add(volume.standing, packs.iter().map(|pack| pack.pack));
+                        self.add(volume.standing, &packs, &[]);
                         self.snapshots.insert(snapshot);
                     }
                     None => {
@@ -204,7 +250,8 @@ impl InUse {
     async fn use_all_of(&mut self, store: &Store, volume: &ListedVolume) -> Result<(), StoreError> {
         self.packs.extend(volume.packs.iter().map(|pack| pack.id));
         match store.manifest(volume.id, FIRST_MANIFEST).await {
-            Ok(first) => self.add(Standing::Damaged, first.packs.iter().map(|pack| pack.pack)),
+            // Which of these are content of the newest state is not known.
+            Ok(first) => self.packs.extend(first.packs.iter().map(|pack| pack.pack)),
             Err(error) if error.is_missing() => self.all_until_millis = u64::MAX,
             Err(StoreError::Damaged { .. }) => {
                 // Packs of the origin are older than the first manifest of the fork.
@@ -239,17 +286,17 @@ async fn list(store: Store, id: VolumeId) -> Result<ListedVolume, StoreError> {
     Ok(volume)
 }
 
-/// Reads the newest manifest of a volume, which was `newest` a moment ago. Returns its standing, and the packs the manifest
-/// keeps: those listed as content, and those uploaded for a later manifest. `marked`: an earlier version marked the volume as
+/// Reads the newest manifest of a volume, which was `newest` a moment ago. Returns its standing, the packs listed as content, and
+/// those uploaded for a later manifest. `marked`: an earlier version marked the volume as
 /// deleted.
 async fn standing(
     store: Store,
     newest: ManifestId,
     marked: bool,
-) -> Result<(ManifestId, Standing, Vec<PackId>), StoreError> {
+) -> Result<(ManifestId, Standing, Vec<PackRef>, Vec<PackId>), StoreError> {
     let manifest = match read_newest(&store, newest).await {
         Ok(manifest) => manifest,
-        Err(StoreError::Damaged { .. }) => return Ok((newest, Standing::Damaged, Vec::new())),
+        Err(StoreError::Damaged { .. }) => return Ok((newest, Standing::Damaged, Vec::new(), Vec::new())),
         Err(error) => return Err(error),
     };
     let tombstone = if marked { store.tombstone(newest.0).await? } else { None };
@@ -262,9 +309,7 @@ async fn standing(
         None if manifest.is_released() => Standing::Released,
         None => Standing::Live,
     };
-    let listed = manifest.packs.iter().map(|pack| pack.pack);
-    let packs = listed.chain(manifest.sections.uploaded.iter().copied()).collect();
-    Ok((newest, standing, packs))
+    Ok((newest, standing, manifest.packs, manifest.sections.uploaded))
 }
 
 async fn read_newest(store: &Store, (volume, number): ManifestId) -> Result<Manifest, StoreError> {

@@ -5,13 +5,14 @@
 use std::collections::HashMap;
 
 use super::deadline::Deadline;
-use super::in_use::{FIRST_MANIFEST, ListedVolume, Standing};
+use super::in_use::{FIRST_MANIFEST, InUse, ListedObject, ListedVolume, Standing};
 use crate::store::client::{ObjectInfo, Store};
 use crate::store::error::StoreError;
 use crate::store::key::{Folder, Key};
 
-/// Adds to `keys` the objects of `volume`, other than packs, of no use to readers, writers and later runs.
-pub(super) fn superfluous(volume: &ListedVolume, deadline: Deadline, keys: &mut Vec<Key>) {
+/// Adds to `keys` the objects of `volume`, other than packs, of no use to readers, writers and later runs. Returns whether the
+/// volume has manifests that a later run will add.
+pub(super) fn superfluous(volume: &ListedVolume, deadline: Deadline, keys: &mut Vec<Key>) -> bool {
     let key = |number: u64| Key::Manifest(volume.id, number);
     let numbers = || volume.manifests.iter().map(|found| found.id);
     let snapshots = || volume.snapshots.iter().map(|found| Key::Snapshot(volume.id, found.id.clone()));
@@ -21,9 +22,10 @@ pub(super) fn superfluous(volume: &ListedVolume, deadline: Deadline, keys: &mut 
             let (_, older) = volume.manifests.split_last().unzip();
             // The first manifest stays: everybody can ask for its key, without a listing, to learn whether the volume exists.
             let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
-            keys.extend(
-                older.filter(|found| deadline.is_over(found.created_millis)).map(|found| key(found.id)),
-            );
+            let (over, later): (Vec<&ListedObject<u64>>, Vec<_>) =
+                older.partition(|found| deadline.is_over(found.created_millis));
+            keys.extend(over.iter().map(|found| key(found.id)));
+            return !later.is_empty();
         }
         Standing::Deleted { .. } | Standing::Damaged => {}
         // The newest manifest goes last, when no writer unaware of the deletion can add anything any more.
@@ -37,7 +39,7 @@ pub(super) fn superfluous(volume: &ListedVolume, deadline: Deadline, keys: &mut 
         }
         Standing::Tombstoned => {
             if !volume.tombstone.is_some_and(|tombstone| deadline.is_over(tombstone.created_millis)) {
-                return;
+                return false;
             }
             keys.extend(numbers().map(key).chain(snapshots()));
             if volume.manifests.is_empty() && is_empty {
@@ -45,6 +47,7 @@ pub(super) fn superfluous(volume: &ListedVolume, deadline: Deadline, keys: &mut 
             }
         }
     }
+    false
 }
 
 /// Objects below `deleted/` leading to live volumes, or to volumes deleted for good.
@@ -65,4 +68,18 @@ pub(super) async fn dangling(
         _ => false,
     };
     Ok(objects.into_iter().filter(leads_nowhere).map(|object| object.key).collect())
+}
+
+/// Whether a later run can remove more of `volume`, which is deleted, without any change by others. The last manifest of a volume stays
+/// as long as a fork uses packs of the volume.
+pub(super) fn can_go(volume: &ListedVolume, in_use: &InUse, deadline: Deadline) -> bool {
+    let is_over = match volume.standing {
+        Standing::Live | Standing::Released | Standing::Damaged => return false,
+        Standing::Deleted { .. } => false,
+        Standing::Gone { .. } => true,
+        Standing::Tombstoned => {
+            volume.tombstone.is_none_or(|tombstone| deadline.is_over(tombstone.created_millis))
+        }
+    };
+    !is_over || !volume.packs.iter().any(|pack| in_use.uses(pack))
 }

@@ -63,11 +63,9 @@ impl Observations {
         let key = Key::Gc(name);
         let _: Created = store.create(&key, &[candidates.encode().into()]).await?;
         let now_millis = store.head(&key).await?.created_unix_millis;
-        let mut superseded = self.keys.clone();
-        if candidates.0.is_empty() {
-            superseded.push(key);
-        }
-        store.delete(&superseded).await?;
+        // The new object stays even without candidates: the object of a run that ended long ago may still arrive, and must not be
+        // the only one.
+        store.delete(&self.keys).await?;
         Ok(now_millis)
     }
 }

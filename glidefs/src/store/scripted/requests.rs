@@ -103,7 +103,11 @@ impl ObjectStore for ScriptedStore {
         if self.fate() != Fate::Answered {
             return Err(ended());
         }
-        self.inner.list_with_delimiter(prefix).await
+        let mut found = self.inner.list_with_delimiter(prefix).await?;
+        if let Some(young) = lock(&self.young).take() {
+            found.common_prefixes.retain(|prefix| !prefix.as_ref().contains(&young));
+        }
+        Ok(found)
     }
 
     async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {

@@ -219,6 +219,7 @@ impl VolumeWriter {
         let clock = &self.host.options.clock;
         let base = self.manifest().await?;
         let kept = upload.begin(content.hash(), content.data_bytes(), clock.since_boot(), &base);
+        let after = base.number;
         drop(base);
         let turn_end = clock.since_boot().saturating_add(turn_time(self.weight()));
         let is_over = |now| now >= turn_end || upload.wants_keeping(now);
@@ -245,7 +246,8 @@ impl VolumeWriter {
                 let pack = volume.create_pack(pack).await?;
                 drop(permit);
                 let lost = damage::parts_in(&cut.damaged(), sectors.clone());
-                Ok(Span { from: sectors.start, to: sectors.end, lost, data_bytes, pack, begun })
+                let (from, to) = (sectors.start, sectors.end);
+                Ok(Span { from, to, lost, data_bytes, pack, begun, after })
             }
         });
         let mut uploading = uploading.buffer_unordered(UPLOADS_AT_ONCE).boxed();

@@ -81,13 +81,17 @@ impl VolumeStore {
                 return Err(VolumeError::NotDeleted { name: name.clone() });
             };
             if newest.sections.deleted.is_none() {
+                if newest.name != *new {
+                    // Another undoing was faster, and the volume has the name given there.
+                    self.host.remove_name(new, volume).await?;
+                }
                 return Err(VolumeError::NotDeleted { name: name.clone() });
             }
             let begun = self.host.options.clock.since_boot();
             let next = self.host.next_of(newest);
             let sections = Sections { deleted: None, ..next.sections };
             let manifest = Manifest { name: new.clone(), sections, ..next };
-            if self.host.create_manifest(&manifest).await? == Created::Created {
+            if self.host.create_newest(&manifest).await? {
                 if name != new {
                     // A half-finished deletion leaves the name.
                     self.host.remove_name(name, volume).await?;
@@ -134,6 +138,8 @@ impl VolumeWriter {
             published => published?,
         };
         self.lose_deleted();
+        // While the manifest was on its way, garbage collection may have removed the object as one that leads to a living volume.
+        host.note_deleted(&name, self.id()).await?;
         let Head { own, number, .. } = self.head().clone();
         // The manifest itself says that the volume is deleted, so the notes are not needed.
         host.options.notes.forget(Past { volume: self.id(), number, epoch: own.epoch });
@@ -144,6 +150,9 @@ impl VolumeWriter {
     async fn finish_deletion(&self) -> Result<(), VolumeError> {
         let newest = self.host.store.latest_manifest(self.id(), None).await?;
         let Some(newest) = newest.filter(|newest| newest.sections.deleted.is_some()) else { return Ok(()) };
+        if !newest.is_gone() {
+            self.host.note_deleted(&newest.name, self.id()).await?;
+        }
         Ok(self.host.remove_name_of_deleted(&newest.name, self.id()).await?)
     }
 }

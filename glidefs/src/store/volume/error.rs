@@ -77,6 +77,17 @@ pub enum VolumeError {
         /// The volume of this writer.
         volume: VolumeId,
     },
+    /// Packs that are needed are in the store, and garbage collection may be about to remove the packs.
+    #[error(
+        "garbage collection may be removing data of volume {volume}, as {record} says: try again. If the answer stays the same for \
+         more than a day, see the chapter on garbage collection in docs/operations.md"
+    )]
+    MayGo {
+        /// The volume that needs the packs.
+        volume: VolumeId,
+        /// Key of the removal record.
+        record: String,
+    },
     /// The note on a manifest could not be taken, so the store was not asked to create the manifest.
     #[error(
         "the next manifest of a volume cannot be noted on disk before it is stored; make room on the disk of cache.dir"
@@ -138,6 +149,14 @@ pub enum VolumeError {
         /// The name already in use.
         name: StoreName,
     },
+    /// The volume has a snapshot of this name, and a part of the content of the snapshot is gone.
+    #[error(
+        "snapshot {name} of the volume cannot be used, because a part of its content is gone: delete the snapshot, then take it again"
+    )]
+    SnapshotBroken {
+        /// Name of the snapshot.
+        name: StoreName,
+    },
     /// The volume has no snapshot of this name.
     #[error("the volume has no snapshot named {name}")]
     NoSuchSnapshot {
@@ -184,6 +203,15 @@ pub enum VolumeError {
         /// Time since the first upload began, or since the manifest or snapshot to go on from was read.
         elapsed: Duration,
     },
+    /// A release of the volume came into the store after the upload of a new pack, so garbage collection may remove the pack before any
+    /// manifest names the pack. No manifest was created.
+    #[error(
+        "a release of volume {volume} arrived in the store while data was uploaded, and the operation changed nothing: try again"
+    )]
+    ReleasedMeanwhile {
+        /// The volume of this writer.
+        volume: VolumeId,
+    },
     /// The packs of a volume of this size do not fit a manifest.
     #[error(
         "a volume of {size_bytes} bytes is too large for the store: {} bytes ({} TiB) is the most that a manifest can list; use \
@@ -227,6 +255,8 @@ impl VolumeError {
         match self {
             Self::Store(error) => error.is_transient(),
             Self::TooSlow { .. }
+            | Self::MayGo { .. }
+            | Self::ReleasedMeanwhile { .. }
             | Self::TooManyPacks { .. }
             | Self::Contended { .. }
             | Self::Stopping
@@ -260,6 +290,10 @@ impl VolumeError {
             Self::Stopping => true,
             _ => false,
         }
+    }
+
+    pub(super) fn is_damaged(&self) -> bool {
+        matches!(self, Self::Store(error) if matches!(**error, StoreError::Damaged { .. }))
     }
 
     pub(crate) fn is_missing(&self) -> bool {

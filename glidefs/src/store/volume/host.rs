@@ -28,9 +28,10 @@ use crate::store::block_cache::BlockCache;
 use crate::store::client::{Created, Store};
 use crate::store::clock::{StoreClock, SystemClock};
 use crate::store::error::{StoreError, unfit};
-use crate::store::format::Manifest;
+use crate::store::format::{Manifest, PackRef};
 use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
-use crate::store::key::Key;
+use crate::store::key::{Folder, Key};
+use crate::store::removals::Stay;
 
 /// Memory for making a pack of the usual length, MiB.
 const PACK_PERMITS: u32 = 40;
@@ -103,6 +104,8 @@ pub(super) struct Host {
     upload_permits: u32,
     /// The last note could not be taken.
     notes_fail: AtomicBool,
+    /// Held by the one question of this host whether packs stay. Those who wait go on in order.
+    stay_questions: tokio::sync::Mutex<()>,
     /// `None`: nothing is read ahead.
     pub readahead: Option<ReadaheadBudget>,
     /// The state of each volume that this process writes, as long as a handle of the volume exists.
@@ -126,6 +129,7 @@ impl Host {
             // At most UPLOAD_PERMITS_MAX.
             upload_permits: u32::try_from(permits).unwrap_or(u32::MAX),
             notes_fail: AtomicBool::new(false),
+            stay_questions: tokio::sync::Mutex::default(),
             readahead: block_cache.as_ref().map(budget),
             reader: Arc::new(PackReader {
                 metadata: Metadata::new(options.metadata_bytes_max),
@@ -182,6 +186,38 @@ impl Host {
         self.create_noted(manifest, &encode(manifest)?).await
     }
 
+    /// As [`Self::create_manifest`], for a manifest whose number this host has just read to be free. Returns whether the manifest is
+    /// the newest: this process may have stood still since the reading, so that others took the number and higher ones, and garbage
+    /// collection freed the number again.
+    ///
+    /// # Errors
+    /// [`VolumeError::Deleted`] when garbage collection removed the whole volume meanwhile.
+    pub async fn create_newest(&self, manifest: &Manifest) -> Result<bool, VolumeError> {
+        let Manifest { volume, number, .. } = *manifest;
+        if self.create_manifest(manifest).await? == Created::Existed {
+            return Ok(false);
+        }
+        // With the manifest before, which is there unless others went on.
+        let behind = number.checked_sub(2).map(|number| Key::Manifest(volume, number));
+        let listing = self.store.list(Folder::Manifests(volume), behind.as_ref()).await?;
+        let found = || listing.objects.iter().map(|object| &object.key);
+        if found().any(|key| matches!(key, Key::Manifest(_, other) if *other > number)) {
+            return Ok(false);
+        }
+        if found().any(|key| matches!(key, Key::Manifest(_, other) if *other < number)) {
+            return Ok(true);
+        }
+        match self.store.head(&Key::Manifest(volume, 1)).await {
+            Ok(_) => Ok(true),
+            // The first manifest stays as long as the volume does.
+            Err(error) if error.is_missing() => {
+                self.store.delete(&[Key::Manifest(volume, number)]).await?;
+                Err(VolumeError::Deleted { volume })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// As [`Self::create_manifest`], for a manifest that is encoded already.
     pub async fn create_noted(&self, manifest: &Manifest, encoded: &Bytes) -> Result<Created, VolumeError> {
         self.note_manifest(manifest, encoded).await?;
@@ -221,21 +257,45 @@ impl Host {
     /// The manifest meant by `point`, of a volume that is not deleted: garbage collection may be about to
     /// make the deletion final, and then removes the packs.
     pub async fn state(&self, point: &StatePoint) -> Result<Manifest, VolumeError> {
+        self.state_and_newest(point).await.map(|(state, _)| state)
+    }
+
+    /// As [`Self::state`], with the newest manifest of the volume. `None`: the newest manifest is damaged.
+    pub async fn state_and_newest(
+        &self,
+        point: &StatePoint,
+    ) -> Result<(Manifest, Option<Manifest>), VolumeError> {
         let volume = point.volume;
         let kept = match &point.snapshot {
             Some(name) => Some(self.snapshot(volume, name).await?),
             None => None,
         };
-        let newest = match (self.store.latest_manifest(volume, None).await, kept) {
+        match (self.store.latest_manifest(volume, None).await, kept) {
             // Garbage collection takes nothing of a volume whose newest manifest is damaged, and a fork may be the way out.
-            (Err(StoreError::Damaged { .. }), Some(kept)) => return Ok(kept),
+            (Err(StoreError::Damaged { .. }), Some(kept)) => Ok((kept, None)),
             (newest, kept) => {
                 let newest = newest?.ok_or(VolumeError::NoSuchVolume { volume })?;
                 self.check_not_deleted(&newest).await?;
-                kept.unwrap_or(newest)
+                Ok((kept.unwrap_or_else(|| newest.clone()), Some(newest)))
             }
-        };
-        Ok(newest)
+        }
+    }
+
+    /// Makes sure that garbage collection leaves `packs`, which are listed by an object of `volume` that is in the store already. One
+    /// listing and one request for each pack, unless there are no packs. A host asks for the packs of one object at a time.
+    ///
+    /// # Errors
+    /// [`VolumeError::Gone`] when a pack is gone, [`VolumeError::MayGo`] when a pack may go.
+    pub async fn will_stay(&self, volume: VolumeId, packs: Vec<PackRef>) -> Result<(), VolumeError> {
+        if packs.is_empty() {
+            return Ok(());
+        }
+        let _turn = self.stay_questions.lock().await;
+        match self.store.will_stay(packs).await? {
+            Stay::Stays => Ok(()),
+            Stay::Gone => Err(VolumeError::Gone { volume }),
+            Stay::Unsure(record) => Err(VolumeError::MayGo { volume, record: record.to_string() }),
+        }
     }
 
     /// The manifest kept by a snapshot of `volume`, even if the volume is deleted.

@@ -12,7 +12,6 @@ use super::types::Resume;
 use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
 use super::writer::new_packs::NewPacks;
-use crate::store::client::Created;
 use crate::store::format::Manifest;
 use crate::store::ids::{StoreName, VolumeId};
 
@@ -26,6 +25,9 @@ impl VolumeStore {
     }
 
     /// Takes over the volume of a name. The writer that had the volume is fenced, and loses everything not committed.
+    ///
+    /// # Errors
+    /// [`VolumeError::Gone`] when the volume is a fork that nobody has written to, and packs of the fork are gone.
     pub async fn take_over(&self, name: &StoreName) -> Result<VolumeWriter, VolumeError> {
         self.acquire(self.named(name).await?, true).await
     }
@@ -51,6 +53,8 @@ impl VolumeStore {
         self.find(name).await?.ok_or_else(|| VolumeError::NoSuchName { name: name.clone() })
     }
 
+    /// Makes this host the holder of `volume`: three requests. Of a fork that nobody has written to, one listing more, and one request for
+    /// each pack.
     pub(in crate::store) async fn acquire(
         &self,
         volume: VolumeId,
@@ -63,9 +67,13 @@ impl VolumeStore {
             if !takes_over {
                 self.host.check_not_held(&newest)?;
             }
+            if newest.number == 1 && newest.origin.is_some() {
+                // The host of the fork may have ended before the host found out that the fork came too late.
+                self.host.will_stay(volume, newest.packs.clone()).await?;
+            }
             let begun = self.host.options.clock.since_boot();
             let manifest = self.host.next_of(newest);
-            if self.host.create_manifest(&manifest).await? == Created::Created {
+            if self.host.create_newest(&manifest).await? {
                 return Ok(VolumeWriter::new(self.host.clone(), Arc::new(manifest), begun));
             }
         }

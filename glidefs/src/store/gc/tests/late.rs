@@ -1,10 +1,11 @@
 //! Manifests under way for days, while garbage is collected.
 
 use super::*;
+use crate::store::client::Created;
 use crate::units::Seq;
 
 /// Ten runs, days apart. Returns the number of removed packs.
-async fn gc_for_days(world: &World) -> u64 {
+pub(super) async fn gc_for_days(world: &World) -> u64 {
     let mut removed = 0;
     for _ in 0..10 {
         removed += gc(world, false).await.packs_removed;
@@ -72,6 +73,99 @@ async fn a_merge_that_was_on_its_way_for_days_finds_its_packs() {
 }
 
 #[tokio::test]
+async fn a_late_manifest_with_a_number_that_was_freed_does_not_say_that_no_manifest_is_on_its_way() {
+    let world = World::new();
+    let store = world.daemon(9).volumes.store().clone();
+    world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    let volume = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
+    // Stands for the manifest of another writer, which wanted the same number and is under way for days.
+    let late = store.manifest(volume.id(), 2).await.unwrap();
+    for seq in 1..=2 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+    }
+    world.advance_hours(25);
+    assert_eq!(gc(&world, false).await.objects_removed, 2);
+    volume.confirm().await.unwrap();
+    world.objects.pause_before("manifests");
+    let committing = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.commit(MemoryCut::new(3, &[(0, 8, 3)]), SIZE).await }
+    });
+    world.objects.paused().await;
+    world.advance_hours(5);
+    assert_eq!(store.create_manifest(&late).await.unwrap(), Created::Created);
+    assert_eq!(gc_for_days(&world).await, 0);
+    world.objects.resume();
+    committing.await.unwrap().unwrap();
+    tags(&volume, range(0, 8), &[3; 8]).await;
+}
+
+#[tokio::test]
+async fn an_opening_that_stood_still_does_not_go_on_from_a_number_that_was_freed() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    world.objects.pause_before("manifests");
+    let opener = world.daemon(2).volumes;
+    let opening = tokio::spawn(async move { opener.take_over(&name("vm")).await });
+    world.objects.paused().await;
+    for seq in 2..=3 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+    }
+    world.advance_hours(25);
+    assert_eq!(gc(&world, false).await.objects_removed, 2);
+    world.objects.resume();
+    let opened = opening.await.unwrap().unwrap();
+    tags(&opened, range(0, 8), &[3; 8]).await;
+    opened.commit(MemoryCut::new(4, &[(0, 4, 4)]), SIZE).await.unwrap();
+    tags(
+        &world.daemon(3).volumes.take_over(&name("vm")).await.unwrap(),
+        range(0, 8),
+        &[4, 4, 4, 4, 3, 3, 3, 3],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn an_opening_that_stood_still_does_not_begin_a_volume_that_is_gone_anew() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    world.objects.pause_before("manifests");
+    let opener = world.daemon(2).volumes;
+    let opening = tokio::spawn(async move { opener.take_over(&name("vm")).await });
+    world.objects.paused().await;
+    volume.delete().await.unwrap();
+    gc_for_days(&world).await;
+    assert_eq!(keys(&world).await, []);
+    world.objects.resume();
+    let error = opening.await.unwrap().unwrap_err();
+    assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
+    assert_eq!(keys(&world).await, []);
+}
+
+#[tokio::test]
+async fn an_undeletion_that_stood_still_does_not_go_on_from_a_number_that_was_freed() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.delete().await.unwrap();
+    world.objects.pause_before("manifests");
+    let first = world.daemon(2).volumes;
+    let undeleting = tokio::spawn(async move { first.undelete(&name("vm"), &name("late")).await });
+    world.objects.paused().await;
+    let back = world.daemon(1).volumes.undelete(&name("vm"), &name("vm")).await.unwrap();
+    back.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
+    world.advance_hours(25);
+    assert_eq!(gc(&world, false).await.objects_removed, 3);
+    world.objects.resume();
+    let error = undeleting.await.unwrap().unwrap_err();
+    assert!(matches!(error, VolumeError::NotDeleted { .. }), "{error}");
+    back.confirm().await.unwrap();
+    tags(&back, range(0, 8), &[2; 8]).await;
+}
+
+#[tokio::test]
 async fn what_an_upload_that_failed_left_goes_after_a_later_manifest() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -100,7 +194,7 @@ async fn what_merging_left_of_the_last_hours_of_a_volume_goes_when_its_host_rele
 }
 
 /// A volume of eight packs merged since, with a snapshot from before the merge.
-async fn merged_after_a_snapshot(world: &World) -> VolumeWriter {
+pub(super) async fn merged_after_a_snapshot(world: &World) -> VolumeWriter {
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
     for seq in 1..=8 {
         volume.commit(MemoryCut::new(seq, &[(seq, 8, seq)]), SIZE).await.unwrap();
@@ -241,4 +335,44 @@ async fn a_merge_names_nothing_that_was_on_its_way_when_the_volume_was_released(
     assert_eq!(packs().await, 10);
     assert_eq!(gc_for_days(&world).await, 9);
     tags(&volume, range(0, 8), &[8; 8]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_names_nothing_that_was_uploaded_before_a_release_arrived() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    world.objects.delay_every(Some("manifests"));
+    volume.release().await.unwrap_err();
+    world.objects.delay_every(None);
+    world.objects.pause_before("manifests");
+    let mut committing = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await }
+    });
+    world.objects.paused().await;
+    assert!(world.objects.arrive().await > 0);
+    world.objects.pause_before("manifests");
+    world.objects.resume();
+    let committed = tokio::select! {
+        committed = &mut committing => committed.unwrap(),
+        () = world.objects.paused() => {
+            assert_eq!(gc_for_days(&world).await, 0);
+            world.objects.resume();
+            committing.await.unwrap()
+        }
+    };
+    let error = committed.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    // The next try uploads the pack again.
+    world.objects.pause_before("manifests");
+    let committing = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await }
+    });
+    world.objects.paused().await;
+    assert_eq!(gc_for_days(&world).await, 1, "the pack of the first try");
+    world.objects.resume();
+    committing.await.unwrap().unwrap();
+    tags(&volume, range(0, 8), &[1; 8]).await;
+    tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[1; 8]).await;
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::store::client::Created;
-use crate::store::format::{Manifest, NameRecord};
+use crate::store::format::{Manifest, NameRecord, PackRef};
 use crate::store::ids::VolumeId;
 use crate::units::Seq;
 
@@ -193,4 +193,70 @@ async fn a_name_that_a_run_takes_from_a_volume_that_is_gone_stays_with_the_next_
         assert_eq!(found, Some(second.id()), "a volume that nobody can name, after {reads_before} reads");
     }
     assert!(removals > 0, "no run removed the name");
+}
+
+#[tokio::test]
+async fn a_run_says_whether_a_later_run_has_something_to_do() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    assert!(!gc(&world, false).await.is_unfinished);
+    compacted(&volume, 3).await;
+    daemon.volumes.create(&name("deleted"), SIZE).await.unwrap().delete().await.unwrap();
+    let mut runs = Vec::new();
+    for _ in 0..6 {
+        let report = gc(&world, false).await;
+        runs.push((report.packs_waiting, report.is_unfinished));
+        world.advance_hours(25);
+    }
+    // The deletion becomes final in the second run, and the last manifest of the deleted volume goes in the fourth run.
+    assert_eq!(runs, [(8, true), (0, true), (0, true), (0, true), (0, false), (0, false)]);
+    // What waits for the next manifest waits for a change.
+    for seq in 9..=16 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+    }
+    volume.compact().await.unwrap().unwrap();
+    assert!(gc(&world, false).await.is_unfinished, "manifests go later");
+    world.advance_hours(25);
+    let report = gc(&world, false).await;
+    assert_eq!((report.packs_waiting, report.is_unfinished), (8, false));
+}
+
+#[tokio::test]
+async fn a_deletion_that_stood_still_for_days_can_be_undone() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    world.objects.pause_before("manifests");
+    let deleting = tokio::spawn(async move { volume.delete().await });
+    world.objects.paused().await;
+    world.advance_hours(25);
+    assert_eq!(gc(&world, false).await.objects_removed, 1, "the way to the deleted volume");
+    world.objects.resume();
+    deleting.await.unwrap().unwrap();
+    let back = world.daemon(2).volumes.undelete(&name("vm"), &name("vm")).await.unwrap();
+    tags(&back, range(0, 8), &[1; 8]).await;
+}
+
+#[tokio::test]
+async fn an_observation_that_arrives_days_late_is_not_believed_alone() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+    }
+    let packs = volume.view().await.unwrap().manifest().packs.clone();
+    // A run that ended then had seen the packs unused.
+    world.advance_hours(1);
+    let since_unix_millis = world.clock.unix_millis();
+    let candidate = |pack: &PackRef| Candidate { volume: volume.id(), pack: pack.pack, since_unix_millis };
+    let late = Candidates(packs.iter().map(candidate).collect());
+    world.advance_hours(25);
+    assert_eq!(gc(&world, false).await.packs_in_use, 8);
+    let key = Key::Gc(name("candidates-00000000000000000000000000000001"));
+    let _: Created = world.daemon(9).volumes.store().create(&key, &[late.encode().into()]).await.unwrap();
+    volume.compact().await.unwrap().unwrap();
+    volume.release().await.unwrap();
+    let report = gc(&world, false).await;
+    assert_eq!((report.packs_removed, report.packs_waiting), (0, 8));
 }

@@ -54,7 +54,7 @@ impl VolumeWriter {
         let Some(CutPack { pack, sectors, data_bytes }) = made else { return Ok(None) };
         let is_whole = packing.is_done() && cut.damaged().is_empty();
         let draft = if is_whole {
-            let uploads = NewPacks::since(begun, [pack.trailer.pack]);
+            let uploads = NewPacks::since(begun, base.number, [pack.trailer.pack]);
             self.draft(base, |base| edit(base, &uploads))?
         } else {
             None
@@ -74,7 +74,8 @@ impl VolumeWriter {
         }
         let pack = created?;
         let lost = damage::parts_in(&cut.damaged(), sectors.clone());
-        upload.add(Span { from: sectors.start, to: sectors.end, lost, data_bytes, pack, begun });
+        let (from, to, after) = (sectors.start, sectors.end, base.number);
+        upload.add(Span { from, to, lost, data_bytes, pack, begun, after });
         noted?;
         Ok(draft)
     }

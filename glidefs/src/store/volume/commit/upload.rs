@@ -15,7 +15,7 @@ use crate::locks::MutexExt;
 use crate::store::format::{DAMAGED_RANGES_MAX, Manifest, PackRef};
 use crate::store::ids::PackId;
 use crate::store::volume::limits::UPLOAD_TIME_MAX;
-use crate::store::volume::writer::new_packs::NewPacks;
+use crate::store::volume::writer::new_packs::{NewPack, NewPacks, is_passed};
 use crate::units::SectorRange;
 
 /// Greatest age of a pack that another try uses though no manifest keeps the pack: the try needs time as well.
@@ -59,6 +59,8 @@ pub(in crate::store::volume) struct Span {
     pub pack: PackRef,
     /// When the upload of the pack began.
     pub begun: Duration,
+    /// Number of the newest manifest then, as far as the writer knew.
+    pub after: u64,
 }
 
 /// Progress of a cut's upload.
@@ -105,7 +107,9 @@ impl Upload {
         }
         let kept: HashSet<PackId> = base.sections.uploaded.iter().copied().collect();
         let is_kept = |span: &Span| kept.contains(&span.pack.pack);
-        inner.spans.retain(|span| is_kept(span) || now.saturating_sub(span.begun) <= REUSE_TIME_MAX);
+        let is_young =
+            |span: &Span| now.saturating_sub(span.begun) <= REUSE_TIME_MAX && !is_passed(base, span.after);
+        inner.spans.retain(|span| is_kept(span) || is_young(span));
         let unkept = inner.spans.iter().filter(|span| !is_kept(span));
         inner.unkept_since = unkept.map(|span| span.begun).min();
         inner.spans.clone()
@@ -137,7 +141,8 @@ impl Upload {
     /// All packs, for the manifest.
     pub(in crate::store::volume) fn uploads(&self) -> NewPacks {
         // Ranges ascend, so the packs ascend too.
-        self.lock().spans.iter().map(|span| (span.pack, span.begun)).collect()
+        let new = |span: &Span| NewPack { pack: span.pack, begun: span.begun, after: span.after };
+        self.lock().spans.iter().map(new).collect()
     }
 
     /// Remembers `lost`, in any order: the next cut reads these sectors before anything is uploaded.

@@ -67,6 +67,8 @@ pub(in crate::store::volume) struct Merge {
     made: Vec<PackRef>,
     /// Time before the first upload.
     begun: Duration,
+    /// Number of the manifest with the inputs.
+    after: u64,
     builder: Option<PackBuilder>,
     /// Indexes of the inputs around sector `at`.
     indexes: HashMap<PackId, Arc<PackIndex>>,
@@ -101,6 +103,7 @@ impl Merge {
             outputs: Vec::new(),
             made: Vec::new(),
             begun,
+            after: manifest.number,
             builder: None,
             indexes: HashMap::new(),
             zeroes: Vec::new(),
@@ -113,7 +116,7 @@ impl Merge {
 
     /// Packs uploaded by the step.
     pub fn uploads(&self) -> NewPacks {
-        NewPacks::since(self.begun, self.made.iter().copied())
+        NewPacks::since(self.begun, self.after, self.made.iter().copied())
     }
 
     /// Merges the rest of the inputs, or as much as one step may.

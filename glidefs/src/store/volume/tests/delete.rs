@@ -160,7 +160,7 @@ async fn a_deleted_volume_can_be_had_back_with_its_snapshots_until_the_grace_per
     assert_eq!(other.volumes.deleted(None).await.unwrap(), []);
     let error = other.volumes.undelete(&name("vm"), &name("vm")).await.unwrap_err();
     assert!(matches!(error, VolumeError::NotDeleted { .. }), "{error}");
-    assert_eq!(other.volumes.store().list(crate::store::Folder::All, None).await.unwrap().objects, []);
+    assert_eq!(keys_in(other.volumes.store()).await, []);
 }
 
 #[tokio::test]
@@ -348,4 +348,21 @@ async fn a_name_that_two_take_from_a_deleted_volume_stays_with_the_next_volume()
         let found = world.daemon(2).volumes.find(&name("vm")).await.unwrap();
         assert_eq!(found, Some(second.id()), "a volume that nobody can name");
     }
+}
+
+#[tokio::test]
+async fn an_undoing_that_was_overtaken_leaves_no_second_name() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.delete().await.unwrap();
+    world.objects.pause_before("manifests");
+    let slow = world.daemon(2).volumes;
+    let undeleting = tokio::spawn(async move { slow.undelete(&name("vm"), &name("late")).await });
+    world.objects.paused().await;
+    let back = world.daemon(1).volumes.undelete(&name("vm"), &name("vm")).await.unwrap();
+    world.objects.resume();
+    let error = undeleting.await.unwrap().unwrap_err();
+    assert!(matches!(error, VolumeError::NotDeleted { .. }), "{error}");
+    assert_eq!(world.daemon(3).volumes.find(&name("late")).await.unwrap(), None);
+    assert_eq!(world.daemon(3).volumes.find(&name("vm")).await.unwrap(), Some(back.id()));
 }

@@ -15,7 +15,6 @@ use crate::store::block_cache::{BlockCache, BlockCacheOptions};
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::gc::{GcError, GcOptions, collect};
 use crate::store::ids::{Entropy, StoreName, VolumeId};
-use crate::store::key::Folder;
 use crate::store::volume::{Resume, StatePoint, VolumeError, VolumeWriter};
 use crate::units::SectorRange;
 
@@ -413,7 +412,7 @@ impl Run {
             collect(daemon.volumes.store(), &*self.world.clock, &options).await.unwrap();
             self.world.clock.advance(GRACE);
         }
-        let left = daemon.volumes.store().list(Folder::All, None).await.unwrap().objects;
+        let left = keys_in(daemon.volumes.store()).await;
         assert!(left.is_empty(), "{left:?}");
         for (_, volume) in self.fenced.drain(..) {
             let error = volume.read_waiting(range(0, 1), &[range(0, 1)]).await;

@@ -22,7 +22,7 @@ async fn a_snapshot_keeps_the_state_and_a_rollback_goes_back_to_it() {
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
     let before = daemon.requests();
     volume.snapshot(&name("first")).await.unwrap();
-    assert_eq!(daemon.since(before), [0, 1, 1, 0, 0], "snapshot");
+    assert_eq!(daemon.since(before), [0, 1, 2, 0, 0], "snapshot");
     volume.commit(MemoryCut::new(2, &[(0, 8, 2), (100, 8, 2)]), 2 * SIZE).await.unwrap();
     let error = volume.snapshot(&name("first")).await.unwrap_err();
     assert!(matches!(error, VolumeError::SnapshotExists { .. }), "{error}");

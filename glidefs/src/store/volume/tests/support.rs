@@ -15,6 +15,7 @@ use crate::store::client::{Store, StoreOptions};
 use crate::store::error::BoxError;
 use crate::store::faulty::Seeded;
 use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
+use crate::store::key::{Folder, Key};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::stats::{Operation, StoreStats};
 use crate::store::volume::{
@@ -41,6 +42,13 @@ pub fn sector(tag: Tag) -> [u8; SECTOR_BYTES as usize] {
 
 pub fn range(start: u64, count: u64) -> SectorRange {
     SectorRange::new(start, count).unwrap()
+}
+
+/// Keys of all objects except the observation that every run of garbage collection leaves. Tests have no marker.
+pub async fn keys_in(store: &Store) -> Vec<Key> {
+    let listing = store.list(Folder::All, None).await.unwrap();
+    let is_observation = |key: &Key| matches!(key, Key::Gc(name) if name.as_str().starts_with("candidates-"));
+    listing.objects.into_iter().map(|object| object.key).filter(|key| !is_observation(key)).collect()
 }
 
 pub fn name(text: &str) -> StoreName {
@@ -244,6 +252,13 @@ impl World {
     ) -> Daemon {
         let notes = self.notes.lock().unwrap().entry(writer).or_default().clone();
         self.daemon_noting(writer, backend, metadata_bytes_max, block_cache, notes)
+    }
+
+    /// A new process of the daemon `writer` with a clock of its own.
+    pub fn daemon_with_clock(&self, writer: u8, clock: Arc<ManualClock>) -> Daemon {
+        let notes = self.notes.lock().unwrap().entry(writer).or_default().clone();
+        let options = VolumeStoreOptions { notes, clock, ..VolumeStoreOptions::new(WriterId([writer; 16])) };
+        self.daemon_as(Backend::over(self.objects.clone(), true), options)
     }
 
     /// A new process of a copy of the daemon `writer`; the copy was made when the daemon had taken `notes`.

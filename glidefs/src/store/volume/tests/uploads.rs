@@ -50,6 +50,7 @@ fn span(from: u8, hours: u64) -> Span {
         data_bytes: 10 * SECTOR_BYTES,
         pack,
         begun: Duration::from_hours(hours),
+        after: 0,
     }
 }
 

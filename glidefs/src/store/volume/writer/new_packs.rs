@@ -17,23 +17,31 @@ use crate::store::volume::limits::UPLOAD_TIME_MAX;
 /// The error of a commit that would give up sectors although the sectors can be read again.
 const BACK: &str = "sectors that the disk failed to read can be read again";
 
-/// Packs that perhaps no manifest lists yet. Each pack has a time: the start of its upload, or a time at which the pack was in
-/// use.
+/// A pack that perhaps no manifest lists yet.
+pub(in crate::store::volume) struct NewPack {
+    pub pack: PackRef,
+    /// The start of the upload, or a time at which the pack was in use.
+    pub begun: Duration,
+    /// Number of the newest manifest then, as far as this writer knew.
+    pub after: u64,
+}
+
+/// Packs that perhaps no manifest lists yet.
 #[derive(Default)]
 pub(in crate::store::volume) struct NewPacks {
-    packs: Vec<(PackRef, Duration)>,
+    packs: Vec<NewPack>,
     /// The cut that the manifest commits without some sectors, although the sectors may become readable again.
     gives_up: Option<Arc<dyn CutSource>>,
 }
 
 impl NewPacks {
-    /// `packs`, none of which counted as unused before `begun`.
-    pub fn since(begun: Duration, packs: impl IntoIterator<Item = PackRef>) -> Self {
-        packs.into_iter().map(|pack| (pack, begun)).collect()
+    /// `packs`, none of which counted as unused before `begun`, when manifest `after` was the newest.
+    pub fn since(begun: Duration, after: u64, packs: impl IntoIterator<Item = PackRef>) -> Self {
+        packs.into_iter().map(|pack| NewPack { pack, begun, after }).collect()
     }
 
     pub fn packs(&self) -> impl ExactSizeIterator<Item = &PackRef> {
-        self.packs.iter().map(|(pack, _)| pack)
+        self.packs.iter().map(|new| &new.pack)
     }
 
     /// Whether garbage collection keeps all of the packs while `manifest` is the newest.
@@ -55,27 +63,33 @@ impl NewPacks {
         blocking(look).await
     }
 
-    /// An error when a pack is too old for the manifest after `base` to be the first that names the pack. Packs that `base` keeps
-    /// may have any age.
+    /// An error when a pack is too old for the manifest after `base` to be the first that names the pack: by the clock, or because
+    /// the release of the volume came into the store since. Packs that `base` keeps may have any age.
     pub(super) fn check_age(&self, base: &Manifest, now: Duration) -> Result<(), VolumeError> {
-        let too_old = |begun: Duration| {
-            let elapsed = now.saturating_sub(begun);
-            (elapsed > UPLOAD_TIME_MAX).then_some(elapsed)
-        };
-        if self.packs.iter().all(|(_, begun)| too_old(*begun).is_none()) {
+        let elapsed = |new: &NewPack| now.saturating_sub(new.begun);
+        let is_too_old = |new: &NewPack| elapsed(new) > UPLOAD_TIME_MAX || is_passed(base, new.after);
+        if !self.packs.iter().any(is_too_old) {
             return Ok(());
         }
         let kept = kept_by(base);
-        let others = self.packs.iter().filter(|(pack, _)| !kept.contains(&pack.pack));
-        match others.filter_map(|(_, begun)| too_old(*begun)).max() {
-            Some(elapsed) => Err(VolumeError::TooSlow { elapsed }),
+        let others = self.packs.iter().filter(|new| !kept.contains(&new.pack.pack) && is_too_old(new));
+        match others.map(elapsed).max() {
+            Some(elapsed) if elapsed > UPLOAD_TIME_MAX => Err(VolumeError::TooSlow { elapsed }),
+            Some(_) => Err(VolumeError::ReleasedMeanwhile { volume: base.volume }),
             None => Ok(()),
         }
     }
 }
 
-impl FromIterator<(PackRef, Duration)> for NewPacks {
-    fn from_iter<T: IntoIterator<Item = (PackRef, Duration)>>(packs: T) -> Self {
+/// Whether garbage collection waits no longer for the first manifest of a pack, because `base` says released: a host that releases a
+/// volume has nothing left on the way. The release may have been on its way itself when the upload of the pack began, after
+/// manifest `after`.
+pub(in crate::store::volume) fn is_passed(base: &Manifest, after: u64) -> bool {
+    base.is_released() && base.number > after
+}
+
+impl FromIterator<NewPack> for NewPacks {
+    fn from_iter<T: IntoIterator<Item = NewPack>>(packs: T) -> Self {
         Self { packs: packs.into_iter().collect(), gives_up: None }
     }
 }
