@@ -3,7 +3,7 @@
 //! Owns the trait and the machine's clocks. Does not own decisions by time; pauses and time limits of requests run on the
 //! runtime's clock. Invariant: no decision about data rests on the time of day, which people and networks change, with one
 //! exception: a jump forward ends time limits, since a machine that was suspended by its host has no other sign of the
-//! suspension.
+//! suspension. The sign may come late, or never: so whether packs of old states are there is asked of the store, whatever the clock says.
 
 use std::fmt::Debug;
 use std::sync::Mutex;
@@ -18,7 +18,8 @@ pub trait StoreClock: Debug + Send + Sync {
     /// The time of day, milliseconds since 1970-01-01 UTC. Written into objects for people to read.
     fn unix_millis(&self) -> u64;
 
-    /// Time since some moment in the past. Never goes back, and goes on while the machine sleeps or is suspended by its host.
+    /// Time since some moment in the past. Never goes back, and goes on while the machine sleeps. Time for which the host of a virtual
+    /// machine has suspended the machine counts when the time of day jumps ahead, and not before.
     fn since_boot(&self) -> Duration;
 }
 

@@ -237,7 +237,7 @@ metrics! {
     GcOverdue: Gauge "glidefs_store_gc_overdue_seconds" in Seconds by []
         = "Time since the begin of the first garbage collection after the last successful one; 0 when the last one was successful.";
     StoreGcDamaged: Gauge "glidefs_store_gc_damaged_objects" in Number by []
-        = "Manifests and snapshots that the last garbage collection of this host could not read; every pack that such an object may list is kept.";
+        = "Manifests, snapshots and removal records that the last garbage collection of this host could not read, with every pack kept that a manifest or snapshot may list; and packs in use that are missing.";
 
     CleanHits: Counter "glidefs_clean_hits_total" in Number by [tier]
         = "Blocks found in the block cache: in memory, or on disk.";
