@@ -285,7 +285,7 @@ fn store_status(error: &VolumeError) -> (StatusCode, ProblemCode) {
         VolumeError::Held(_) => (StatusCode::CONFLICT, ProblemCode::Held),
         VolumeError::SnapshotExists { .. } => (StatusCode::CONFLICT, ProblemCode::SnapshotExists),
         VolumeError::Diverged { .. } => (StatusCode::CONFLICT, ProblemCode::Diverged),
-        VolumeError::Damaged { .. } | VolumeError::TooDamaged { .. } => {
+        VolumeError::Damaged { .. } | VolumeError::TooDamaged { .. } | VolumeError::SnapshotBroken { .. } => {
             (StatusCode::CONFLICT, ProblemCode::Damaged)
         }
         VolumeError::Fenced(_) | VolumeError::Contended { .. } => (StatusCode::CONFLICT, ProblemCode::Fenced),
