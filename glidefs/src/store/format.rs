@@ -43,7 +43,7 @@ pub use self::limits::{
 };
 pub use self::manifest::{Manifest, Origin};
 pub use self::marker::Marker;
-#[cfg(any(test, fuzzing))]
+#[cfg(test)]
 pub use self::pack::verify_pack;
 pub use self::pack::{PackTrailer, decode_block};
 pub use self::pack_ref::PackRef;
