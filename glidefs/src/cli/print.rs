@@ -261,6 +261,9 @@ pub(super) fn status(status: &Status) -> String {
     if let Some(reason) = &status.catalog_fails {
         let _ = writeln!(text, "the catalog cannot be written: {reason}: make room on the disk of cache.dir");
     }
+    if let Some(reason) = &status.daemon.store_away {
+        let _ = writeln!(text, "the store cannot be used: {reason}");
+    }
     let _ = writeln!(text, "engine: {}{}", cache.engine, measured(&cache.probe));
     if !cache.checksum.is_empty() {
         let _ = writeln!(text, "checksum: {}", cache.checksum);

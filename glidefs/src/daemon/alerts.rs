@@ -36,6 +36,7 @@ pub(super) struct AlertFigures {
     /// Segments that the disk failed.
     pub bad_segments: u64,
     pub is_catalog_failing: bool,
+    pub is_store_away: bool,
     pub oldest_read_seconds: f64,
     /// Data of the cache that is not in the store, over the size of the cache.
     pub dirty_share: f64,
@@ -123,6 +124,12 @@ const CATALOG: Rule = Rule {
     severity: "critical",
     above: 0.0,
     message: "the catalog cannot be written, so operations on exports fail or wait: make room on the disk of cache.dir",
+};
+const STORE_AWAY: Rule = Rule {
+    alert: "GlidefsStoreAway",
+    severity: "critical",
+    above: 0.0,
+    message: "the store was not found at its place since the start, and nothing is written back or fetched: `glidefs status` says why",
 };
 const OLDEST_READ: Rule = Rule {
     alert: "GlidefsReadsWaitForStore",
@@ -214,6 +221,7 @@ impl AlertFigures {
             (&DAMAGED_FRAMES, self.damaged_frames as f64),
             (&BAD_SEGMENTS, self.bad_segments as f64),
             (&CATALOG, f64::from(u8::from(self.is_catalog_failing))),
+            (&STORE_AWAY, f64::from(u8::from(self.is_store_away))),
             (&OLDEST_READ, self.oldest_read_seconds),
             (&DIRTY_SHARE, self.dirty_share),
             (&WAITING_WRITES, self.waiting_writes as f64),
@@ -252,7 +260,7 @@ mod tests {
     use super::*;
 
     /// The judged alerts, with the part of the rule's expression that is judged.
-    const RULES: [(Rule, &str); 14] = [
+    const RULES: [(Rule, &str); 15] = [
         (FAILED, "glidefs_router_exports{state=\"failed\"}[2m]) > 0"),
         (LOST, "glidefs_router_lost_exports) > 0"),
         (DAMAGED, "glidefs_export_damaged_bytes > 0"),
@@ -266,6 +274,7 @@ mod tests {
         ),
         (BAD_SEGMENTS, "(glidefs_cache_segments{state=~\"poisoned|quarantined\"}) > 0"),
         (CATALOG, "glidefs_router_catalog_failing > 0"),
+        (STORE_AWAY, "glidefs_store_away > 0"),
         (OLDEST_READ, "glidefs_store_oldest_read_seconds > 60"),
         (DIRTY_SHARE, "glidefs_cache_dirty_bytes / glidefs_cache_size_bytes > 0.8"),
         (WAITING_WRITES, "sum by (instance) (glidefs_worker_log_line_writes) > 0"),
@@ -340,6 +349,7 @@ mod tests {
             (AlertFigures { damaged_frames: 1, ..none() }, "GlidefsDamagedData"),
             (AlertFigures { bad_segments: 1, ..none() }, "GlidefsCacheDiskFails"),
             (AlertFigures { is_catalog_failing: true, ..none() }, "GlidefsCatalogFails"),
+            (AlertFigures { is_store_away: true, ..none() }, "GlidefsStoreAway"),
             (AlertFigures { oldest_read_seconds: 61.0, ..none() }, "GlidefsReadsWaitForStore"),
             (AlertFigures { dirty_share: 0.81, ..none() }, "GlidefsCacheFillsUp"),
             (AlertFigures { waiting_writes: 1, ..none() }, "GlidefsCacheFull"),

@@ -54,7 +54,7 @@ impl Parts {
             OnStop::Keep => "keep",
             OnStop::Remove => "remove",
         };
-        let probe = self.probe.clone();
+        let (probe, store) = (self.probe.clone(), self.store.clone());
         let nodes = Arc::<Nodes>::default();
         let started = Instant::now();
         let top = TopParts {
@@ -75,6 +75,7 @@ impl Parts {
             on_stop: Some(on_stop.into()),
             workers: workers.iter().map(|worker| worker_status(worker, &nodes)).collect(),
             cache: cache_status(&cache.stats(), &dir, &probe),
+            store_away: store.as_ref().and_then(Store::away),
         };
         let traces = TraceSource {
             router: Arc::clone(&self.router),

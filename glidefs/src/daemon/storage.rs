@@ -73,16 +73,7 @@ impl StoreSide {
         if found == known {
             return Ok(());
         }
-        Err(StoreError::Another { location: store.location().to_owned(), found: Some(found), known })
-    }
-
-    /// Whether `error` of [`Self::check`] means that nothing may be served with this store. A known store may refuse expired
-    /// credentials, which is no reason to leave devices without a daemon.
-    pub fn is_foreign(&self, error: &StoreError) -> bool {
-        match error {
-            StoreError::Refused { .. } | StoreError::Rejected { .. } => self.known.is_none(),
-            error => !error.is_transient(),
-        }
+        Err(StoreError::Another { location: store.location().to_owned(), found, known })
     }
 
     /// A handle on the store of all volumes.

@@ -22,11 +22,12 @@ use crate::store::{
 const RECENT_BYTES_MAX: u64 = 288 << 20;
 /// Memory for packs being made: eight cuts on the way, with a pack each.
 const UPLOAD_BYTES_MAX: u64 = 256 << 20;
-/// How long the start waits for the store, and each export for the answer whose the export is.
+/// How long the start waits for the store, and each export for the answer whose the export is; and the pause before the place is
+/// looked at again.
 pub(super) const STORE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connects to the store, if one is configured, and starts the writeback. A store that does not answer is asked again on
-/// demand; a place that is no store keeps the daemon from starting. A daemon that `follows` another one keeps no device waiting for the
+/// Connects to the store, if one is configured, and starts the writeback. A place that is not found to be the store is looked at
+/// again; it keeps only a daemon without exports from starting. A daemon that `follows` another one keeps no device waiting for the
 /// first answer of a store used by the other one: until the place is known to be this store, nothing is sent there.
 pub(super) fn connect_store(
     config: &Config,
@@ -37,7 +38,9 @@ pub(super) fn connect_store(
     follows: bool,
 ) -> Result<Option<Arc<StoreSide>>, DaemonError> {
     let Some(url) = &config.store.url else { return Ok(None) };
-    let backend = connect(url, catalog.store_id().is_some())?;
+    let is_known = catalog.store_id().is_some();
+    let has_exports = is_known || !catalog.known().is_empty();
+    let backend = connect(url, is_known, has_exports)?;
     let options =
         StoreOptions { shutdown: Some(stopped.clone()), checked_first: true, ..StoreOptions::default() };
     let store = store::Store::over(backend, options);
@@ -63,39 +66,50 @@ pub(super) fn connect_store(
     };
     runtime.spawn(cache.writeback(Arc::clone(&link), triggers).run(stopped.clone()));
     let side = Arc::new(StoreSide::new(volumes, link, catalog));
-    if follows && catalog.store_id().is_some() {
-        let (side, url) = (Arc::clone(&side), url.to_string());
-        // An error is in the log, and asked about again like any other outage.
-        runtime.spawn(async move { look(&side, &url).await.err() });
-    } else {
-        runtime.block_on(look(&side, &url.to_string()))?;
+    let is_kept_waiting = !(follows && is_known);
+    if is_kept_waiting {
+        runtime.block_on(look(&side, url, has_exports))?;
     }
+    let first = if is_kept_waiting { STORE_PATIENCE } else { Duration::ZERO };
+    runtime.spawn(find(Arc::clone(&side), first, STORE_PATIENCE));
     Ok(Some(side))
 }
 
-/// Checks the place of the store, as far as the store answers in time.
-async fn look(side: &StoreSide, url: &str) -> Result<(), StoreError> {
+/// Looks for the store until it is found: for the first time after `first`, and then after each `pause`.
+async fn find(side: Arc<StoreSide>, first: Duration, pause: Duration) {
+    tokio::time::sleep(first).await;
+    while let Err(error) = side.check().await {
+        tell(&error);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn tell(error: &StoreError) {
+    let error = error as &dyn std::error::Error;
+    tracing::warn!(error, "the store cannot be used; it is asked again");
+}
+
+/// Checks the place of the store, as far as the store answers in time. With exports no answer is an error: devices are served
+/// from the cache, and nothing is sent to the place.
+async fn look(side: &StoreSide, url: &StoreUrl, has_exports: bool) -> Result<(), StoreError> {
     match tokio::time::timeout(STORE_PATIENCE, side.check()).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            let reason = &error as &dyn std::error::Error;
-            tracing::warn!(error = reason, "the store cannot be reached; it is asked again");
-            if side.is_foreign(&error) {
-                return Err(error);
-            }
+        Ok(Err(error)) if has_exports || error.is_transient() => {
+            tell(&error);
         }
-        Err(_) => tracing::warn!(url, "the store does not answer; it is asked again"),
+        Ok(Err(error)) => return Err(error),
+        Err(_) => tracing::warn!(%url, "the store does not answer; it is asked again"),
     }
     Ok(())
 }
 
-/// The place of the store. With `is_known` the place has held a store, and a place that cannot be set up counts as away: the
-/// file system may not be mounted yet, or the files with the credentials may be broken. Without, an error is a mistake in the
-/// configuration.
-fn connect(url: &StoreUrl, is_known: bool) -> Result<Backend, StoreError> {
+/// The place of the store. With `is_known` the place has held a store, and no directory is made. With exports, a place that cannot
+/// be set up counts as away: the file system may not be mounted yet, or the files with the credentials may be broken. Without, an
+/// error is a mistake in the configuration.
+fn connect(url: &StoreUrl, is_known: bool, has_exports: bool) -> Result<Backend, StoreError> {
     let variables = process_variables();
     match Backend::connect(url, &variables, !is_known) {
-        Err(error @ StoreError::Setup { .. }) if is_known => {
+        Err(error @ StoreError::Setup { .. }) if has_exports => {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "the store cannot be set up; it is tried again");
             Backend::later(url, &variables)
@@ -126,5 +140,62 @@ fn open_block_cache(
             runtime.block_on(BlockCache::open(BlockCacheOptions { directory: None, ..options }))
         }
         opened => opened,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::cache::{Budgets, Directory, Known, MonotonicClock, OnFull, Options};
+    use crate::units::SEGMENT_BYTES;
+
+    const OTHER: &str = r#"{"format":9}"#;
+
+    /// A host with its store in `place`.
+    fn side(directory: &Path, place: StoreUrl, runtime: &tokio::runtime::Handle) -> Arc<StoreSide> {
+        let catalog = Catalog::open(&directory.join("catalog.redb")).unwrap();
+        let disk = Arc::new(Directory::new(directory));
+        let options = Options {
+            size_bytes: 16 * SEGMENT_BYTES,
+            segment_bytes: SEGMENT_BYTES,
+            shards: 1,
+            on_full: OnFull::Wait,
+            checksums_bytes_max: 0,
+            mapped_bytes_max: 0,
+            budgets: Budgets::default(),
+            hands: 1,
+        };
+        let known = Known { exports: Vec::new(), next_export: None, catalog: Arc::new(catalog.handle()) };
+        let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
+        let queue = cache.writeback_queue(runtime.clone());
+        let backend = Backend::connect(&place, &Vec::new(), true).unwrap();
+        let options = StoreOptions { checked_first: true, ..StoreOptions::default() };
+        let store = store::Store::over(backend, options);
+        let volumes = store::volume::VolumeStore::new(store, VolumeStoreOptions::new(cache.writer()));
+        Arc::new(StoreSide::new(volumes, queue, &catalog))
+    }
+
+    #[test]
+    fn a_marker_that_cannot_be_used_keeps_only_a_host_without_exports_from_starting() {
+        let (directory, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (marker, url) = (place.path().join("glidefs.json"), StoreUrl::File(place.path().to_owned()));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let side = side(directory.path(), url.clone(), runtime.handle());
+        std::fs::write(&marker, OTHER).unwrap();
+        runtime.block_on(async {
+            let error = look(&side, &url, false).await.unwrap_err();
+            assert!(matches!(error, StoreError::Foreign { .. }), "{error}");
+            look(&side, &url, true).await.unwrap();
+            assert!(side.store().away().unwrap().contains("format version 9"));
+            // The mended marker is found without a restart.
+            let finding = tokio::spawn(find(Arc::clone(&side), Duration::ZERO, Duration::from_millis(1)));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(!finding.is_finished());
+            std::fs::remove_file(&marker).unwrap();
+            finding.await.unwrap();
+            assert_eq!(side.store().away(), None);
+        });
     }
 }

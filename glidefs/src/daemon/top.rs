@@ -89,6 +89,7 @@ impl TopParts {
         figures.waiting_writes = waiting_writes;
         figures.is_catalog_failing = self.router.catalog_health().failing().is_some();
         if let Some(store) = &self.store {
+            figures.is_store_away = store.away().is_some();
             figures.oldest_read_seconds = store.reads_waiting().oldest.as_secs_f64();
             figures.collection_overdue_seconds = self.collections.overdue(Instant::now()).as_secs_f64();
         }

@@ -64,7 +64,7 @@ pub(super) fn check(facts: &CatalogFacts) -> Finding {
         (Some(known), Some(other)) if known != other => Finding::failure(
             CHECK,
             format!("{found}: in store {known}, and [store] url has store {other}"),
-            WHY,
+            "nothing is written back or fetched, and exports wait at the start until their store confirms them",
             "set [store] url to the place of the first one, or give the exports up with another [cache] dir",
         ),
         _ => Finding::ok(CHECK, found),

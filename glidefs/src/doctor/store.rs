@@ -197,7 +197,7 @@ fn marker(answers: &Answers) -> Finding {
         Marker::Nothing if answers.has_started => Finding::warning(
             CHECK,
             format!("{location} has no glidefs store"),
-            "a daemon that has exports in a store waits for that store; a daemon without makes a new store",
+            "a daemon that has exports in a store waits for that store; a daemon without makes a new store, unless volumes are there",
             "check [store] url, and whether the file system of the store is mounted",
         ),
         Marker::Nothing => Finding::note(
@@ -225,8 +225,10 @@ fn trouble(check: &'static str, trouble: &Trouble, variables: VariablesOf) -> Fi
         ),
         Trouble::Unfit(text) => (
             text,
-            "the daemon does not start with this store",
-            "set [store] url to another prefix, or run the version of glidefs that made the store".into(),
+            "a daemon with exports serves what its cache has, and sends nothing to this store; one without exports does not start",
+            "set [store] url to another prefix, or run the version of glidefs that made the store; of a damaged marker, the log of \
+             such a daemon has the content"
+                .into(),
         ),
     };
     Finding::failure(check, variables.found(text), why, variables.mend(&mend))

@@ -31,6 +31,8 @@ use super::turns::{Reader, Turns};
 use super::watch::Answer;
 use crate::locks::LocksByKey;
 
+/// The folder of all volumes.
+const VOLUMES: &str = "volumes";
 /// GETs of readers that are under way at once. Each takes the memory of the answer, up to 4 MiB.
 const READS_AT_ONCE_MAX: u64 = 64;
 /// Time for all tries of a reader's request after the first.
@@ -171,6 +173,15 @@ impl Store {
         self.inner.is_open.store(true, Ordering::Release);
     }
 
+    pub(super) fn is_open(&self) -> bool {
+        self.inner.is_open.load(Ordering::Acquire)
+    }
+
+    /// Why the place was not found to be the store since the start: until it is, nothing is sent there.
+    pub fn away(&self) -> Option<String> {
+        self.stats().away()
+    }
+
     /// The directory of the store; `None` for a store behind a network protocol of its own.
     pub(super) fn directory(&self) -> Option<&Directory> {
         self.inner.backend.directory.as_ref()
@@ -204,8 +215,9 @@ impl Store {
         if reader.is_some() {
             policy.time_budget = policy.time_budget.min(READ_TIME_BUDGET);
         }
-        let is_open = self.inner.is_open.load(Ordering::Acquire);
-        let passage = match (is_open, key == self.path(&Key::Marker).1) {
+        // No store is made where there are volumes.
+        let is_look = key == self.path(&Key::Marker).1 || key == self.path(&VOLUMES).1;
+        let passage = match (self.is_open(), is_look) {
             (true, _) => Passage::Open,
             (false, true) => Passage::Looking,
             (false, false) => Passage::Closed(&self.inner.is_open),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::format::FormatError;
+use super::format::{FormatError, Marker};
 use super::key::Key;
 use super::stats::Operation;
 
@@ -110,26 +110,42 @@ pub enum StoreError {
         /// Where a store was expected.
         location: String,
     },
-    /// The directory of the store holds no store at present.
-    #[error("{location} holds no store at the moment: mount its file system, or correct store.url")]
+    /// The place has volumes and no marker.
+    #[error(
+        "{location} has volumes, and its {} is gone, so nothing was changed: restore that object from a copy; the log of a host \
+         with exports in this store has its content",
+        Key::Marker
+    )]
+    Unmarked {
+        /// Where a store was to be made.
+        location: String,
+    },
+    /// The place shows no usable marker at present, and this host has used a store there.
+    #[error(
+        "{location} does not show store {known} of this host at the moment: mount its file system, or correct store.url; or, if \
+         the volumes are there and only the {} is gone or damaged, write this line to that object: {}",
+        Key::Marker,
+        String::from_utf8_lossy(&Marker::restored(*known).encode()).trim_end()
+    )]
     Away {
         /// Where the store was found before.
         location: String,
-        /// Why the directory cannot be used; `None` for a directory without a store.
+        /// Identity of the store that this host has used.
+        known: Uuid,
+        /// Why the place cannot be used; `None` for a place without a marker.
         #[source]
         source: Option<BoxError>,
     },
     /// The place holds another store than this host has used so far.
     #[error(
-        "{location} {}, and this host has written back to store {known}: set store.url to the place of that store, or give \
-         the exports up with another cache.dir",
-        found.map_or("holds no store".into(), |found| format!("holds store {found}"))
+        "{location} holds store {found}, and this host has written back to store {known}: set store.url to the place of that \
+         store, or give the exports up with another cache.dir"
     )]
     Another {
         /// Where the store was expected.
         location: String,
         /// Identity of the store that is there.
-        found: Option<Uuid>,
+        found: Uuid,
         /// Identity of the store that was expected.
         known: Uuid,
     },
@@ -180,8 +196,12 @@ impl StoreError {
         matches!(self, Self::Unreachable { .. } | Self::Refused { .. } | Self::Rejected { .. })
     }
 
-    /// Whether the same request may succeed later: the store was unreachable, or this daemon was stopping.
+    /// Whether the same request may succeed later: the store was unreachable, its place was not in order, or this daemon was
+    /// stopping.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::ShuttingDown { .. } | Self::Away { .. })
+        matches!(
+            self,
+            Self::Unreachable { .. } | Self::ShuttingDown { .. } | Self::Away { .. } | Self::Another { .. }
+        )
     }
 }

@@ -19,6 +19,7 @@ use super::format::{
 use super::ids::{PackId, StoreName, VolumeId};
 use super::key::{Folder, Key};
 use super::stats::Operation;
+use crate::observe::chain;
 
 /// Longest object that is read whole, bytes: more than the longest manifest.
 const OBJECT_BYTES_MAX: u64 = 64 << 20;
@@ -56,34 +57,45 @@ impl Store {
     /// Checks that the place is a store, or makes the place a store. For a caller that writes, also checks that the store refuses
     /// to replace objects.
     pub async fn check(&self, access: Access) -> Result<Marker, StoreError> {
+        let checked = self.check_place(access).await;
+        self.stats().set_away(checked.as_ref().err().filter(|_| !self.is_open()).map(|error| chain(error)));
+        checked
+    }
+
+    async fn check_place(&self, access: Access) -> Result<Marker, StoreError> {
         let location = || self.location().to_owned();
-        let found = match self.marker().await {
-            Err(error) if error.is_missing() => {
-                let now_unix_millis = match access {
-                    Access::ReadWrite { now_unix_millis } => now_unix_millis,
-                    Access::ReadOnly => return Err(StoreError::NotAStore { location: location() }),
-                    // The directory may be a mount point whose file system is not mounted yet.
-                    Access::Known(_) if self.directory().is_some() => {
-                        return Err(StoreError::Away { location: location(), source: None });
-                    }
-                    Access::Known(known) => {
-                        return Err(StoreError::Another { location: location(), found: None, known });
-                    }
-                };
-                let marker = new_marker(self, now_unix_millis).encode().into();
-                // If another daemon was faster, the marker of that daemon counts.
-                let _: Created = self.create(&Key::Marker, &[marker]).await?;
+        let found = match (self.marker().await, access) {
+            (Err(error), Access::ReadWrite { now_unix_millis }) if error.is_missing() => {
+                if self.volumes().await?.is_empty() {
+                    let marker = new_marker(self, now_unix_millis).encode().into();
+                    // If another daemon was faster, the marker of that daemon counts.
+                    let _: Created = self.create(&Key::Marker, &[marker]).await?;
+                }
+                // Another daemon may have made the store meanwhile, and the volumes.
                 self.marker().await
             }
-            found => found,
+            (found, _) => found,
         };
         let (marker, bytes) = match (found, access) {
             (Ok((Marker { store_id, .. }, _)), Access::Known(known)) if store_id != known => {
-                return Err(StoreError::Another { location: location(), found: Some(store_id), known });
+                return Err(StoreError::Another { location: location(), found: store_id, known });
             }
             (Ok(found), _) => found,
-            (Err(StoreError::Damaged { source, .. } | StoreError::OtherVersion { source, .. }), _) => {
-                return Err(StoreError::Foreign { location: location(), source });
+            (Err(StoreError::Damaged { source, .. } | StoreError::OtherVersion { source, .. }), access) => {
+                return Err(match access {
+                    Access::Known(known) => {
+                        StoreError::Away { location: location(), known, source: Some(Box::new(source)) }
+                    }
+                    _ => StoreError::Foreign { location: location(), source },
+                });
+            }
+            (Err(error), access) if error.is_missing() => {
+                return Err(match access {
+                    // The directory may also be a mount point whose file system is not mounted yet.
+                    Access::Known(known) => StoreError::Away { location: location(), known, source: None },
+                    Access::ReadOnly => StoreError::NotAStore { location: location() },
+                    Access::ReadWrite { .. } => StoreError::Unmarked { location: location() },
+                });
             }
             (Err(error), _) => return Err(error),
         };
@@ -94,7 +106,11 @@ impl Store {
             let kept = tokio::task::spawn_blocking(move || directory.keep()).await;
             // An error here means that the file system was unmounted a moment ago.
             let kept = kept.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-            kept.map_err(|error| StoreError::Away { location: location(), source: Some(Box::new(error)) })?;
+            kept.map_err(|error| StoreError::Away {
+                location: location(),
+                known: marker.store_id,
+                source: Some(Box::new(error)),
+            })?;
         }
         self.open_up();
         Ok(marker)

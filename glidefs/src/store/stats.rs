@@ -101,6 +101,8 @@ impl OperationStats {
 #[derive(Debug, Default)]
 pub struct StoreStats {
     operations: [OperationStats; Operation::ALL.len()],
+    /// Why the place was not found to be the store; `None` once it was, and before the first answer.
+    away: Mutex<Option<String>>,
     /// Objects that failed their check.
     pub damaged: Count,
     /// Late GETs that got a second request.
@@ -121,7 +123,16 @@ impl StoreStats {
     /// Why requests of writeback have no answer at present.
     pub fn trouble(&self) -> Option<String> {
         let of_writeback = [Operation::Put, Operation::List, Operation::Get, Operation::Head];
-        of_writeback.into_iter().find_map(|operation| self.of(operation).trouble())
+        self.away().or_else(|| of_writeback.into_iter().find_map(|operation| self.of(operation).trouble()))
+    }
+
+    /// Why the place was not found to be the store.
+    pub fn away(&self) -> Option<String> {
+        self.away.lock_whole().clone()
+    }
+
+    pub(super) fn set_away(&self, away: Option<String>) {
+        *self.away.lock_whole() = away;
     }
 
     /// Counters of the requests of one kind.

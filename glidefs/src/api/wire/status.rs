@@ -38,7 +38,7 @@ pub struct Status {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub last_upgrade: Option<Upgrade>,
-    /// The state of workers and cache.
+    /// The state of workers, cache and store.
     #[serde(flatten)]
     pub daemon: DaemonStatus,
 }
@@ -60,7 +60,7 @@ pub struct ExportCounts {
     pub changing: u64,
 }
 
-/// The state of workers and cache.
+/// The state of workers, cache and store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DaemonStatus {
     /// Whether devices are started without user copy, with one buffer per tag.
@@ -78,6 +78,10 @@ pub struct DaemonStatus {
     pub workers: Vec<WorkerStatus>,
     /// The state of the cache.
     pub cache: CacheStatus,
+    /// Why the store was not found at its place since the start: until it is, nothing is written back or fetched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub store_away: Option<String>,
 }
 
 /// The state of one worker.

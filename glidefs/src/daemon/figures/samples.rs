@@ -81,6 +81,7 @@ pub(super) fn store_samples(store: &Store, out: &mut Samples) {
     out.value(Metric::StoreOldestRead, &[], nanos(reads.oldest));
     out.value(Metric::StoreGcDamaged, &[], stats.gc_damaged.load(Ordering::Relaxed));
     out.value(Metric::StoreRefused, &[], stats.refused.get());
+    out.value(Metric::StoreAway, &[], u64::from(store.away().is_some()));
 }
 
 pub(super) fn collection_samples(collections: &Collections, out: &mut Samples) {

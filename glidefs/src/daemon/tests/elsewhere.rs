@@ -52,9 +52,11 @@ fn fill(world: &World, elsewhere: &World, place: Place) {
         Place::Nothing => {}
         Place::AnotherStore => create(elsewhere, &Host::new(elsewhere), blank()),
         Place::TakenOver | Place::Deleted => {
+            let other = Host::new(elsewhere);
+            // No store is made around volumes that are there already.
+            elsewhere.runtime.block_on(other.router().create(request("other", blank()))).unwrap();
             let copied = world.objects.copy_to(&elsewhere.objects, "glidefs.json");
             elsewhere.runtime.block_on(copied).unwrap();
-            let other = Host::new(elsewhere);
             create(elsewhere, &other, InitialContent::TakeOver);
             if matches!(place, Place::Deleted) {
                 elsewhere.runtime.block_on(other.router().delete("vm")).unwrap();

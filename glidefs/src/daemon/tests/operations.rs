@@ -227,7 +227,7 @@ fn a_store_that_is_not_the_one_with_the_exports_is_not_used_and_not_made_one() {
         let more = CreateExport { name: name("more"), ..blank() };
         let refused = elsewhere.runtime.block_on(host.router().create(more)).unwrap_err();
         let cause = std::error::Error::source(&refused).map(ToString::to_string).unwrap_or_default();
-        assert!(cause.contains("set store.url"), "{refused:?}");
+        assert!(cause.contains("store.url"), "{refused:?}");
     }
     host.restart(&world);
     world.runtime.block_on(host.router().write_back("vm")).unwrap();

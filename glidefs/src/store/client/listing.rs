@@ -11,7 +11,7 @@ use futures_util::stream::BoxStream;
 use object_store::ObjectMeta;
 use object_store::path::Path;
 
-use super::{Listing, Store, failure, info};
+use super::{Listing, Store, VOLUMES, failure, info};
 use crate::locks::MutexExt;
 use crate::store::classify::{Verdict, classify};
 use crate::store::error::StoreError;
@@ -68,7 +68,7 @@ impl Store {
 
     /// The volumes with at least one object.
     pub async fn volumes(&self) -> Result<Vec<VolumeId>, StoreError> {
-        let (prefix, text) = self.path(&"volumes");
+        let (prefix, text) = self.path(&VOLUMES);
         let tries = self.tries(Operation::List, &text, 0);
         let attempt = || async {
             let found = self.inner.backend.objects.list_with_delimiter(Some(&prefix)).await;

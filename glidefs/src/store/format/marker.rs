@@ -35,6 +35,11 @@ struct AnyText {
 }
 
 impl Marker {
+    /// A marker for the store `store_id`, whose own marker is gone with the time of creation.
+    pub fn restored(store_id: Uuid) -> Self {
+        Self { store_id, created: "1970-01-01T00:00:00Z".into() }
+    }
+
     /// The JSON text, with a line feed at the end.
     pub fn encode(&self) -> Vec<u8> {
         let text = Text {

@@ -146,6 +146,64 @@ async fn a_place_with_the_marker_of_something_else_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
+async fn a_marker_that_cannot_be_used_means_to_a_host_with_exports_that_the_store_is_away() {
+    let objects = Arc::new(InMemory::new());
+    let (_, marker) = open(&objects, WRITE).await.unwrap();
+    let path = Path::from("glidefs.json");
+    let known = Access::Known(marker.store_id);
+    let other = Marker { store_id: Uuid::nil(), ..marker.clone() }.encode();
+    let store = Store::over(
+        Backend::over(objects.clone(), true),
+        StoreOptions { checked_first: true, ..StoreOptions::default() },
+    );
+    for text in [None, Some(&b"{\"format\":9}"[..]), Some(b"{\"for"), Some(b""), Some(&other)] {
+        match text {
+            None => objects.delete(&path).await.unwrap(),
+            Some(text) => drop(objects.put(&path, text.to_vec().into()).await.unwrap()),
+        }
+        let error = store.check(known).await.unwrap_err();
+        assert!(error.is_transient(), "{text:?}: {error}");
+        let why = store.away().unwrap();
+        assert!(why.contains(&error.to_string()) && store.stats().trouble() == Some(why), "{text:?}");
+        let found = objects.get(&path).await.ok();
+        let found = match found {
+            Some(found) => Some(found.bytes().await.unwrap()),
+            None => None,
+        };
+        assert_eq!(found.as_deref(), text, "nothing is changed");
+        // The line in the message restores the marker, and is not offered for the marker of another store.
+        let says = error.to_string();
+        let line = says.split_once('{').map(|(_, rest)| format!("{{{rest}"));
+        assert_eq!(line.is_none(), text == Some(&other), "{says}");
+        if let Some(line) = line {
+            objects.put(&path, line.into_bytes().into()).await.unwrap();
+            assert_eq!(open(&objects, known).await.unwrap().1.store_id, marker.store_id);
+        }
+    }
+    objects.put(&path, marker.encode().into()).await.unwrap();
+    store.check(known).await.unwrap();
+    assert_eq!((store.away(), store.stats().trouble()), (None, None));
+}
+
+#[tokio::test]
+async fn where_there_are_volumes_no_store_is_made_anew() {
+    let objects = Arc::new(InMemory::new());
+    let (store, marker) = open(&objects, WRITE).await.unwrap();
+    let _: Created = store.create_manifest(&manifest(Vec::new())).await.unwrap();
+    store.delete(&[Key::Marker]).await.unwrap();
+    // As a daemon does, which sends nothing else before the place is known.
+    let options = StoreOptions { checked_first: true, ..StoreOptions::default() };
+    let fresh = Store::over(Backend::over(objects.clone(), true), options);
+    for _ in 0..2 {
+        let error = fresh.check(WRITE).await.unwrap_err();
+        assert!(matches!(error, StoreError::Unmarked { .. }) && !error.is_transient(), "{error}");
+        assert_eq!(store.list(Folder::All, None).await.unwrap().objects.len(), 1, "nothing is changed");
+    }
+    let _: Created = store.create(&Key::Marker, &[marker.encode().into()]).await.unwrap();
+    assert_eq!(fresh.check(WRITE).await.unwrap(), marker);
+}
+
+#[tokio::test]
 async fn a_store_that_replaces_what_it_should_only_create_is_refused_with_the_reason() {
     let objects = ScriptedStore::new(Arc::default());
     let open = async |access| {
