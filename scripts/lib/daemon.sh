@@ -31,8 +31,10 @@ cleanup() {
 		wait "$DAEMON_PID" 2>/dev/null || true
 	fi
 	# The kernel lets files of an ended io_uring go a while after the process.
-	local tries=60
-	while mountpoint -q "$WORK" && ! umount "$WORK" 2>/dev/null && [ $((tries -= 1)) -gt 0 ]; do sleep 0.5; done
+	local tries=60 place
+	for place in "$WORK/cache" "$WORK"; do
+		while mountpoint -q "$place" && ! umount "$place" 2>/dev/null && [ $((tries -= 1)) -gt 0 ]; do sleep 0.5; done
+	done
 	rm -rf "$WORK"
 	exit "$status"
 }

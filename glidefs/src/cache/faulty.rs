@@ -298,6 +298,9 @@ impl Disk for Faulty {
 
     fn replace_superblock(&self, bytes: &[u8]) -> io::Result<()> {
         self.faults.count_write_beside();
+        if self.faults.superblock_full.load(Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
         self.inner.replace_superblock(bytes)
     }
 

@@ -32,11 +32,14 @@ pub(super) mod volume_record;
 mod writer;
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::unistd::{Whence, lseek};
 use redb::Database;
 use redb::backends::FileBackend;
 use uuid::Uuid;
@@ -55,7 +58,7 @@ use self::request_record::{RequestKey, RequestRecord};
 use self::requests::RequestJournal;
 use self::tables::{Contents, RawEntry, SCHEMA_VERSION, commits, initialise, read};
 use self::volume_record::VolumeRecord;
-use self::writer::{Opener, Writer, write_again};
+use self::writer::{Opener, Writer, reserve, write_again};
 use super::name::ExportName;
 use super::size::ExportSize;
 use crate::cache::{SeqMarks, Start};
@@ -354,10 +357,31 @@ impl Loaded {
     }
 }
 
-/// As [`write_again`], for the file at `path`, which no other process changes.
+/// As [`write_again`], for all of the file at `path`, which no other process changes.
 fn write_file_again(path: &Path) -> Result<(), redb::Error> {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path)?;
-    Ok(write_again(&FileBackend::new(file)?)?)
+    // The disk may be full already.
+    let _ = reserve(&file);
+    let backend = FileBackend::new(file.try_clone()?)?;
+    let seek = |from: u64, whence| {
+        let from = libc::off_t::try_from(from).map_err(io::Error::other)?;
+        match lseek(&file, from, whence) {
+            Ok(found) => u64::try_from(found).map(Some).map_err(io::Error::other),
+            // There is no data behind `from`.
+            Err(Errno::ENXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    };
+    // Nothing was ever written to a hole, and a full disk has no room for it.
+    let mut at = 0;
+    while let Some(begin) = seek(at, Whence::SeekData)? {
+        at = seek(begin, Whence::SeekHole)?.unwrap_or(begin);
+        if at <= begin {
+            break;
+        }
+        write_again(&backend, begin..at)?;
+    }
+    Ok(())
 }
 
 /// The records with their checked names. An error describes the first contradiction, or the first name or size that breaks a rule.

@@ -69,6 +69,8 @@ pub struct Faults {
     pub writes_left: Mutex<Option<u32>>,
     /// No file can be made longer: the file system is full.
     pub full: AtomicBool,
+    /// The file system has no room for another superblock either.
+    pub superblock_full: AtomicBool,
     /// The next record gets to the disk, and the write fails; every later write of the file fails without effect.
     pub breaks: AtomicBool,
     pub(super) broken: Mutex<BTreeSet<u32>>,

@@ -7,13 +7,13 @@ mod lock;
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, BufReader, IoSlice, IoSliceMut, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::fcntl::{FcntlArg, fcntl};
+use nix::fcntl::{AT_FDCWD, FcntlArg, RenameFlags, fcntl, renameat2};
 
 use self::checkpoint::RealCheckpoint;
 use self::lock::{name_of, wait_for_lock};
@@ -118,12 +118,19 @@ impl Disk for Directory {
     }
 
     fn replace_superblock(&self, bytes: &[u8]) -> io::Result<()> {
-        let temporary = self.path.join("cache.meta.new");
-        let mut file =
-            OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
-        file.write_all(bytes)?;
+        let (place, beside) = (self.superblock_path(), self.path.join("cache.meta.new"));
+        // The two names were perhaps exchanged a moment ago: no power cut may undo that once the file beside is written.
+        sync_directory(&self.path)?;
+        // The file beside is the superblock before. It is not truncated, so that a full disk has room for this one.
+        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&beside)?;
+        file.write_all_at(bytes, 0)?;
+        file.set_len(bytes.len() as u64)?;
         file.sync_all()?;
-        fs::rename(&temporary, self.superblock_path())?;
+        match renameat2(AT_FDCWD, &beside, AT_FDCWD, &place, RenameFlags::RENAME_EXCHANGE) {
+            Ok(()) => {}
+            // There is no superblock yet, or the file system exchanges no names.
+            Err(_) => fs::rename(&beside, &place)?,
+        }
         sync_directory(&self.path)
     }
 
@@ -389,6 +396,24 @@ impl SegmentFile for RealSegment {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_superblock_is_replaced_in_the_room_of_the_one_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = Directory::new(directory.path());
+        let inode = |name: &str| fs::metadata(directory.path().join(name)).unwrap().ino();
+        // As left by a start without room, of a version that truncated the file first.
+        fs::write(directory.path().join("cache.meta.new"), [7; 100]).unwrap();
+        (1..=2).for_each(|number| disk.replace_superblock(&[number; 48]).unwrap());
+        let both = [inode("cache.meta"), inode("cache.meta.new")];
+        for number in 3..=6 {
+            disk.replace_superblock(&[number; 48]).unwrap();
+            assert_eq!(disk.read_superblock().unwrap().unwrap(), [number; 48]);
+            let mut now = [inode("cache.meta"), inode("cache.meta.new")];
+            now.sort_by_key(|inode| both.iter().position(|other| other == inode));
+            assert_eq!(now, both, "no file is made or truncated");
+        }
+    }
 
     #[test]
     fn only_frames_that_the_page_cache_does_not_give_are_read_past_it() {

@@ -1,5 +1,6 @@
 //! Why the catalog could not be opened, read or written.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -82,4 +83,17 @@ pub enum CatalogError {
     /// The catalog's writer thread has ended.
     #[error("the catalog {path} is closed: the daemon is stopping")]
     Closed { path: PathBuf },
+}
+
+impl From<CatalogError> for io::Error {
+    fn from(error: CatalogError) -> Self {
+        let kind = match &error {
+            CatalogError::Write { source, .. } => match &**source {
+                redb::Error::Io(source) => source.kind(),
+                _ => io::ErrorKind::Other,
+            },
+            _ => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
 }

@@ -55,7 +55,7 @@ impl Changes {
     /// As [`Self::write`]; blocks the thread.
     pub fn write_blocking(&self, change: Change) -> io::Result<()> {
         let answer = self.push(change)?.blocking_recv().map_err(|_| WriterEnded)?;
-        answer.map_err(io::Error::other)
+        Ok(answer?)
     }
 
     /// Has `change` written some time. Nobody waits for the answer, and a writer that has ended drops the change.

@@ -16,6 +16,8 @@
 //!
 //! `intents`, `allowed` and `lost` together are the journals of the volumes.
 
+use std::collections::HashSet;
+
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use uuid::Uuid;
 
@@ -45,7 +47,9 @@ pub(super) const SCHEMA_VERSION: u64 = 1;
 /// Creates the tables of a new catalog, and the tables missing from an older one. Returns the schema version.
 pub(super) fn initialise(database: &Database) -> Result<u64, redb::Error> {
     let transaction = database.begin_write()?;
-    let has_journal = transaction.list_tables()?.any(|table| table.name() == INTENTS.name());
+    let tables: HashSet<String> = transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
+    let has_journal = tables.contains(INTENTS.name());
+    let later = [INTENTS.name(), LOST.name(), REQUESTS.name(), ALLOWED.name()];
     let version = {
         let mut meta = transaction.open_table(META)?;
         let found = meta.get(SCHEMA_VERSION_KEY)?.map(|value| value.value());
@@ -59,7 +63,8 @@ pub(super) fn initialise(database: &Database) -> Result<u64, redb::Error> {
             SCHEMA_VERSION
         }
     };
-    if version == SCHEMA_VERSION {
+    // A start writes nothing without need: a full disk may not take it.
+    if version == SCHEMA_VERSION && !later.iter().all(|name| tables.contains(*name)) {
         transaction.open_table(INTENTS)?;
         transaction.open_table(LOST)?;
         transaction.open_table(REQUESTS)?;

@@ -13,12 +13,16 @@
 //! transaction with the change succeeded and the journals in memory have the change; a change is refused only when the file
 //! does not have the change; nothing is written to a catalog without all acknowledged changes.
 
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::FallocateFlags;
 use redb::{Database, StorageBackend};
 
 use super::commit::commit;
@@ -35,12 +39,12 @@ const TRIES: u32 = 2;
 /// Bytes of the file that are read and written at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Writes the whole file again from the page cache: afterwards disk and page cache agree.
+/// Writes `range` of the file again from the page cache: afterwards disk and page cache agree there.
 ///
 /// # Errors
 /// The error of the disk.
-pub(super) fn write_again(file: &dyn StorageBackend) -> io::Result<()> {
-    let (mut offset, end) = (0, file.len()?);
+pub(super) fn write_again(file: &dyn StorageBackend, range: Range<u64>) -> io::Result<()> {
+    let (mut offset, end) = (range.start, range.end);
     let mut buffer = vec![0; PIECE_BYTES];
     while offset < end {
         let bytes = usize::try_from(end - offset).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
@@ -50,6 +54,18 @@ pub(super) fn write_again(file: &dyn StorageBackend) -> io::Result<()> {
         offset = offset.saturating_add(bytes as u64);
     }
     file.sync_data()
+}
+
+/// Reserves room on the disk for all of `file`: redb makes the file longer without, and could not write the pages there when the
+/// disk is full.
+pub(super) fn reserve(file: &File) -> io::Result<()> {
+    let found = file.metadata()?;
+    // Blocks count 512 bytes on every file system.
+    if found.blocks().saturating_mul(512) < found.len() {
+        let length = libc::off_t::try_from(found.len()).map_err(io::Error::other)?;
+        nix::fcntl::fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, length)?;
+    }
+    Ok(())
 }
 
 /// Writes the existing file again, and opens the database.
@@ -132,6 +148,8 @@ impl Writer {
                     journal.apply(&queued.change, forgotten);
                 }
                 self.health.works();
+                // Without room the next transaction says so.
+                let _ = OpenOptions::new().write(true).open(&self.path).and_then(|file| reserve(&file));
                 return Ok(Ok(()));
             };
             self.health.fails(&error);

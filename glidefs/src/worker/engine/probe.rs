@@ -83,8 +83,8 @@ pub enum ProbeError {
 ///
 /// The cost of a way is the product of both times, as ratios to those of `pwrite`. Ways whose appends take longer are out, and
 /// `pwrite` is kept unless the cheapest way saves about a twentieth of each time. By that rule a disk which answers more slowly
-/// than memory is left to the page cache. Where nothing can be written, as on a full disk, `pwrite` is the choice as well: the
-/// segments of the log can still be served.
+/// than memory is left to the page cache. Where nothing can be written, `pwrite` is the choice as well, and on a full disk it is
+/// whatever is `wanted`: the segments of the log can still be served.
 pub fn run(directory: &Path, wanted: Option<Engine>) -> Result<Probe, ProbeError> {
     let pool = Pool::new(1, Arc::new(WorkerStats::default()))
         .map_err(|error| ProbeError::Setup(io::Error::other(error)))?;
@@ -121,6 +121,10 @@ fn choose(figures: Vec<Figures>, wanted: Option<Engine>, directory: &str) -> Res
         if engine != Engine::default()
             && let Some(Err(source)) = probe.of(engine)
         {
+            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+                probe.chosen = Engine::default();
+                return Ok(probe);
+            }
             let directory = directory.to_owned();
             return Err(ProbeError::Unusable { engine, directory, source: Arc::clone(source) });
         }
@@ -313,6 +317,19 @@ mod tests {
         let fixed = Engine { appends: Appends::RingFixed, direct: true };
         let error = choose(slow, Some(fixed), "/cache").unwrap_err().to_string();
         assert!(error.contains("ring-fixed-direct") && error.contains("/cache"), "{error}");
+    }
+
+    #[test]
+    fn on_a_full_disk_nothing_can_be_measured_and_the_page_cache_serves() {
+        let full = || Arc::new(io::Error::from_raw_os_error(libc::ENOSPC));
+        let ring = Engine { appends: Appends::Ring, direct: true };
+        for measured in 0..Engine::ALL.len() {
+            let mut figures = figures([Some((1, 1)); 5]);
+            figures[measured..].iter_mut().for_each(|figures| figures.outcome = Err(full()));
+            let is_measured = Engine::ALL[..measured].contains(&ring);
+            let expected = if is_measured { ring } else { Engine::default() };
+            assert_eq!(choose(figures, Some(ring), "/cache").unwrap().chosen, expected);
+        }
     }
 
     #[test]

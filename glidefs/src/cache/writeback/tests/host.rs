@@ -50,7 +50,7 @@ impl CacheCatalog for TestCatalog {
 
     fn set_start(&self, start: Start) -> io::Result<()> {
         if self.starts_left.fetch_sub(1, Ordering::AcqRel) == 0 {
-            return Err(io::ErrorKind::StorageFull.into());
+            return Err(io::ErrorKind::Other.into());
         }
         *self.start.lock().unwrap() = start;
         Ok(())

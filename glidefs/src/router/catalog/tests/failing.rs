@@ -129,11 +129,49 @@ fn open(disk: &Arc<Disk>) -> Catalog {
     let disk = Arc::clone(disk);
     let open = move || -> Result<_, redb::Error> {
         let file = File(Arc::clone(&disk));
-        write_again(&file)?;
+        write_again(&file, 0..file.len()?)?;
         Ok(Database::builder().create_with_backend(file)?)
     };
     let database = open().unwrap();
     Catalog::of(Path::new("catalog.redb"), database, Box::new(open), Duration::from_millis(2)).unwrap()
+}
+
+#[test]
+fn a_catalog_with_all_its_tables_is_opened_on_a_full_disk() {
+    let disk = Disk::new();
+    drop(open(&disk));
+    let database = Database::builder().create_with_backend(File(Arc::clone(&disk))).unwrap();
+    let before = disk.bytes().clone();
+    disk.fail(0, NEVER - 1);
+    let opener = Box::new(|| -> Result<Database, redb::Error> { unreachable!("nothing is written") });
+    let catalog = Catalog::of(Path::new("catalog.redb"), database, opener, Duration::from_millis(2)).unwrap();
+    assert_eq!(catalog.known(), []);
+    assert!(*disk.bytes() == before);
+}
+
+#[test]
+fn an_error_of_a_full_disk_is_told_from_other_errors() {
+    for kind in [io::ErrorKind::StorageFull, io::ErrorKind::Other] {
+        let source = Arc::new(redb::Error::Io(kind.into()));
+        assert_eq!(io::Error::from(CatalogError::Write { path: PathBuf::new(), source }).kind(), kind);
+    }
+}
+
+#[test]
+fn all_of_the_file_gets_room_and_keeps_its_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("catalog.redb");
+    let file = std::fs::File::create(&path).unwrap();
+    let bytes = |at: u64| -> Vec<u8> { (0..PAGE_BYTES).map(|byte| (byte as u64 ^ at) as u8).collect() };
+    for at in [0, 300 * PAGE_BYTES as u64] {
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes(at), at).unwrap();
+    }
+    file.set_len(600 * PAGE_BYTES as u64).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    write_file_again(&path).unwrap();
+    assert!(std::fs::read(&path).unwrap() == before);
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap());
+    assert!(blocks * 512 >= file.metadata().unwrap().len(), "{blocks} blocks");
 }
 
 async fn until_it_works(catalog: &Catalog) {
