@@ -19,10 +19,11 @@ pub mod buffer {
 pub mod cache {
     pub use crate::cache::{
         Admission, Ahead, Budgets, Cache, CacheCatalog, CacheError, CheckpointFile, CheckpointPace,
-        CheckpointStamp, Clock, Directory, Disk, Durability, HANDS_MAX, IoError, Keeper, Known, Lock,
-        MonotonicClock, OnFull, OnUnreachable, Options, Recovered, Reservation, SegmentFile, SeqMarks, Shard,
-        ShardStats, Start, Token, Triggers, Volume, Want, longest_holds,
+        CheckpointStamp, Clock, Directory, Disk, HANDS_MAX, IoError, Keeper, Known, Lock, MonotonicClock,
+        OnFull, Options, Recovered, Reservation, SegmentFile, SeqMarks, Shard, ShardStats, Start, Token,
+        Triggers, Volume, Want, longest_holds,
     };
+    pub use crate::properties::{Durability, OnUnreachable};
 
     /// Structures of the log on disk.
     pub mod format {

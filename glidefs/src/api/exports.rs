@@ -16,8 +16,8 @@ use super::wire::{
     AttachQuery, Deleted, Drained, Export, FlushQuery, Flushed, LimitsChange, PageQuery, RemoveQuery,
     ResizeRequest, SetRequest,
 };
-use crate::export::limits::Settings;
 use crate::observe::chain;
+use crate::properties::limits::Settings;
 use crate::router::{self, ExportName, ExportSize, Router, RouterError, SettingsChange};
 
 /// All exports, sorted by name, or a page of them.

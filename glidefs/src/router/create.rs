@@ -23,8 +23,8 @@ use super::settings::SettingsChange;
 use super::size::ExportSize;
 use super::state::{Event, State};
 use super::storage::{Begun, InitialContent};
-use crate::cache::{Bound, Durability, OnUnreachable};
 use crate::locks::RwLockExt;
+use crate::properties::{Bound, Durability, OnUnreachable};
 use crate::store::volume::Resume;
 use crate::units::SECTOR_BYTES;
 

@@ -1,6 +1,6 @@
 //! Limits and weight of an export: how they are chosen, and changed while the export is served.
 //!
-//! Owns the meaning of a change. Does not own the values (`export::limits`) nor the record (`catalog`). The settings belong to
+//! Owns the meaning of a change. Does not own the values (`properties::limits`) nor the record (`catalog`). The settings belong to
 //! this host's catalog, as the number of queues does: a volume takes no settings to another host, and a fork none to the new
 //! export. Invariant: the export in memory never has settings which the catalog lacks.
 
@@ -11,7 +11,7 @@ use super::Router;
 use super::catalog::record::Desired;
 use super::error::RouterError;
 use super::info::ExportInfo;
-use crate::export::limits::{Limit, Settings};
+use crate::properties::limits::{Limit, Settings};
 
 /// A change of limits and weight. A setting not named stays as before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl SettingsChange {
 
     /// Checks each value of the change.
     pub(super) fn check(&self) -> Result<(), RouterError> {
-        let refused = |error: crate::export::limits::OutOfBounds| RouterError::Parameter {
+        let refused = |error: crate::properties::limits::OutOfBounds| RouterError::Parameter {
             parameter: error.setting,
             value: error.value,
             min: error.min,

@@ -7,7 +7,7 @@ use super::settings::Limits;
 use super::values::{Durability, OnUnreachable, rfc3339};
 use crate::cache;
 use crate::config;
-use crate::export::limits::Settings;
+use crate::properties::limits::Settings;
 use crate::router::{DeviceId, ExportInfo};
 
 /// The result of writing back an export.

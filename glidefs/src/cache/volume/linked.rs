@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use super::Volume;
 use super::appends::SEQS_SKIPPED;
-use crate::cache::volume::durability::{Durability, Pace, Triggers};
+use crate::cache::volume::durability::{Pace, Triggers};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::Extent;
-use crate::cache::volume::fetch::OnUnreachable;
 use crate::cache::volume::hold::EXTENTS_MAX;
 use crate::cache::volume::queue::WritebackQueue;
 use crate::cache::volume::store_link::StoreLink;
+use crate::properties::{Durability, OnUnreachable};
 use crate::store::volume::{Crowd, UploadProgress, VolumeError};
 use crate::units::{SECTOR_BYTES, Seq};
 

@@ -11,13 +11,13 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
 use super::crowding::Crowding;
-use super::fetch::{Fetch, Fill, OnUnreachable, why_lost};
+use super::fetch::{Fetch, Fill, why_lost};
 use super::gate::Gate;
-use crate::cache::volume::durability::{Bound, Durability};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::queue::WritebackQueue;
 use crate::locks::MutexExt;
 use crate::observe::repeat::Repeat;
+use crate::properties::{Bound, Durability, OnUnreachable};
 use crate::store;
 use crate::store::volume::Upload;
 use crate::tasks::boxed;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::host::{Host, World, name, request};
 use super::loss::{blank, has_first, held, lost, write, written};
 use super::sim::faults::Crash;
-use crate::cache::{Bound, Durability, IoError};
+use crate::cache::IoError;
+use crate::properties::{Bound, Durability};
 use crate::router::{CreateExport, ExportName, InitialContent, RouterError, State};
 use crate::units::ExportId;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::encoding::{DecodeError, decode_json, encode_json};
-use crate::cache::{Bound, Durability, OnUnreachable};
-use crate::export::limits::{Limit, Limits, Settings};
+use crate::properties::limits::{Limit, Limits, Settings};
+use crate::properties::{Bound, Durability, OnUnreachable};
 use crate::router::devices::{DeviceId, DeviceOptions};
 use crate::units::ExportId;
 

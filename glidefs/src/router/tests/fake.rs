@@ -33,7 +33,7 @@ impl Host {
                 exports_max: 16,
                 queues_default: 1,
                 queue_depth_default: 64,
-                on_unreachable_default: crate::cache::OnUnreachable::Wait,
+                on_unreachable_default: crate::properties::OnUnreachable::Wait,
                 parallel_max: 8,
                 serve_unconfirmed: false,
                 confirm_patience: Duration::from_secs(10),
@@ -160,7 +160,7 @@ pub fn create(name: &str, size_bytes: u64) -> CreateExport {
     CreateExport {
         name: ExportName::new(name).unwrap(),
         content: InitialContent::Blank(ExportSize::new(size_bytes).unwrap()),
-        durability: crate::cache::Durability::Local,
+        durability: crate::properties::Durability::Local,
         on_unreachable: None,
         settings: SettingsChange::default(),
         queues: None,

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::fake::{Fault, Host, catalog_is_closed, create, drop_last};
-use crate::export::limits::{Limit, Limits};
+use crate::properties::limits::{Limit, Limits};
 use crate::router::{
     CreateExport, Deleted, ExportName, ExportSize, InitialContent, Router, RouterError, SettingsChange, State,
 };

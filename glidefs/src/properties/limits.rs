@@ -1,6 +1,6 @@
 //! The limits and the weight of an export: how much of the host the export may use.
 //!
-//! Owns the values, and which values are allowed. Does not own the counting of requests (`throttle`), nor where the settings
+//! Owns the values, and which values are allowed. Does not own the counting of requests (`export::throttle`), nor where the settings
 //! are kept (`router`). Invariant: settings which passed [`Settings::check`] let every request through within seconds.
 
 use std::time::Duration;
