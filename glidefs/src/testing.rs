@@ -71,9 +71,10 @@ pub mod observe {
 
 /// The life cycle of exports.
 pub mod router {
+    pub use crate::properties::{Properties, PropertiesChange};
     pub use crate::router::{
         Begun, Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-        FoundDevice, InitialContent, Router, RouterOptions, SettingsChange, Storage,
+        FoundDevice, InitialContent, Router, RouterOptions, Storage,
     };
 }
 

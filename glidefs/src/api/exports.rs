@@ -17,8 +17,8 @@ use super::wire::{
     ResizeRequest, SetRequest,
 };
 use crate::observe::chain;
-use crate::properties::limits::Settings;
-use crate::router::{self, ExportName, ExportSize, Router, RouterError, SettingsChange};
+use crate::properties::limits::{Settings, SettingsChange};
+use crate::router::{self, ExportName, ExportSize, Router, RouterError};
 
 /// All exports, sorted by name, or a page of them.
 #[utoipa::path(

@@ -18,11 +18,10 @@ use crate::daemon::figures::of_exports_and_cache;
 use crate::daemon::memory::Holders;
 use crate::daemon::storage::{DaemonStorage, StoreSide};
 use crate::observe::metrics::ExportHistograms;
-use crate::properties::Durability;
+use crate::properties::{Durability, PropertiesChange};
 use crate::router::tests::fake::{Kernel, deletions_ended, drop_last};
 use crate::router::{
-    Catalog, CreateExport, Devices, ExportName, InitialContent, Router, RouterOptions, SettingsChange,
-    Tenures,
+    Catalog, CreateExport, Devices, ExportName, InitialContent, Router, RouterOptions, Tenures,
 };
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
@@ -94,13 +93,16 @@ pub fn request(export: &str, content: InitialContent) -> CreateExport {
     CreateExport {
         name: name(export),
         content,
-        durability: Durability::Local,
-        on_unreachable: None,
-        settings: SettingsChange::default(),
+        properties: PropertiesChange::default(),
         queues: None,
         queue_depth: None,
         detached: false,
     }
+}
+
+/// The choice of a durability.
+pub fn durable(durability: Durability) -> PropertiesChange {
+    PropertiesChange { durability: Some(durability), ..PropertiesChange::default() }
 }
 
 impl World {

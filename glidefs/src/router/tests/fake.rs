@@ -9,10 +9,11 @@ use std::time::Duration;
 
 pub use self::kernel::{FakeDevice, Fault, Kernel};
 pub use self::storage::FakeStorage;
+use crate::properties::PropertiesChange;
 use crate::router::state::Event;
 use crate::router::{
-    Catalog, CreateExport, Devices, ExportName, ExportSize, InitialContent, Router, RouterOptions,
-    SettingsChange, State, Storage, Tenures,
+    Catalog, CreateExport, Devices, ExportName, ExportSize, InitialContent, Router, RouterOptions, State,
+    Storage, Tenures,
 };
 
 /// A host: a catalog on disk, a kernel, and routers that come and go.
@@ -160,9 +161,7 @@ pub fn create(name: &str, size_bytes: u64) -> CreateExport {
     CreateExport {
         name: ExportName::new(name).unwrap(),
         content: InitialContent::Blank(ExportSize::new(size_bytes).unwrap()),
-        durability: crate::properties::Durability::Local,
-        on_unreachable: None,
-        settings: SettingsChange::default(),
+        properties: PropertiesChange::default(),
         queues: None,
         queue_depth: None,
         detached: false,
