@@ -27,7 +27,7 @@ use glidefs::testing::cache::{
 };
 use glidefs::testing::daemon::{DaemonStorage, StoreSide};
 use glidefs::testing::router::{
-    Catalog, CreateExport, ExportName, ExportSize, InitialContent, Router, RouterOptions, SettingsChange,
+    Catalog, CreateExport, ExportName, ExportSize, InitialContent, PropertiesChange, Router, RouterOptions,
 };
 use glidefs::testing::store::volume::{VolumeStore, VolumeStoreOptions};
 use glidefs::testing::store::{Backend, Operation, Store, StoreOptions, process_variables};
@@ -320,9 +320,7 @@ async fn create(router: &Arc<Router>, exports: usize, durability: Durability) ->
         let request = CreateExport {
             name: ExportName::new(&format!("{durability:?}-{number}").to_lowercase()).expect("a name"),
             content: InitialContent::Blank(ExportSize::new(EXPORT_BYTES).expect("a size")),
-            durability,
-            on_unreachable: None,
-            settings: SettingsChange::default(),
+            properties: PropertiesChange { durability: Some(durability), ..PropertiesChange::default() },
             queues: None,
             queue_depth: None,
             detached: false,

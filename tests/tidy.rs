@@ -62,6 +62,7 @@ const LAYERS: &[&str] = &[
     "store",
     "buffer",
     "observe",
+    "properties",
     "fair",
     "checksum",
     "units",

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use glidefs::testing::cache::{Durability, OnUnreachable, Volume};
+use glidefs::testing::cache::{OnUnreachable, Volume};
 use glidefs::testing::export::Export;
 use glidefs::testing::router::{
     Begun, Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-    FoundDevice, InitialContent, Router, RouterOptions, SettingsChange, Storage,
+    FoundDevice, InitialContent, Properties, PropertiesChange, Router, RouterOptions, Storage,
 };
 use glidefs::testing::store::gc::{GcError, GcOptions, GcReport};
 use glidefs::testing::store::volume::{DeletedVolume, Resume, VolumeError};
@@ -72,6 +72,7 @@ impl Storage for Data {
         &self,
         _: ExportName,
         _: InitialContent,
+        _: Properties,
         _: bool,
     ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>> {
         Box::pin(std::future::ready(Ok(None)))
@@ -143,9 +144,7 @@ pub fn router(directory: &Path, exports: u32, attached: u32, volumes: Volumes) -
             let request = CreateExport {
                 name: ExportName::new(&name(number)).expect("a good name"),
                 content: InitialContent::Blank(ExportSize::new(1 << 30).expect("a good size")),
-                durability: Durability::Local,
-                on_unreachable: None,
-                settings: SettingsChange::default(),
+                properties: PropertiesChange::default(),
                 queues: None,
                 queue_depth: None,
                 detached: number >= attached,

@@ -11,13 +11,13 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use glidefs::testing::cache::{
-    Budgets, Cache, Directory, Durability, Known, MonotonicClock, OnFull, OnUnreachable, Options,
+    Budgets, Cache, Directory, Known, MonotonicClock, OnFull, OnUnreachable, Options,
 };
 use glidefs::testing::daemon::{DaemonStorage, StoreSide};
 use glidefs::testing::export::Export;
 use glidefs::testing::router::{
     Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-    FoundDevice, InitialContent, Router, RouterOptions, SettingsChange, Storage,
+    FoundDevice, InitialContent, PropertiesChange, Router, RouterOptions, Storage,
 };
 use glidefs::testing::store::volume::{VolumeStore, VolumeStoreOptions};
 use glidefs::testing::store::{Backend, Store, StoreOptions, StoreUrl, process_variables};
@@ -123,9 +123,7 @@ pub fn request(number: usize) -> CreateExport {
     CreateExport {
         name: ExportName::new(&format!("export-{number}")).expect("a name"),
         content: InitialContent::Blank(ExportSize::new(EXPORT_BYTES).expect("a size")),
-        durability: Durability::Local,
-        on_unreachable: None,
-        settings: SettingsChange::default(),
+        properties: PropertiesChange::default(),
         queues: None,
         queue_depth: None,
         detached: true,

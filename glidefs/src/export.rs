@@ -3,13 +3,11 @@
 //! Does not own where bytes live (`cache`), which device shows the export (`ublk`), or names and life cycle (`router`).
 //! Invariant: a request which passed [`Export::check`] lies inside the export.
 
-pub mod limits;
 mod throttle;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use self::limits::Settings;
 pub use self::throttle::{Allotment, LimitUse, Throttle};
 
 use crate::cache::Volume;
@@ -17,6 +15,7 @@ use crate::locks::MutexExt;
 use crate::observe::io::{IoTotals, QueueStats, Use};
 use crate::observe::memory::heap_bytes;
 use crate::observe::repeat::Repeat;
+use crate::properties::limits::Settings;
 use crate::units::{ExportId, REQUEST_BYTES_MAX, SECTOR_BYTES, SectorRange};
 
 /// The kind of a block request.

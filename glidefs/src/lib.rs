@@ -56,6 +56,8 @@ pub(crate) mod buffer;
 
 pub(crate) mod observe;
 
+pub(crate) mod properties;
+
 pub(crate) mod fair;
 
 pub(crate) mod checksum;

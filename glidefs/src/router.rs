@@ -95,7 +95,6 @@ pub(crate) use self::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, kernel_boot_id};
 pub use self::options::{RouterOptions, Tenures};
 pub(crate) use self::release::SharedPatience;
 pub(crate) use self::removal::Deleted;
-pub use self::settings::SettingsChange;
 pub use self::size::ExportSize;
 pub(crate) use self::size::SizeError;
 pub(crate) use self::state::State;

@@ -19,10 +19,11 @@ pub mod buffer {
 pub mod cache {
     pub use crate::cache::{
         Admission, Ahead, Budgets, Cache, CacheCatalog, CacheError, CheckpointFile, CheckpointPace,
-        CheckpointStamp, Clock, Directory, Disk, Durability, HANDS_MAX, IoError, Keeper, Known, Lock,
-        MonotonicClock, OnFull, OnUnreachable, Options, Recovered, Reservation, SegmentFile, SeqMarks, Shard,
-        ShardStats, Start, Token, Triggers, Volume, Want, longest_holds,
+        CheckpointStamp, Clock, Directory, Disk, HANDS_MAX, IoError, Keeper, Known, Lock, MonotonicClock,
+        OnFull, Options, Recovered, Reservation, SegmentFile, SeqMarks, Shard, ShardStats, Start, Token,
+        Triggers, Volume, Want, longest_holds,
     };
+    pub use crate::properties::{Durability, OnUnreachable};
 
     /// Structures of the log on disk.
     pub mod format {
@@ -70,9 +71,10 @@ pub mod observe {
 
 /// The life cycle of exports.
 pub mod router {
+    pub use crate::properties::{Properties, PropertiesChange};
     pub use crate::router::{
         Begun, Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-        FoundDevice, InitialContent, Router, RouterOptions, SettingsChange, Storage,
+        FoundDevice, InitialContent, Router, RouterOptions, Storage,
     };
 }
 

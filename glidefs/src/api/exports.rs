@@ -16,9 +16,9 @@ use super::wire::{
     AttachQuery, Deleted, Drained, Export, FlushQuery, Flushed, LimitsChange, PageQuery, RemoveQuery,
     ResizeRequest, SetRequest,
 };
-use crate::export::limits::Settings;
 use crate::observe::chain;
-use crate::router::{self, ExportName, ExportSize, Router, RouterError, SettingsChange};
+use crate::properties::limits::{Settings, SettingsChange};
+use crate::router::{self, ExportName, ExportSize, Router, RouterError};
 
 /// All exports, sorted by name, or a page of them.
 #[utoipa::path(

@@ -68,6 +68,9 @@ pub(super) fn export(export: &Export) -> String {
     }
     table.add_row(["state", &export.state]);
     table.add_row(["durability", &durability(export.durability)]);
+    if let Some(assumed) = &export.assumed {
+        table.add_row(["assumed", assumed]);
+    }
     table.add_row(["on unreachable", &export.on_unreachable.0.to_string()]);
     if let Some(limits) = &export.limits {
         table.add_row(["limits", &limits_of(limits)]);

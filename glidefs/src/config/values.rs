@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::cache;
+use crate::properties;
 use crate::store::StoreUrl;
 
 /// Units of sizes, largest first.
@@ -91,7 +91,7 @@ impl fmt::Display for TimeSpan {
 
 /// How a READ behaves that needs a store that is away: `wait`, or the time after which the READ fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OnUnreachable(pub cache::OnUnreachable);
+pub struct OnUnreachable(pub properties::OnUnreachable);
 
 impl FromStr for OnUnreachable {
     type Err = ValueError;
@@ -99,12 +99,12 @@ impl FromStr for OnUnreachable {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         const ALLOWED: &str = "use wait, or a time of at least 1s after which a read fails, such as 30s";
         if text.trim() == "wait" {
-            return Ok(Self(cache::OnUnreachable::Wait));
+            return Ok(Self(properties::OnUnreachable::Wait));
         }
         let limit =
-            text.parse().ok().filter(|TimeSpan(limit)| *limit >= cache::OnUnreachable::FAIL_AFTER_MIN);
+            text.parse().ok().filter(|TimeSpan(limit)| *limit >= properties::OnUnreachable::FAIL_AFTER_MIN);
         limit
-            .map(|TimeSpan(limit)| Self(cache::OnUnreachable::FailAfter(limit)))
+            .map(|TimeSpan(limit)| Self(properties::OnUnreachable::FailAfter(limit)))
             .ok_or_else(|| ValueError::new(text, "what a read does without a store", ALLOWED))
     }
 }
@@ -112,8 +112,8 @@ impl FromStr for OnUnreachable {
 impl fmt::Display for OnUnreachable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            cache::OnUnreachable::Wait => f.write_str("wait"),
-            cache::OnUnreachable::FailAfter(limit) => write!(f, "{}", TimeSpan(limit)),
+            properties::OnUnreachable::Wait => f.write_str("wait"),
+            properties::OnUnreachable::FailAfter(limit) => write!(f, "{}", TimeSpan(limit)),
         }
     }
 }
@@ -312,8 +312,8 @@ mod tests {
         assert_eq!("500ms".parse(), Ok(TimeSpan(Duration::from_millis(500))));
         assert_eq!("1.5s".parse(), Ok(TimeSpan(Duration::from_millis(1500))));
         assert_eq!("2min".parse(), Ok(TimeSpan(Duration::from_mins(2))));
-        assert_eq!("wait".parse(), Ok(OnUnreachable(cache::OnUnreachable::Wait)));
-        let half_a_minute = OnUnreachable(cache::OnUnreachable::FailAfter(Duration::from_secs(30)));
+        assert_eq!("wait".parse(), Ok(OnUnreachable(properties::OnUnreachable::Wait)));
+        let half_a_minute = OnUnreachable(properties::OnUnreachable::FailAfter(Duration::from_secs(30)));
         assert_eq!(("30s".parse(), half_a_minute.to_string()), (Ok(half_a_minute), "30s".into()));
         assert!("500ms".parse::<OnUnreachable>().unwrap_err().to_string().contains("at least 1s"));
         assert!("10".parse::<TimeSpan>().unwrap_err().to_string().contains("such as 10s"));

@@ -116,7 +116,7 @@ impl Daemon {
             name: name.to_string(),
             snapshot: snapshot.map(ToString::to_string),
             local: false,
-            durability: fixed.durability,
+            durability: Some(fixed.durability),
             on_unreachable: fixed.on_unreachable,
             limits: mutable.limits,
             weight: mutable.weight,

@@ -21,10 +21,10 @@ use crate::api::{ApiStats, AppState, OffThread, Readiness, Selection, SharedText
 use crate::cache::{Cache, CacheStats, Resource, ShardStats, UsageFigures};
 use crate::checksum;
 use crate::config::{Config, OnStop};
-use crate::export::limits::{Limit, Limits};
 use crate::export::{LimitUse, Throttle};
 use crate::observe::chain;
 use crate::observe::metrics::{self, ExportFigures, ExportHistograms, Metric, Packs, Registry, Samples};
+use crate::properties::limits::{Limit, Limits};
 use crate::router::{Glance, Router, State};
 use crate::store::volume::{Loss, VolumeStore};
 use crate::store::{BlockCache, Store};

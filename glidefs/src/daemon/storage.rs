@@ -12,9 +12,10 @@ use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::cache::{Cache, Volume, WritebackQueue};
+use crate::properties::Properties;
 use crate::router::{Begun, Catalog, CatalogHandle, ExportName, InitialContent, Storage};
 use crate::store::gc::{self, GcError, GcOptions, GcReport};
-use crate::store::volume::{self, DeletedVolume, Resume, StatePoint, VolumeError, check_size};
+use crate::store::volume::{self, Blank, DeletedVolume, Resume, StatePoint, VolumeError, check_size};
 use crate::store::{self, Access, BlockCache, NameError, StoreError, StoreName, SystemClock};
 use crate::units::{ExportId, SECTOR_BYTES};
 
@@ -96,6 +97,7 @@ impl StoreSide {
         &self,
         name: &ExportName,
         content: InitialContent,
+        properties: Properties,
         detached: bool,
     ) -> Result<Begun, VolumeError> {
         self.check().await?;
@@ -104,8 +106,9 @@ impl StoreSide {
             InitialContent::Blank(size) => {
                 let size_sectors = size.bytes() / SECTOR_BYTES;
                 check_size(size_sectors)?;
-                let (resume, is_released) = self.volumes.create_blank(&name, size_sectors, detached).await?;
-                return Ok(Begun { resume, is_released });
+                let blank = self.volumes.create_blank(&name, size_sectors, properties, detached).await?;
+                let Blank { resume, is_released, properties } = blank;
+                return Ok(Begun { resume, is_released, properties });
             }
             InitialContent::Store => self.volumes.open(&name).await?,
             InitialContent::Local { of } => return Err(VolumeError::NoSuchName { name: store_name(&of)? }),
@@ -119,7 +122,9 @@ impl StoreSide {
                 self.volumes.fork(&StatePoint { volume, snapshot }, &name).await?
             }
         };
-        Ok(Begun { resume: Resume { manifest: None, ..volume.state() }, is_released: false })
+        let properties = volume.properties().await?;
+        let resume = Resume { manifest: None, ..volume.state() };
+        Ok(Begun { resume, is_released: false, properties })
     }
 }
 
@@ -162,11 +167,12 @@ impl Storage for DaemonStorage {
         &self,
         name: ExportName,
         content: InitialContent,
+        properties: Properties,
         detached: bool,
     ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>> {
         async move {
             match &self.store {
-                Some(side) => side.begin(&name, content, detached).await.map(Some),
+                Some(side) => side.begin(&name, content, properties, detached).await.map(Some),
                 None => Ok(None),
             }
         }

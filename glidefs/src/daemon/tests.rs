@@ -13,6 +13,7 @@ mod loss;
 mod model;
 mod operations;
 mod prefixes;
+mod properties;
 mod sim;
 mod starts;
 mod twin;

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use super::Operation;
-use super::limits::{Limit, Limits};
+use crate::properties::limits::{Limit, Limits};
 
 /// Longest wait of a request, however small the limit.
 const WAIT_MAX: Duration = Duration::from_hours(1);

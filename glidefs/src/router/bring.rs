@@ -54,16 +54,22 @@ impl Router {
         }
         let size = ExportSize::new(record.size_bytes)?;
         let begin = async {
-            let begun = self.storage.begin(name.clone(), InitialContent::Blank(size), false).await;
+            let begun = self
+                .storage
+                .begin(name.clone(), InitialContent::Blank(size), record.properties(), false)
+                .await;
             begun.map_err(|source| RouterError::Store { name: name.to_string(), source })
         };
-        let Some(Begun { resume, is_released }) = self.unless_stopping(begin).await? else { return Ok(()) };
+        let Some(Begun { resume, is_released, properties: _ }) = self.unless_stopping(begin).await? else {
+            return Ok(());
+        };
         if is_released {
             // Left by the creation of an export of this name that stopped.
             held.write(&self.catalog, |record| record.may_be_released = true).await?;
         }
         self.catalog.link(record.export_id(), resume.clone()).await?;
         self.storage.link(volume, record.size_bytes, &resume);
+        volume.keep_properties(record.properties());
         if is_released && let Err(error) = self.take_back(held).await {
             tracing::warn!(export = %name, error = %chain(&error), "a released export could not be taken back");
             self.ask_later(held.entry());

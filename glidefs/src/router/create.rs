@@ -12,19 +12,18 @@ use tokio::sync::OwnedRwLockReadGuard;
 
 use super::Router;
 use super::background::finish;
-use super::catalog::record::{BoundRecord, Desired, DeviceRecord, ExportRecord, reads_fail_after_millis};
+use super::catalog::record::{Desired, DeviceRecord, ExportRecord};
 use super::devices::DeviceError;
 use super::entry::{ExportEntry, HeldExport};
 use super::error::RouterError;
 use super::info::ExportInfo;
 use super::name::ExportName;
 use super::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, RouterOptions};
-use super::settings::SettingsChange;
 use super::size::ExportSize;
 use super::state::{Event, State};
-use super::storage::{Begun, InitialContent};
-use crate::cache::{Bound, Durability, OnUnreachable};
+use super::storage::InitialContent;
 use crate::locks::RwLockExt;
+use crate::properties::{Bound, Durability, OnUnreachable, Properties, PropertiesChange};
 use crate::store::volume::Resume;
 use crate::units::SECTOR_BYTES;
 
@@ -35,12 +34,9 @@ pub struct CreateExport {
     pub name: ExportName,
     /// The content that the export begins with, which determines the size.
     pub content: InitialContent,
-    /// How far data is safe when a FLUSH is answered.
-    pub durability: Durability,
-    /// The fate of a READ while the store is away; the configured default when not given.
-    pub on_unreachable: Option<OnUnreachable>,
-    /// Limits and weight, where these are not to be the default.
-    pub settings: SettingsChange,
+    /// The properties, where these are to be others than before. Before, a blank export has the usual ones, and the configured
+    /// default for READs while the store is away.
+    pub properties: PropertiesChange,
     /// Queues of the device; the configured default when not given.
     pub queues: Option<u16>,
     /// Most requests in flight per queue; the configured default when not given.
@@ -61,18 +57,24 @@ struct InitialState {
     is_blank: bool,
     /// Whether the volume was created for this export, rather than opened.
     is_new: bool,
+    properties: Properties,
+    /// Whether the store has other properties of the volume.
+    has_other_properties: bool,
+    /// Whether the store names no properties of a volume that had a past, and the request no durability.
+    is_assumed: bool,
 }
 
 impl InitialState {
     /// Whether another host may open the volume, and would find all of the export: a volume left by an earlier creation may have
     /// another size.
     fn is_released_whole(&self) -> bool {
-        self.is_released && self.has_size_in_store()
+        self.is_released && self.is_known_to_store()
     }
 
-    /// Whether the store needs not be told the size.
-    fn has_size_in_store(&self) -> bool {
-        self.resume.as_ref().is_none_or(|resume| resume.size_sectors == self.size.bytes() / SECTOR_BYTES)
+    /// Whether the store needs not be told the size nor the properties.
+    fn is_known_to_store(&self) -> bool {
+        let has_size = |resume: &Resume| resume.size_sectors == self.size.bytes() / SECTOR_BYTES;
+        self.resume.as_ref().is_none_or(has_size) && !self.has_other_properties
     }
 }
 
@@ -91,6 +93,9 @@ pub struct CreatedExport {
     pub info: ExportInfo,
     /// Whether the export existed before, with the same parameters.
     pub existed: bool,
+    /// Whether the properties are the usual ones only because neither request nor store names others. The store names none of a
+    /// volume with the usual ones, nor of one that a glidefs without properties in its manifests has made.
+    pub is_assumed: bool,
 }
 
 /// The catalog record of a new export.
@@ -98,34 +103,33 @@ fn new_record(
     id: u32,
     number: u32,
     request: &CreateExport,
-    size: ExportSize,
+    initial: &InitialState,
     options: &RouterOptions,
 ) -> ExportRecord {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let mut record = ExportRecord {
         id,
         name: request.name.to_string(),
-        size_bytes: size.bytes(),
+        size_bytes: initial.size.bytes(),
         queues: request.queues.unwrap_or(options.queues_default),
         queue_depth: request.queue_depth.unwrap_or(options.queue_depth_default),
         desired: if request.detached { Desired::Detached } else { Desired::Attached },
         device: DeviceRecord {
             number,
             boot_id: (!request.detached).then(|| options.boot_id.clone()),
-            size_bytes: size.bytes(),
+            size_bytes: initial.size.bytes(),
         },
         created_unix_millis: u64::try_from(now).unwrap_or(u64::MAX),
-        flush_waits_for_store: request.durability == Durability::Store,
-        bound: BoundRecord::of(request.durability),
-        reads_fail_after_millis: reads_fail_after_millis(
-            request.on_unreachable.unwrap_or(options.on_unreachable_default),
-        ),
+        flush_waits_for_store: false,
+        bound: None,
+        reads_fail_after_millis: None,
         limits: None,
         weight: None,
         rolls_back_to: None,
-        may_be_released: false,
+        // Before the first device a manifest is made, and then the store has the properties.
+        may_be_released: initial.is_released || initial.has_other_properties,
     };
-    record.set_settings(&request.settings.applied_to(&record.settings()));
+    record.set_properties(&initial.properties);
     record
 }
 
@@ -135,15 +139,7 @@ impl Router {
     pub async fn create(self: &Arc<Self>, request: CreateExport) -> Result<CreatedExport, RouterError> {
         check_parameter("queues", request.queues, QUEUES_MAX)?;
         check_parameter("queue_depth", request.queue_depth, QUEUE_DEPTH_MAX)?;
-        if let Durability::Bounded(bound) = request.durability {
-            check_bound(bound)?;
-        }
-        if let Some(OnUnreachable::FailAfter(limit)) = request.on_unreachable
-            && limit < OnUnreachable::FAIL_AFTER_MIN
-        {
-            return Err(RouterError::FailAfter { min_seconds: OnUnreachable::FAIL_AFTER_MIN.as_secs() });
-        }
-        request.settings.check()?;
+        check_properties(&request.properties)?;
         let router = Arc::clone(self);
         finish(request.name.to_string(), async move { router.create_now(request).await }).await
     }
@@ -165,7 +161,8 @@ impl Router {
                 (None, Some(initial)) => match self.add(&request, initial, gate)? {
                     Added::New(held) => {
                         self.bring_into_being(&held, initial).await?;
-                        return Ok(CreatedExport { info: held.entry().info(), existed: false });
+                        let is_assumed = initial.is_assumed;
+                        return Ok(CreatedExport { info: held.entry().info(), existed: false, is_assumed });
                     }
                     Added::Existing(entry, gate) => (entry, gate),
                 },
@@ -177,7 +174,7 @@ impl Router {
                 continue;
             }
             self.answer_existing(&held, &request).await?;
-            return Ok(CreatedExport { info: held.entry().info(), existed: true });
+            return Ok(CreatedExport { info: held.entry().info(), existed: true, is_assumed: false });
         }
     }
 
@@ -212,20 +209,34 @@ impl Router {
         {
             self.unless_stopping(self.write_back(of.as_str())).await?;
         }
+        let on_unreachable = self.options.on_unreachable_default;
+        let blank = request.properties.applied_to(&Properties { on_unreachable, ..Properties::default() });
         let begin = async {
             if let InitialContent::Local { of } = &request.content {
-                let resume = self.rescue(&request.name, of).await?;
-                return Ok(Some(Begun { resume, is_released: false }));
+                return self.rescue(&request.name, of).await.map(Some);
             }
-            let content = request.content.clone();
-            let begun = self.storage.begin(request.name.clone(), content, request.detached).await;
+            let (name, content) = (request.name.clone(), request.content.clone());
+            let begun = self.storage.begin(name, content, blank, request.detached).await;
             begun.map_err(|source| RouterError::Store { name: request.name.to_string(), source })
         };
         let begun = self.unless_stopping(begin).await?;
         let is_released = begun.as_ref().is_some_and(|begun| begun.is_released);
+        let is_blank = matches!(request.content, InitialContent::Blank(_));
+        let in_store = begun.as_ref().map(|begun| begun.properties);
+        let properties = match in_store {
+            Some(in_store) if !is_blank => request.properties.applied_to(&in_store),
+            _ => blank,
+        };
         let resume = begun.map(|begun| begun.resume);
-        if request.durability != Durability::Local && resume.is_none() {
+        if properties.durability != Durability::Local && resume.is_none() {
             return Err(RouterError::NoStore);
+        }
+        let is_assumed = !is_blank
+            && !matches!(request.content, InitialContent::Local { .. })
+            && in_store == Some(Properties::default())
+            && request.properties.durability.is_none();
+        if is_assumed {
+            tracing::info!(export = %request.name, "the store names no properties of a volume: the usual ones are assumed");
         }
         let size = match (&request.content, &resume) {
             (InitialContent::Blank(size), _) => *size,
@@ -236,9 +247,12 @@ impl Router {
             size,
             resume,
             is_released,
-            is_blank: matches!(request.content, InitialContent::Blank(_)),
+            is_blank,
             is_new: !request.content.opens_volume()
                 && !matches!(request.content, InitialContent::Deleted { .. }),
+            properties,
+            has_other_properties: in_store.is_some_and(|in_store| in_store != properties),
+            is_assumed,
         })
     }
 
@@ -256,11 +270,10 @@ impl Router {
         exports.check_room()?;
         let id = exports.take_id()?;
         let number = exports.take_lowest_number();
-        let mut record = new_record(id, number, request, initial.size, &self.options);
-        record.may_be_released = initial.is_released;
+        let record = new_record(id, number, request, initial, &self.options);
         let held = HeldExport::created(request.name.clone(), record, initial.resume.clone(), gate);
         // Only an export that begins with zeroes and gets no device needs nothing but the record.
-        if !(request.detached && initial.is_blank && initial.has_size_in_store()) {
+        if !(request.detached && initial.is_blank && initial.is_known_to_store()) {
             self.open(held.entry());
         }
         exports.insert(Arc::clone(held.entry()));
@@ -334,14 +347,19 @@ fn check_parameter(parameter: &'static str, value: Option<u16>, max: u16) -> Res
     }
 }
 
-fn check_bound(bound: Bound) -> Result<(), RouterError> {
-    if bound.max_bytes < Bound::MAX_BYTES_MIN || bound.max_age < Bound::MAX_AGE_MIN {
+fn check_properties(change: &PropertiesChange) -> Result<(), RouterError> {
+    if let Some(Durability::Bounded(bound)) = change.durability
+        && !bound.is_allowed()
+    {
         return Err(RouterError::Bound {
             max_bytes_min: Bound::MAX_BYTES_MIN,
             max_age_min_seconds: Bound::MAX_AGE_MIN.as_secs(),
         });
     }
-    Ok(())
+    if change.on_unreachable.is_some_and(|on_unreachable| !on_unreachable.is_allowed()) {
+        return Err(RouterError::FailAfter { min_seconds: OnUnreachable::FAIL_AFTER_MIN.as_secs() });
+    }
+    change.settings.check()
 }
 
 /// Checks that the existing export has the parameters of `request`. A parameter not given fits any value.
@@ -355,13 +373,14 @@ fn compare(record: &ExportRecord, request: &CreateExport) -> Result<(), RouterEr
         ("queues", record.queues.into(), request.queues.map(u64::from)),
         ("queue_depth", record.queue_depth.into(), request.queue_depth.map(u64::from)),
     ];
-    if record.durability() != request.durability {
+    let PropertiesChange { durability, on_unreachable, settings } = &request.properties;
+    if durability.is_some_and(|wanted| wanted != record.durability()) {
         return Err(RouterError::OtherDurability { name: record.name.clone() });
     }
-    if request.on_unreachable.is_some_and(|wanted| wanted != record.on_unreachable()) {
+    if on_unreachable.is_some_and(|wanted| wanted != record.on_unreachable()) {
         return Err(RouterError::OtherOnUnreachable { name: record.name.clone() });
     }
-    request.settings.compare(&record.name, &record.settings())?;
+    settings.compare(&record.name, &record.settings())?;
     for (parameter, existing, wanted) in pairs {
         if let Some(wanted) = wanted
             && wanted != existing

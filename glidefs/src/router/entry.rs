@@ -121,11 +121,13 @@ impl ExportEntry {
         let mut status = self.status();
         let export = self.export.get_or_init(|| {
             let record = &status.record;
+            let properties = record.properties();
             let volume = storage.volume(self.id, record.size_bytes, status.resume.as_deref());
-            volume.set_durability(record.durability());
-            volume.set_on_unreachable(record.on_unreachable());
+            volume.set_durability(properties.durability);
+            volume.set_on_unreachable(properties.on_unreachable);
+            volume.keep_properties(properties);
             let export = Export::new(self.id, record.name.clone(), record.size_bytes, volume);
-            export.set_settings(&record.settings());
+            export.set_settings(&properties.settings);
             Arc::new(export)
         });
         status.resume = None;

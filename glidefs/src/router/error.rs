@@ -37,10 +37,12 @@ pub enum RouterError {
         wanted: u64,
     },
     /// The name is taken by an export with another durability.
-    #[error("export {name} exists with another durability: choose another name, or delete the export")]
+    #[error("export {name} exists with another durability: ask for the one it has, or choose another name")]
     OtherDurability { name: String },
     /// The name is taken by an export with another `on_unreachable`.
-    #[error("export {name} exists with another on_unreachable: choose another name, or delete the export")]
+    #[error(
+        "export {name} exists with another on_unreachable: ask for the one it has, or choose another name"
+    )]
     OtherOnUnreachable { name: String },
     /// The name is taken by an export with other limits or another weight.
     #[error(

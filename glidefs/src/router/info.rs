@@ -5,9 +5,10 @@ use std::time::Duration;
 use super::devices::DeviceId;
 use super::name::ExportName;
 use super::state::State;
-use crate::cache::{AtRisk, Durability, OnUnreachable, Resource};
+use crate::cache::{AtRisk, Resource};
 use crate::export::Export;
-use crate::export::limits::{Limits, Settings};
+use crate::properties::limits::{Limits, Settings};
+use crate::properties::{Durability, OnUnreachable};
 use crate::store::volume::Loss;
 use crate::units::ExportId;
 

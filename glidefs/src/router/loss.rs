@@ -15,7 +15,8 @@ use super::name::ExportName;
 use super::removal::Users;
 use super::size::ExportSize;
 use super::state::State;
-use crate::store::volume::{Resume, VolumeError};
+use super::storage::Begun;
+use crate::store::volume::VolumeError;
 use crate::units::SECTOR_BYTES;
 
 impl Router {
@@ -76,7 +77,7 @@ impl Router {
     /// Creates a volume called `name` in the store with the content that this host has of the lost export `of`. The export is
     /// held until the store has everything, so nobody can give the content up meanwhile. No deadlock: the creation of `name`
     /// holds the lock of the name and waits for `of`, and nobody who holds an export waits for a name.
-    pub(super) async fn rescue(&self, name: &ExportName, of: &ExportName) -> Result<Resume, RouterError> {
+    pub(super) async fn rescue(&self, name: &ExportName, of: &ExportName) -> Result<Begun, RouterError> {
         let held = self.hold(of.as_str()).await?;
         if held.record().desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: of.to_string() });
@@ -86,8 +87,9 @@ impl Router {
             return Err(RouterError::NotLost { name: of.to_string() });
         }
         let size_sectors = self.open(held.entry()).sectors();
-        let begun = self.storage.rescue(name.clone(), volume, size_sectors).await;
-        let begun = begun.map_err(|source| RouterError::Store { name: of.to_string(), source })?;
-        begun.ok_or(RouterError::NoStore)
+        let rescued = self.storage.rescue(name.clone(), volume, size_sectors).await;
+        let rescued = rescued.map_err(|source| RouterError::Store { name: of.to_string(), source })?;
+        let resume = rescued.ok_or(RouterError::NoStore)?;
+        Ok(Begun { resume, is_released: false, properties: held.record().properties() })
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::cache::OnUnreachable;
+use crate::properties::OnUnreachable;
 use crate::units::ExportId;
 
 /// Most queues of a device.

@@ -1,45 +1,22 @@
 //! Limits and weight of an export: how they are chosen, and changed while the export is served.
 //!
-//! Owns the meaning of a change. Does not own the values (`export::limits`) nor the record (`catalog`). The settings belong to
-//! this host's catalog, as the number of queues does: a volume takes no settings to another host, and a fork none to the new
-//! export. Invariant: the export in memory never has settings which the catalog lacks.
+//! Owns when a change counts. Does not own the values (`properties`) nor the record (`catalog`). Catalog first, store next: a change
+//! is accepted although the store is away, and is in the store's next manifest of the volume. Invariant: the export in memory never
+//! has settings which the catalog lacks.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Router;
 use super::catalog::record::Desired;
 use super::error::RouterError;
 use super::info::ExportInfo;
-use crate::export::limits::{Limit, Settings};
-
-/// A change of limits and weight. A setting not named stays as before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SettingsChange {
-    /// In the order of [`Limit::ALL`]; `Some(None)` ends the limit.
-    pub rates: [Option<Option<u64>>; 4],
-    /// The time's worth of each limit which may be used at once.
-    pub burst: Option<Duration>,
-    /// The export's part where exports share.
-    pub weight: Option<u16>,
-}
+use super::state::State;
+use crate::properties::limits::{OutOfBounds, Settings, SettingsChange};
 
 impl SettingsChange {
-    /// The settings after this change of `settings`.
-    pub(super) fn applied_to(&self, settings: &Settings) -> Settings {
-        let mut limits = settings.limits;
-        limits.burst = self.burst.unwrap_or(limits.burst);
-        for (limit, change) in Limit::ALL.into_iter().zip(self.rates) {
-            if let Some(rate) = change {
-                limits.set_rate(limit, rate);
-            }
-        }
-        Settings { limits, weight: self.weight.unwrap_or(settings.weight) }
-    }
-
     /// Checks each value of the change.
     pub(super) fn check(&self) -> Result<(), RouterError> {
-        let refused = |error: crate::export::limits::OutOfBounds| RouterError::Parameter {
+        let refused = |error: OutOfBounds| RouterError::Parameter {
             parameter: error.setting,
             value: error.value,
             min: error.min,
@@ -71,9 +48,18 @@ impl Router {
                 return Err(RouterError::HalfDeleted { name: record.name });
             }
             let settings = change.applied_to(&record.settings());
+            let is_change = settings != record.settings();
             held.write(&router.catalog, |record| record.set_settings(&settings)).await?;
+            if is_change && held.entry().is_stored() {
+                // The store has to be told.
+                router.open(held.entry());
+            }
             if let Some(export) = held.entry().export() {
                 export.set_settings(&settings);
+                export.volume().keep_properties(held.record().properties());
+            }
+            if is_change && held.entry().state() == State::Detached {
+                router.release(&held).await;
             }
             tracing::info!(export = %held.entry().name(), ?settings, "limits and weight of an export set");
             Ok(held.entry().info())

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use super::name::ExportName;
 use super::size::ExportSize;
 use crate::cache::Volume;
+use crate::properties::Properties;
 use crate::store::gc::{GcError, GcOptions, GcReport};
 use crate::store::volume::{DeletedVolume, Resume, VolumeError};
 use crate::units::ExportId;
@@ -54,6 +55,8 @@ pub struct Begun {
     pub resume: Resume,
     /// Whether the volume is released, so that another host may open the volume.
     pub is_released: bool,
+    /// The properties that the store has of the volume.
+    pub properties: Properties,
 }
 
 /// The data of exports, in the cache and in the store.
@@ -67,13 +70,15 @@ pub trait Storage: Send + Sync + 'static {
     /// history.
     fn is_at_rest(&self, id: ExportId, size_bytes: u64, resume: Option<&Resume>) -> bool;
 
-    /// Creates or opens the volume of a new export in the store; `None` without a store. A new volume for an export that is to be
-    /// `detached` may be released to other hosts from the beginning. The volume of an earlier creation that stopped is gone on
-    /// with, released or not, and perhaps of another size.
+    /// Creates or opens the volume of a new export in the store; `None` without a store. A blank volume gets `properties`, any other
+    /// one keeps the properties of its past, or of its origin. A new volume for an export that is to be `detached` may be released
+    /// to other hosts from the beginning. The volume of an earlier creation that stopped is gone on with, released or not, and
+    /// perhaps of another size or with other properties.
     fn begin(
         &self,
         name: ExportName,
         content: InitialContent,
+        properties: Properties,
         detached: bool,
     ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>>;
 
@@ -88,7 +93,7 @@ pub trait Storage: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>>;
 
     /// Creates a volume in the store with the content that this host has of a lost export: the last state that this host wrote
-    /// back, and the data at risk. `None` without a store.
+    /// back, and the data at risk. The properties are those of the lost export. `None` without a store.
     fn rescue(
         &self,
         name: ExportName,

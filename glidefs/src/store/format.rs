@@ -28,6 +28,7 @@ mod manifest;
 mod marker;
 mod pack;
 mod pack_ref;
+mod properties;
 mod records;
 mod sections;
 mod zstd;

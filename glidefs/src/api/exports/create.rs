@@ -13,11 +13,16 @@ use crate::api::state::AppState;
 use crate::api::wire::{
     CreateRequest, Durability, Export, ForkRequest, LimitsChange, OnUnreachable, OpenRequest, UndeleteRequest,
 };
+use crate::properties::PropertiesChange;
 use crate::router::{CreateExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX};
+
+/// What [`Export::assumed`] says, where it says something.
+const ASSUMED: &str = "the store names no durability and no limits, as of a volume with the usual ones or one made by an older \
+                       glidefs: durability local, and no limits but those of the request, are assumed";
 
 /// The parameters of a new export, other than the content.
 struct NewExport {
-    durability: Durability,
+    durability: Option<Durability>,
     on_unreachable: Option<OnUnreachable>,
     limits: LimitsChange,
     weight: Option<u64>,
@@ -28,9 +33,9 @@ struct NewExport {
 
 /// The parameters that every request for a new export has.
 macro_rules! new_export {
-    ($request:ident) => {
+    ($request:ident, $durability:expr) => {
         NewExport {
-            durability: $request.durability,
+            durability: $durability,
             on_unreachable: $request.on_unreachable,
             limits: $request.limits,
             weight: $request.weight,
@@ -64,7 +69,7 @@ pub(in crate::api) async fn create_one(
 ) -> Result<(bool, Export), ApiError> {
     let name = ExportName::new(&request.name)?;
     let content = InitialContent::Blank(ExportSize::new(request.size.0.0)?);
-    let new = NewExport { detached: request.detached, ..new_export!(request) };
+    let new = NewExport { detached: request.detached, ..new_export!(request, Some(request.durability)) };
     create_from(state, name, content, new).await
 }
 
@@ -73,7 +78,7 @@ fn answer((existed, export): (bool, Export)) -> (StatusCode, Json<Export>) {
     (if existed { StatusCode::OK } else { StatusCode::CREATED }, Json(export))
 }
 
-/// Open an export from the store. If another host has not released the export, the request is refused, unless `take_over` is
+/// Open an export from the store, with the durability, limits and weight that the volume has there, unless the request names others. If another host has not released the export, the request is refused, unless `take_over` is
 /// set: then the export stops on the other host. If the export is open on this host, the request succeeds.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/open", operation_id = "open_export", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
@@ -92,11 +97,11 @@ pub(in crate::api) async fn open(
         return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
     }
     let content = if request.take_over { InitialContent::TakeOver } else { InitialContent::Store };
-    let new = new_export!(request);
+    let new = new_export!(request, request.durability);
     Ok(answer(create_from(&state, name.0, content, new).await?))
 }
 
-/// Restore a deleted export with its snapshots. The content is the last state that was written back. Garbage collection ends
+/// Restore a deleted export with its snapshots, durability, limits and weight. The content is the last state that was written back. Garbage collection ends
 /// the possibility. If several exports of the name were deleted, the one deleted last is restored.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/undelete", operation_id = "undelete_export", tag = "exports", params(("name" = String, Path, description = "Name before the deletion.")),
@@ -112,11 +117,12 @@ pub(in crate::api) async fn undelete(
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let new_name = request.name.as_deref().map(ExportName::new).transpose()?;
     let new_name = new_name.unwrap_or_else(|| name.0.clone());
-    let new = new_export!(request);
+    let new = new_export!(request, request.durability);
     Ok(answer(create_from(&state, new_name, InitialContent::Deleted { of: name.0 }, new).await?))
 }
 
-/// Create an export with the content of this one. Only metadata is copied, whatever the size. Later writes to either export
+/// Create an export with the content of this one, and with its durability, limits and weight unless the request names others. Only
+/// metadata is copied, whatever the size. Later writes to either export
 /// do not change the other.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/fork", operation_id = "fork_export", tag = "exports",
@@ -138,7 +144,7 @@ pub(in crate::api) async fn fork(
     } else {
         InitialContent::Fork { of: name.0, snapshot }
     };
-    let new = new_export!(request);
+    let new = new_export!(request, request.durability);
     Ok(answer(create_from(&state, ExportName::new(&request.name)?, content, new).await?))
 }
 
@@ -155,13 +161,16 @@ async fn create_from(
         .create(CreateExport {
             name,
             content,
-            durability: new.durability.into(),
-            on_unreachable: new.on_unreachable.map(|on_unreachable| on_unreachable.0.0),
-            settings: settings(&new.limits, new.weight)?,
+            properties: PropertiesChange {
+                durability: new.durability.map(Into::into),
+                on_unreachable: new.on_unreachable.map(|on_unreachable| on_unreachable.0.0),
+                settings: settings(&new.limits, new.weight)?,
+            },
             queues,
             queue_depth,
             detached: new.detached,
         })
         .await?;
-    Ok((created.existed, created.info.into()))
+    let assumed = created.is_assumed.then(|| ASSUMED.to_owned());
+    Ok((created.existed, Export { assumed, ..created.info.into() }))
 }

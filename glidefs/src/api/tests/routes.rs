@@ -72,6 +72,18 @@ async fn limits_and_weight_are_set_at_creation_and_changed_while_the_export_is_s
 }
 
 #[tokio::test]
+async fn an_open_without_parameters_says_what_it_assumes_and_an_open_with_a_durability_does_not() {
+    let served = Served::new().await;
+    *served.host.storage.has_store.lock().unwrap() = true;
+    let opened = served.send("POST", "/v1/exports/vm-1/open", "{}").await;
+    assert_eq!(opened.status, 201, "{}", opened.body);
+    assert!(opened.json()["assumed"].as_str().unwrap().contains("durability local"), "{}", opened.body);
+    assert_eq!(served.send("GET", "/v1/exports/vm-1", "").await.json().get("assumed"), None);
+    let opened = served.send("POST", "/v1/exports/vm-2/open", r#"{"durability": "local"}"#).await;
+    assert_eq!((opened.status, opened.json().get("assumed")), (201, None));
+}
+
+#[tokio::test]
 async fn a_refusal_has_a_code_and_names_the_mistake() {
     let served = Served::new().await;
     served.create("taken", "1GiB").await;

@@ -7,7 +7,7 @@ use super::settings::Limits;
 use super::values::{Durability, OnUnreachable, rfc3339};
 use crate::cache;
 use crate::config;
-use crate::export::limits::Settings;
+use crate::properties::limits::Settings;
 use crate::router::{DeviceId, ExportInfo};
 
 /// The result of writing back an export.
@@ -156,6 +156,11 @@ pub struct Export {
     #[serde(default)]
     #[schema(required, value_type = String, example = "wait")]
     pub on_unreachable: OnUnreachable,
+    /// Only in the answer to an opening, an undeletion or a fork: that neither request nor store named a durability, so that the
+    /// usual properties were assumed. Left out otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub assumed: Option<String>,
     /// The limits of the export; left out without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -236,6 +241,7 @@ impl From<ExportInfo> for Export {
             created: rfc3339(info.created_unix_millis),
             durability: info.durability.into(),
             on_unreachable: OnUnreachable(config::OnUnreachable(info.on_unreachable)),
+            assumed: None,
             limits: Limits::of(&info.settings.limits),
             weight: info.settings.weight,
             unreleased: info.unreleased,

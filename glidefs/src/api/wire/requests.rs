@@ -48,17 +48,17 @@ pub struct UndeleteRequest {
     /// The new name of the export; the name before the deletion when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The durability of an acknowledged FLUSH; "local" when left out.
-    #[serde(default)]
-    pub durability: Durability,
-    /// How a READ behaves that needs a store that is away; the configured default when left out.
+    /// The durability of an acknowledged FLUSH; as the volume has it when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
+    /// How a READ behaves that needs a store that is away; as the volume has it when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub on_unreachable: Option<OnUnreachable>,
-    /// Limits of the export; none when left out.
+    /// Limits of the export to change; those left out are as the volume has them.
     #[serde(default, skip_serializing_if = "LimitsChange::is_empty")]
     pub limits: LimitsChange,
-    /// The export's part where exports share, 1 to 1000; 100 when left out.
+    /// The export's part where exports share, 1 to 1000; as the volume has it when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
     /// Number of queues of the device; the configured default when left out.
@@ -81,17 +81,17 @@ pub struct OpenRequest {
     /// Whether to take the export over from a host that has not released the export.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub take_over: bool,
-    /// The durability of an acknowledged FLUSH; "local" when left out.
-    #[serde(default)]
-    pub durability: Durability,
-    /// How a READ behaves that needs a store that is away; the configured default when left out.
+    /// The durability of an acknowledged FLUSH; as the volume has it when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
+    /// How a READ behaves that needs a store that is away; as the volume has it when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub on_unreachable: Option<OnUnreachable>,
-    /// Limits of the export; none when left out.
+    /// Limits of the export to change; those left out are as the volume has them.
     #[serde(default, skip_serializing_if = "LimitsChange::is_empty")]
     pub limits: LimitsChange,
-    /// The export's part where exports share, 1 to 1000; 100 when left out.
+    /// The export's part where exports share, 1 to 1000; as the volume has it when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
     /// Number of queues of the device; the configured default when left out.
@@ -117,17 +117,17 @@ pub struct ForkRequest {
     /// histories.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub local: bool,
-    /// The durability of an acknowledged FLUSH; "local" when left out.
-    #[serde(default)]
-    pub durability: Durability,
-    /// How a READ behaves that needs a store that is away; the configured default when left out.
+    /// The durability of an acknowledged FLUSH; as the volume has it when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
+    /// How a READ behaves that needs a store that is away; as the volume has it when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub on_unreachable: Option<OnUnreachable>,
-    /// Limits of the export; none when left out.
+    /// Limits of the export to change; those left out are as the volume has them.
     #[serde(default, skip_serializing_if = "LimitsChange::is_empty")]
     pub limits: LimitsChange,
-    /// The export's part where exports share, 1 to 1000; 100 when left out.
+    /// The export's part where exports share, 1 to 1000; as the volume has it when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
     /// Number of queues of the device; the configured default when left out.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::values::Size;
-use crate::export::limits::{self, Limit};
+use crate::properties::limits::{self, Limit};
 
 /// The limits of an export. A limit that is left out is not set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
 use utoipa::openapi::{KnownFormat, RefOr, Schema, SchemaFormat};
 
-use crate::cache::{self, Bound};
 use crate::config::{self, ByteSize, TimeSpan};
+use crate::properties::{self, Bound};
 
 /// Media type of lines of JSON.
 pub(in crate::api) const LINES_TYPE: &str = "application/x-ndjson";
@@ -85,7 +85,7 @@ fn bounded(text: &str) -> Option<Durability> {
     Some(Durability::Bounded(RiskBound { max_bytes: size.0, max_age_seconds: time.0.as_secs() }))
 }
 
-impl From<Durability> for cache::Durability {
+impl From<Durability> for properties::Durability {
     fn from(durability: Durability) -> Self {
         match durability {
             Durability::Local => Self::Local,
@@ -97,12 +97,12 @@ impl From<Durability> for cache::Durability {
     }
 }
 
-impl From<cache::Durability> for Durability {
-    fn from(durability: cache::Durability) -> Self {
+impl From<properties::Durability> for Durability {
+    fn from(durability: properties::Durability) -> Self {
         match durability {
-            cache::Durability::Local => Self::Local,
-            cache::Durability::Store => Self::Store,
-            cache::Durability::Bounded(Bound { max_bytes, max_age }) => {
+            properties::Durability::Local => Self::Local,
+            properties::Durability::Store => Self::Store,
+            properties::Durability::Bounded(Bound { max_bytes, max_age }) => {
                 Self::Bounded(RiskBound { max_bytes, max_age_seconds: max_age.as_secs() })
             }
         }

@@ -6,33 +6,14 @@
 
 use std::time::Duration;
 
+use crate::properties::Bound;
+
 /// Longest pause of a write before the bound is reached.
 pub(in crate::cache) const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Writes are slowed from this share of the bound on, in per cent.
 const SLOW_FROM_PERCENT: u32 = 50;
 /// A cut is due at this share of the bound: the rest is time to carry the cut to the store.
 const CUT_AT_SHARE: u32 = 4;
-
-/// The loss that acknowledged FLUSHes survive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// Loss of power: the data is on the local disk.
-    #[default]
-    Local,
-    /// Loss of the host: the data is in the store.
-    Store,
-    /// Loss of power. With the host at most the bound is lost, because writes are slowed, and wait, before more could be lost.
-    Bounded(Bound),
-}
-
-/// How much data of an export may be at risk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bound {
-    /// Bytes of data.
-    pub max_bytes: u64,
-    /// Time since the oldest of the data was acknowledged.
-    pub max_age: Duration,
-}
 
 /// When a write may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +40,6 @@ pub struct Triggers {
 }
 
 impl Bound {
-    /// Smallest bound of bytes: eight of the largest requests.
-    pub const MAX_BYTES_MIN: u64 = 1 << 20;
-    /// Smallest bound of time. Carrying a cut to the store takes some of the time.
-    pub const MAX_AGE_MIN: Duration = Duration::from_secs(1);
-
     /// When a write may go on which takes the bytes at risk to `bytes`, while the oldest of the bytes have been at risk for
     /// `age`.
     pub(in crate::cache) fn pace(&self, bytes: u64, age: Duration) -> Pace {

@@ -7,7 +7,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -16,24 +15,10 @@ use tokio::time::{Sleep, sleep};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::gate::Gate;
 use crate::observe::repeat::Repeat;
+use crate::properties::OnUnreachable;
 use crate::store;
 use crate::store::volume::{Loss, VolumeError};
 use crate::units::{ExportId, SECTOR_BYTES, SectorRange};
-
-/// Behaviour of a READ that needs the store while the store cannot be reached, or refuses this host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnUnreachable {
-    /// Wait.
-    #[default]
-    Wait,
-    /// Fail after so long a wait.
-    FailAfter(Duration),
-}
-
-impl OnUnreachable {
-    /// Shortest time after which a READ may fail.
-    pub const FAIL_AFTER_MIN: Duration = Duration::from_secs(1);
-}
 
 /// Bytes fetched from the store for a READ.
 #[derive(Clone, Debug, PartialEq, Eq)]

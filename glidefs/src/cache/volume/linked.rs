@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use super::Volume;
 use super::appends::SEQS_SKIPPED;
-use crate::cache::volume::durability::{Durability, Pace, Triggers};
+use crate::cache::volume::durability::{Pace, Triggers};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::Extent;
-use crate::cache::volume::fetch::OnUnreachable;
 use crate::cache::volume::hold::EXTENTS_MAX;
 use crate::cache::volume::queue::WritebackQueue;
 use crate::cache::volume::store_link::StoreLink;
+use crate::properties::{Durability, OnUnreachable, Properties};
 use crate::store::volume::{Crowd, UploadProgress, VolumeError};
 use crate::units::{SECTOR_BYTES, Seq};
 
@@ -76,7 +76,7 @@ impl Volume {
                     inner.active_since.get_or_insert_with(|| link.now());
                 }
                 drop(inner);
-                if link.has_new_size() {
+                if link.has_news() {
                     link.ask(self.id, Seq(0));
                 }
             }
@@ -134,7 +134,7 @@ impl Volume {
                 return Err(IoError::Removed(self.id));
             }
             let stored = self.figures().stored;
-            if stored >= target && !link.has_new_size() {
+            if stored >= target && !link.has_news() {
                 return Ok(stored);
             }
             if link.unreadable_cuts() > unreadable {
@@ -217,6 +217,16 @@ impl Volume {
     /// Whether writes wait when too much data, or data for too long, is at risk.
     pub fn is_bounded(&self) -> bool {
         self.store_link().is_some_and(|link| link.bound().is_some())
+    }
+
+    /// Has the store name `properties` from the next manifest on; at once if they are a change. Without a store the setting has no
+    /// effect.
+    pub fn keep_properties(&self, properties: Properties) {
+        if let Some(link) = self.store_link()
+            && link.set_properties(properties)
+        {
+            link.ask(self.id, Seq(0));
+        }
     }
 
     /// Sets the behaviour of a READ that needs a store which is away.
@@ -333,15 +343,15 @@ impl Volume {
         (Seq(self.lock().last_seq), found)
     }
 
-    /// Whether the store does not know the size of the export.
-    pub(in crate::cache) fn has_new_size(&self) -> bool {
-        self.store_link().is_some_and(StoreLink::has_new_size)
+    /// Whether the store does not know the size or the properties of the export.
+    pub(in crate::cache) fn has_news(&self) -> bool {
+        self.store_link().is_some_and(StoreLink::has_news)
     }
 
-    /// Whether some data, or a new size, is not in the store.
+    /// Whether some data, a new size or new properties are not in the store.
     pub(in crate::cache) fn needs_writeback(&self) -> bool {
         let figures = self.figures();
-        figures.last_seq > figures.stored || self.store_link().is_some_and(StoreLink::has_new_size)
+        figures.last_seq > figures.stored || self.store_link().is_some_and(StoreLink::has_news)
     }
 
     pub(super) fn announce(&self) {

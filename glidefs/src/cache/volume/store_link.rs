@@ -11,13 +11,13 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
 use super::crowding::Crowding;
-use super::fetch::{Fetch, Fill, OnUnreachable, why_lost};
+use super::fetch::{Fetch, Fill, why_lost};
 use super::gate::Gate;
-use crate::cache::volume::durability::{Bound, Durability};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::queue::WritebackQueue;
 use crate::locks::MutexExt;
 use crate::observe::repeat::Repeat;
+use crate::properties::{Bound, Durability, OnUnreachable, Properties};
 use crate::store;
 use crate::store::volume::Upload;
 use crate::tasks::boxed;
@@ -33,6 +33,9 @@ pub(in crate::cache) struct StoreLink {
     /// Size of the export, sectors.
     size_sectors: AtomicU64,
     stored_sectors: AtomicU64,
+    /// How often other properties were set, and how many of these settings the store knows.
+    properties: AtomicU64,
+    stored_properties: AtomicU64,
     /// Notified whenever a cut has reached the store or the volume was lost to another writer.
     progress: Notify,
     /// The store has all writes up to this number, though the catalog may not say so yet.
@@ -91,6 +94,8 @@ impl StoreLink {
             crowding,
             size_sectors: AtomicU64::new(size_sectors),
             stored_sectors: AtomicU64::new(stored_sectors),
+            properties: AtomicU64::new(0),
+            stored_properties: AtomicU64::new(0),
             progress: Notify::new(),
             committed,
             found,
@@ -132,7 +137,7 @@ impl StoreLink {
         }
     }
 
-    /// Has the volume written back up to `seq` as soon as possible, and a new size as well.
+    /// Has the volume written back up to `seq` as soon as possible, and a new size or new properties as well.
     pub fn ask(&self, id: ExportId, seq: Seq) {
         self.queue.ask(id, seq);
     }
@@ -193,9 +198,27 @@ impl StoreLink {
         self.stored_sectors.store(size_sectors, Ordering::Release);
     }
 
-    /// Whether the store knows another size.
-    pub fn has_new_size(&self) -> bool {
+    /// Has the next manifest name `properties`. Returns whether others were set before: then the store is to learn of the new ones.
+    pub fn set_properties(&self, properties: Properties) -> bool {
+        let is_change = self.remote.set_properties(properties);
+        self.properties.fetch_add(u64::from(is_change), Ordering::AcqRel);
+        is_change
+    }
+
+    /// How often other properties were set.
+    pub fn properties_set(&self) -> u64 {
+        self.properties.load(Ordering::Acquire)
+    }
+
+    /// Notes that the store knows the properties as of [`Self::properties_set`].
+    pub fn stored_properties(&self, properties_set: u64) {
+        self.stored_properties.store(properties_set, Ordering::Release);
+    }
+
+    /// Whether the store knows another size, or other properties.
+    pub fn has_news(&self) -> bool {
         self.size_sectors() != self.stored_sectors.load(Ordering::Acquire)
+            || self.properties_set() != self.stored_properties.load(Ordering::Acquire)
     }
 
     /// Sets the loss that acknowledged FLUSHes survive, and the bound on data at risk.

@@ -136,8 +136,8 @@ async fn try_carry(
         match volume.cut_state() {
             CutState::Complete(seq) => break seq,
             CutState::None => {
-                // Somebody asked, and there is no data to write back, but perhaps a new size.
-                return resize(shared, volume, link, permits).await;
+                // Somebody asked, and there is no data to write back, but perhaps a new size or new properties.
+                return tell_news(shared, volume, link, permits).await;
             }
             CutState::Landing => landed.await,
         }
@@ -205,7 +205,7 @@ async fn commit<'a>(
     permits: &'a Semaphore,
     mut permit: Result<SemaphorePermit<'a>, AcquireError>,
 ) -> Result<(Resume, bool), Failure> {
-    let size_sectors = link.size_sectors();
+    let (size_sectors, properties_set) = (link.size_sectors(), link.properties_set());
     let committed = loop {
         let committed = link.remote().commit_turn(Arc::clone(&cut) as _, size_sectors, link.upload()).await;
         let committed = committed.map_err(|error| match error {
@@ -224,6 +224,7 @@ async fn commit<'a>(
     };
     drop(permit);
     link.stored_size(size_sectors);
+    link.stored_properties(properties_set);
     link.crowding().set(committed.crowd);
     if !committed.compaction_due {
         tell_if_stopped(volume, committed.crowd);
@@ -246,13 +247,13 @@ async fn bar_failed(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Result<(), Fa
     if failed > volume.figures().stored { bar(shared, volume, failed).await } else { Ok(()) }
 }
 
-async fn resize(
+async fn tell_news(
     shared: &Arc<Shared>,
     volume: &Arc<Volume>,
     link: &StoreLink,
     permits: &Permits,
 ) -> Result<bool, Failure> {
-    if !link.has_new_size() {
+    if !link.has_news() {
         return Ok(false);
     }
     // A FLUSH may make a cut meanwhile. Such a cut is carried later.

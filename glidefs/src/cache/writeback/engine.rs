@@ -92,7 +92,7 @@ impl Writeback {
         let figures = volume.figures();
         let triggers = volume.triggers(&self.triggers);
         // The cut before may have had everything that somebody waits for.
-        let asked = watched.asked.take().is_some_and(|seq| seq > figures.stored) || volume.has_new_size();
+        let asked = watched.asked.take().is_some_and(|seq| seq > figures.stored) || volume.has_news();
         let due = watched.watch.look(now, &figures, &triggers, asked || full);
         match due {
             Due::Later => {}

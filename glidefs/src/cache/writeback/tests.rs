@@ -31,10 +31,12 @@ use crate::cache::faulty::{Faults, Faulty};
 use crate::cache::log::disk::Clock;
 use crate::cache::sync_hold::SyncHold;
 use crate::cache::volume::cuts::CutState;
-use crate::cache::volume::durability::{Durability, Triggers};
-use crate::cache::volume::fetch::{Fill, OnUnreachable};
+use crate::cache::volume::durability::Triggers;
+use crate::cache::volume::fetch::Fill;
 use crate::cache::volume::queue::WritebackQueue;
 use crate::cache::{Cache, IoError, Known, MonotonicClock, OnFull, Options, SeqMarks, Volume};
+use crate::properties::Durability;
+use crate::properties::OnUnreachable;
 use crate::store::volume::Resume;
 use crate::store::volume::{CutSource, VolumeStore, VolumeStoreOptions};
 use crate::store::{

@@ -22,9 +22,11 @@ pub(in crate::cli) struct SnapshotName {
 #[derive(Clone, Copy, Debug, Args)]
 pub(in crate::cli) struct DeviceArgs {
     /// The loss an acknowledged FLUSH survives: of power (local), or of the host (store); or how much may be lost with the host
-    #[arg(long, value_name = "local|store|bounded:SIZE,TIME", default_value = "local")]
-    pub durability: Durability,
-    /// How a read ends that needs an unreachable store: wait, or fail after this time [default: as configured]
+    /// [default: local, or as the volume has been]
+    #[arg(long, value_name = "local|store|bounded:SIZE,TIME")]
+    pub durability: Option<Durability>,
+    /// How a read ends that needs an unreachable store: wait, or fail after this time [default: as configured, or as the volume has
+    /// been]
     #[arg(long, value_name = "wait|TIME")]
     pub on_unreachable: Option<OnUnreachable>,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::api::wire::{LimitsChange, Size};
 use crate::config::{ByteSize, TimeSpan};
-use crate::export::limits::Settings;
+use crate::properties::limits::Settings;
 
 /// Limits and weight of an export.
 #[derive(Clone, Copy, Debug, Args)]

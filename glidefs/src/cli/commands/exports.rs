@@ -113,7 +113,7 @@ async fn create(
     let request = CreateRequest {
         name: String::new(),
         size: Size(ByteSize(size.bytes())),
-        durability: device.durability,
+        durability: device.durability.unwrap_or_default(),
         on_unreachable: device.on_unreachable.map(OnUnreachable),
         limits: device.settings.limits(),
         weight: device.settings.weight.map(Into::into),
@@ -173,7 +173,10 @@ async fn set(
 }
 
 fn of_exports(exports: &[&Export]) -> String {
-    print::exports(&exports.iter().map(|export| (*export).clone()).collect::<Vec<_>>())
+    let table = print::exports(&exports.iter().map(|export| (*export).clone()).collect::<Vec<_>>());
+    let assumed =
+        exports.iter().filter_map(|export| Some(format!("{}: {}", export.name, export.assumed.as_ref()?)));
+    [table].into_iter().chain(assumed).collect::<Vec<_>>().join("\n")
 }
 
 /// Sends `request` to `operation` of one export, and prints the new state of the export.

@@ -77,9 +77,16 @@ async fn dump_snapshot(
         local: false,
         name: fork.to_string(),
         snapshot: Some(snapshot.to_string()),
-        durability: Durability::Local,
+        durability: Some(Durability::Local),
         on_unreachable: None,
-        limits: LimitsChange::default(),
+        // A limit of the volume's users does not hold for the dump.
+        limits: LimitsChange {
+            read_iops: Some(None),
+            write_iops: Some(None),
+            read_bytes_per_second: Some(None),
+            write_bytes_per_second: Some(None),
+            burst_milliseconds: None,
+        },
         weight: None,
         queues: None,
         queue_depth: None,

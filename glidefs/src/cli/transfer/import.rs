@@ -111,7 +111,7 @@ async fn make(client: &Client, args: &ImportArgs, size: ExportSize) -> Result<(E
     let request = CreateRequest {
         name: name.to_string(),
         size: Size(ByteSize(size.bytes())),
-        durability: args.device.durability,
+        durability: args.device.durability.unwrap_or_default(),
         on_unreachable: args.device.on_unreachable.map(OnUnreachable),
         limits: args.device.settings.limits(),
         weight: args.device.settings.weight.map(Into::into),

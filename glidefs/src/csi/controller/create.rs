@@ -47,7 +47,7 @@ impl Driver {
         let source = source(request.volume_content_source.as_ref())?;
         let (fixed, mutable) = parameters::of_volume(&request.parameters, &request.mutable_parameters)?;
         self.host.check(request.accessibility_requirements.as_ref())?;
-        check_movable(self.host.shared_store.is_some(), &fixed, &mutable)?;
+        check_movable(self.host.shared_store.is_some(), &fixed)?;
         let new = New {
             name: suffix.full_name(source.as_ref())?,
             wanted: SizeRange::of(request.capacity_range.as_ref())?,
@@ -199,12 +199,12 @@ impl Driver {
     }
 }
 
-/// Refuses parameters which a volume would lose on its way to another host: the store keeps the content alone.
-fn check_movable(is_shared: bool, fixed: &Fixed, mutable: &Mutable) -> Result<(), CsiError> {
-    if !is_shared || (*fixed == Fixed::default() && mutable.is_empty()) {
+/// Refuses parameters which a volume would lose on its way to another host: those of the device.
+fn check_movable(is_shared: bool, fixed: &Fixed) -> Result<(), CsiError> {
+    if !is_shared || (fixed.queues.is_none() && fixed.queue_depth.is_none()) {
         return Ok(());
     }
-    let reason = "a volume that moves between hosts would lose durability, limits and the like: leave them out with --shared-store".into();
+    let reason = "a volume that moves between hosts would lose queues and queueDepth: leave them out with --shared-store".into();
     Err(CsiError::Invalid { field: "parameters", reason })
 }
 
@@ -242,6 +242,7 @@ fn source(source: Option<&VolumeContentSource>) -> Result<Option<Source>, CsiErr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::wire::Durability;
     use crate::csi::proto::CapacityRange;
     use crate::csi::proto::volume_content_source::{SnapshotSource, VolumeSource};
 
@@ -279,12 +280,11 @@ mod tests {
 
     #[test]
     fn a_volume_that_moves_has_no_parameters_that_do_not_move() {
-        let durable = Fixed { queues: Some(2), ..Fixed::default() };
-        let weighty = Mutable { weight: Some(200), ..Mutable::default() };
-        check_movable(false, &durable, &weighty).unwrap();
-        check_movable(true, &Fixed::default(), &Mutable::default()).unwrap();
-        assert!(check_movable(true, &durable, &Mutable::default()).is_err());
-        assert!(check_movable(true, &Fixed::default(), &weighty).is_err());
+        let queues = Fixed { queues: Some(2), ..Fixed::default() };
+        let durable = Fixed { durability: Durability::Store, ..Fixed::default() };
+        check_movable(false, &queues).unwrap();
+        check_movable(true, &durable).unwrap();
+        assert!(check_movable(true, &queues).is_err());
     }
 
     #[test]

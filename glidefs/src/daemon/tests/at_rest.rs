@@ -4,6 +4,7 @@ use super::damaged;
 use super::host::{Host, World, request};
 use super::sim::faults::Crash;
 use crate::cache::driver::bytes_of;
+use crate::properties::Properties;
 use crate::router::{CreateExport, ExportInfo, ExportSize, InitialContent, RouterError, State};
 use crate::store::volume::VolumeError;
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -36,7 +37,10 @@ fn write(host: &mut Host) {
 /// A host on which the creation of a detached export stopped before the record was in the catalog.
 fn half_created(world: &World) -> Host {
     let host = Host::new(world);
-    world.runtime.block_on(host.volumes().create_blank(&"vm".parse().unwrap(), SECTORS, true)).unwrap();
+    world
+        .runtime
+        .block_on(host.volumes().create_blank(&"vm".parse().unwrap(), SECTORS, Properties::default(), true))
+        .unwrap();
     host
 }
 
@@ -94,8 +98,13 @@ fn an_export_brought_to_a_volume_that_a_creation_left_released_is_this_hosts() {
     let mut host = Host::without_store(&world);
     create(&world, &host, blank(SECTORS)).unwrap();
     host.restart(&world);
-    let left = world.runtime.block_on(host.volumes().create_blank(&"vm".parse().unwrap(), SECTORS, true));
-    assert!(left.unwrap().1);
+    let left = world.runtime.block_on(host.volumes().create_blank(
+        &"vm".parse().unwrap(),
+        SECTORS,
+        Properties::default(),
+        true,
+    ));
+    assert!(left.unwrap().is_released);
     assert_eq!(world.runtime.block_on(host.router().bring_to_store()), 0);
     assert_is_held(&world);
 }

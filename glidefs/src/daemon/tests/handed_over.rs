@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::host::{Host, World, name, request};
+use super::host::{Host, World, durable, name, request};
 use super::loss::{blank, has_first, held, lost, write, written};
 use super::sim::faults::Crash;
-use crate::cache::{Bound, Durability, IoError};
+use crate::cache::IoError;
+use crate::properties::{Bound, Durability};
 use crate::router::{CreateExport, ExportName, InitialContent, RouterError, State};
 use crate::units::ExportId;
 
@@ -62,7 +63,7 @@ fn an_export_with_data_at_risk_for_a_bounded_time_is_handed_over_when_the_store_
     let world = World::new(95, 0);
     let mut host = Host::new(&world);
     let bound = Bound { max_bytes: 64 << 20, max_age: Duration::from_secs(30) };
-    let request = CreateExport { durability: Durability::Bounded(bound), ..blank() };
+    let request = CreateExport { properties: durable(Durability::Bounded(bound)), ..blank() };
     world.runtime.block_on(host.router().create(request)).unwrap();
     world.store_goes_away();
     assert_eq!(world.runtime.block_on(host.router().may_hand_over(true)), Ok(()), "nothing is at risk");

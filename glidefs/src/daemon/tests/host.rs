@@ -13,15 +13,15 @@ use super::sim::faults::Crash;
 use super::sim::machine::Machine;
 use super::sim::rng::Rng;
 use crate::cache::driver::Driver;
-use crate::cache::{Budgets, Cache, Durability, Known, MonotonicClock, OnFull, Options, Triggers, Volume};
+use crate::cache::{Budgets, Cache, Known, MonotonicClock, OnFull, Options, Triggers, Volume};
 use crate::daemon::figures::of_exports_and_cache;
 use crate::daemon::memory::Holders;
 use crate::daemon::storage::{DaemonStorage, StoreSide};
 use crate::observe::metrics::ExportHistograms;
+use crate::properties::{Durability, PropertiesChange};
 use crate::router::tests::fake::{Kernel, deletions_ended, drop_last};
 use crate::router::{
-    Catalog, CreateExport, Devices, ExportName, InitialContent, Router, RouterOptions, SettingsChange,
-    Tenures,
+    Catalog, CreateExport, Devices, ExportName, InitialContent, Router, RouterOptions, Tenures,
 };
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
@@ -93,13 +93,16 @@ pub fn request(export: &str, content: InitialContent) -> CreateExport {
     CreateExport {
         name: name(export),
         content,
-        durability: Durability::Local,
-        on_unreachable: None,
-        settings: SettingsChange::default(),
+        properties: PropertiesChange::default(),
         queues: None,
         queue_depth: None,
         detached: false,
     }
+}
+
+/// The choice of a durability.
+pub fn durable(durability: Durability) -> PropertiesChange {
+    PropertiesChange { durability: Some(durability), ..PropertiesChange::default() }
 }
 
 impl World {
@@ -319,7 +322,7 @@ impl Host {
             exports_max: 64,
             queues_default: 1,
             queue_depth_default: 64,
-            on_unreachable_default: crate::cache::OnUnreachable::Wait,
+            on_unreachable_default: crate::properties::OnUnreachable::Wait,
             parallel_max: 8,
             serve_unconfirmed: world.serves_unconfirmed,
             // Long enough for a thread that stands still, as tests with a store that answers rely on the answer.

@@ -20,11 +20,12 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::host::{Host, World, request};
+use super::host::{Host, World, durable, request};
 use super::sim::faults::Crash;
 use super::twin::{Content, Twin};
+use crate::cache::IoError;
 use crate::cache::driver::{PATIENCE, bytes_of, number_of};
-use crate::cache::{Durability, IoError};
+use crate::properties::Durability;
 use crate::router::{CreateExport, ExportSize, InitialContent, RouterError};
 use crate::store::gc::GcOptions;
 use crate::store::volume::VolumeError;
@@ -117,7 +118,7 @@ impl Run {
         let router = self.hosts[host].router();
         let waits_for_store = self.random.random_bool(0.3);
         let durability = if waits_for_store { Durability::Store } else { Durability::Local };
-        let request = CreateExport { durability, ..request(name, content.clone()) };
+        let request = CreateExport { properties: durable(durability), ..request(name, content.clone()) };
         let created = self.insist(|| router.create(request.clone()));
         match created {
             Ok(_) => {}

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::encoding::{DecodeError, decode_json, encode_json};
-use crate::cache::{Bound, Durability, OnUnreachable};
-use crate::export::limits::{Limit, Limits, Settings};
+use crate::properties::limits::{Limit, Limits, Settings};
+use crate::properties::{Bound, Durability, OnUnreachable, Properties, millis};
 use crate::router::devices::{DeviceId, DeviceOptions};
 use crate::units::ExportId;
 
@@ -108,7 +108,7 @@ impl LimitsRecord {
             write_iops: limits.rate(Limit::WriteIops),
             read_bytes_per_second: limits.rate(Limit::ReadBytes),
             write_bytes_per_second: limits.rate(Limit::WriteBytes),
-            burst_millis: u64::try_from(limits.burst.as_millis()).unwrap_or(u64::MAX),
+            burst_millis: millis(limits.burst),
         }
     }
 
@@ -119,20 +119,6 @@ impl LimitsRecord {
         limits.set_rate(Limit::ReadBytes, self.read_bytes_per_second);
         limits.set_rate(Limit::WriteBytes, self.write_bytes_per_second);
         limits
-    }
-}
-
-/// The value for [`ExportRecord::reads_fail_after_millis`].
-pub(in crate::router) fn reads_fail_after_millis(on_unreachable: OnUnreachable) -> Option<u64> {
-    let OnUnreachable::FailAfter(limit) = on_unreachable else { return None };
-    Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
-}
-
-impl BoundRecord {
-    /// The bound of a durability that has one.
-    pub fn of(durability: Durability) -> Option<Self> {
-        let Durability::Bounded(Bound { max_bytes, max_age }) = durability else { return None };
-        Some(Self { max_bytes, max_age_millis: u64::try_from(max_age.as_millis()).unwrap_or(u64::MAX) })
     }
 }
 
@@ -178,6 +164,26 @@ impl ExportRecord {
         self.limits =
             (settings.limits != default.limits).then(|| Box::new(LimitsRecord::of(&settings.limits)));
         self.weight = (settings.weight != default.weight).then_some(settings.weight);
+    }
+
+    /// What the export promises.
+    pub fn properties(&self) -> Properties {
+        let (durability, on_unreachable) = (self.durability(), self.on_unreachable());
+        Properties { durability, on_unreachable, settings: self.settings() }
+    }
+
+    pub fn set_properties(&mut self, properties: &Properties) {
+        let bound = |Bound { max_bytes, max_age }| BoundRecord { max_bytes, max_age_millis: millis(max_age) };
+        (self.flush_waits_for_store, self.bound) = match properties.durability {
+            Durability::Local => (false, None),
+            Durability::Store => (true, None),
+            Durability::Bounded(of) => (false, Some(bound(of))),
+        };
+        self.reads_fail_after_millis = match properties.on_unreachable {
+            OnUnreachable::Wait => None,
+            OnUnreachable::FailAfter(limit) => Some(millis(limit)),
+        };
+        self.set_settings(&properties.settings);
     }
 
     pub fn device_id(&self) -> DeviceId {

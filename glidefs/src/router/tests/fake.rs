@@ -9,10 +9,11 @@ use std::time::Duration;
 
 pub use self::kernel::{FakeDevice, Fault, Kernel};
 pub use self::storage::FakeStorage;
+use crate::properties::PropertiesChange;
 use crate::router::state::Event;
 use crate::router::{
-    Catalog, CreateExport, Devices, ExportName, ExportSize, InitialContent, Router, RouterOptions,
-    SettingsChange, State, Storage, Tenures,
+    Catalog, CreateExport, Devices, ExportName, ExportSize, InitialContent, Router, RouterOptions, State,
+    Storage, Tenures,
 };
 
 /// A host: a catalog on disk, a kernel, and routers that come and go.
@@ -33,7 +34,7 @@ impl Host {
                 exports_max: 16,
                 queues_default: 1,
                 queue_depth_default: 64,
-                on_unreachable_default: crate::cache::OnUnreachable::Wait,
+                on_unreachable_default: crate::properties::OnUnreachable::Wait,
                 parallel_max: 8,
                 serve_unconfirmed: false,
                 confirm_patience: Duration::from_secs(10),
@@ -160,9 +161,7 @@ pub fn create(name: &str, size_bytes: u64) -> CreateExport {
     CreateExport {
         name: ExportName::new(name).unwrap(),
         content: InitialContent::Blank(ExportSize::new(size_bytes).unwrap()),
-        durability: crate::cache::Durability::Local,
-        on_unreachable: None,
-        settings: SettingsChange::default(),
+        properties: PropertiesChange::default(),
         queues: None,
         queue_depth: None,
         detached: false,

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::fake::{Fault, Host, catalog_is_closed, create, drop_last};
-use crate::export::limits::{Limit, Limits};
+use crate::properties::PropertiesChange;
+use crate::properties::limits::{Limit, Limits, SettingsChange};
 use crate::router::{
-    CreateExport, Deleted, ExportName, ExportSize, InitialContent, Router, RouterError, SettingsChange, State,
+    CreateExport, Deleted, ExportName, ExportSize, InitialContent, Router, RouterError, State,
 };
 use crate::units::ExportId;
 
@@ -253,6 +254,10 @@ async fn what_does_not_exist_is_named() {
     assert!(ExportName::new("x/y").is_err());
 }
 
+fn set(settings: SettingsChange) -> PropertiesChange {
+    PropertiesChange { settings, ..PropertiesChange::default() }
+}
+
 fn limited(rate: u64, weight: u16) -> SettingsChange {
     let rates = [None, Some(Some(rate)), None, None];
     SettingsChange { rates, weight: Some(weight), ..SettingsChange::default() }
@@ -262,7 +267,7 @@ fn limited(rate: u64, weight: u16) -> SettingsChange {
 async fn settings_are_in_force_at_once_and_survive_a_restart_and_a_resize() {
     let host = Host::new();
     let router = host.started().await;
-    let request = CreateExport { settings: limited(1000, 7), ..create("a", MIB) };
+    let request = CreateExport { properties: set(limited(1000, 7)), ..create("a", MIB) };
     assert_eq!(router.create(request.clone()).await.unwrap().info.settings.weight, 7);
     let in_force = |router: &Router| {
         let export = router.exports().remove(0);
@@ -357,7 +362,7 @@ async fn an_export_without_a_device_that_was_never_attached_is_deleted_in_cache_
 async fn creating_what_exists_with_other_settings_is_a_conflict_and_without_any_is_not() {
     let host = Host::new();
     let router = host.started().await;
-    let with = |settings| CreateExport { settings, ..create("a", MIB) };
+    let with = |settings| CreateExport { properties: set(settings), ..create("a", MIB) };
     router.create(with(limited(1000, 7))).await.unwrap();
     for settings in [limited(1000, 7), SettingsChange::default()] {
         assert!(router.create(with(settings)).await.unwrap().existed);
@@ -368,7 +373,7 @@ async fn creating_what_exists_with_other_settings_is_a_conflict_and_without_any_
     for settings in [limited(0, 7), limited(1, 0), limited(1, 1001)] {
         assert!(matches!(router.set("a", settings).await, Err(RouterError::Parameter { .. })));
         assert!(matches!(
-            router.create(CreateExport { settings, ..create("b", MIB) }).await,
+            router.create(CreateExport { properties: set(settings), ..create("b", MIB) }).await,
             Err(RouterError::Parameter { .. })
         ));
     }

@@ -37,6 +37,15 @@ pub enum FormatError {
         /// The unknown kind.
         tag: u16,
     },
+    /// Intact, with a promise of the volume that is unknown, and so cannot be kept.
+    #[error(
+        "a property of kind {kind} with a value which this glidefs does not know, and so cannot keep: run the glidefs that wrote it, \
+         or a newer one"
+    )]
+    Property {
+        /// The unknown kind, or the kind with an unknown value.
+        kind: u8,
+    },
     /// Intact, but of another pack or volume than expected.
     #[error("it belongs to another {0}")]
     Elsewhere(&'static str),
@@ -48,12 +57,12 @@ pub enum FormatError {
 impl FormatError {
     /// Whether the bytes may be intact, and a newer glidefs could read them.
     pub fn is_newer(&self) -> bool {
-        matches!(self, Self::Section { .. })
+        matches!(self, Self::Section { .. } | Self::Property { .. })
             || matches!(self, Self::Version { found } if *found > FORMAT_VERSION)
     }
 
     /// Whether the bytes may be intact, and another glidefs could read them.
     pub fn is_other_version(&self) -> bool {
-        matches!(self, Self::Version { .. } | Self::Section { .. })
+        matches!(self, Self::Version { .. } | Self::Section { .. } | Self::Property { .. })
     }
 }

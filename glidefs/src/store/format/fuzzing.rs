@@ -5,6 +5,8 @@
 //! version are put right again, as a forger could do. Does not exist in the daemon. Each check returns whether the overlaid
 //! content was accepted.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::envelope::seal;
@@ -17,6 +19,8 @@ use super::{
     PackOptions, PackRef, PackTrailer, Sections, Snapshot, Tombstone, index,
 };
 use crate::checksum::crc32c;
+use crate::properties::limits::{Limit, Limits, Settings};
+use crate::properties::{Bound, Durability, OnUnreachable, Properties};
 use crate::store::ids::{HostName, PackId, StoreName, VolumeId, WriterId};
 use crate::store::key::Key;
 use crate::units::{SectorRange, Seq};
@@ -168,7 +172,19 @@ pub fn sample_manifest() -> Manifest {
                 .collect(),
             deleted: Some(Deletion::CanBeUndone),
             uploaded: vec![PackId([11; 16]), PackId([12; 16])],
+            properties: sample_properties(),
         },
+    }
+}
+
+/// Properties, none of which is usual.
+fn sample_properties() -> Properties {
+    let mut limits = Limits::unlimited(Duration::from_secs(2));
+    Limit::ALL.into_iter().for_each(|limit| limits.set_rate(limit, Some(limit.max())));
+    Properties {
+        durability: Durability::Bounded(Bound { max_bytes: 64 << 20, max_age: Duration::from_secs(30) }),
+        on_unreachable: OnUnreachable::FailAfter(Duration::from_secs(5)),
+        settings: Settings { limits, weight: 7 },
     }
 }
 

@@ -1,7 +1,7 @@
-//! Optional sections of a manifest: the holder of the volume, damaged sectors, the deletion of the volume, and packs on their way
-//! into a later manifest.
+//! Optional sections of a manifest: the holder of the volume, damaged sectors, the deletion of the volume, packs on their way into a
+//! later manifest, and the volume's properties.
 //!
-//! Owns the encoding of the sections at the end of a manifest's body. Does not own when a volume is held or released, the
+//! Owns the encoding of the sections at the end of a manifest's body, but for the bytes of properties (`properties`). Does not own when a volume is held or released, the
 //! treatment of damaged sectors, when a deletion is final, nor when packs are listed before their content counts. Invariant:
 //! sections have one encoding. A section of an unknown kind was written by a newer glidefs, and is never taken for damage.
 //!
@@ -11,6 +11,7 @@
 //! deleted:  u8 (0 = can be undone, 1 = for good)
 //! damaged:  count × (first sector u64, sectors u64)   ascending, with a gap between two
 //! uploaded: count × pack id
+//! properties: as in `properties`                   left out where every property is usual
 //! ```
 //!
 //! Tag 2 is not used: an earlier glidefs knew damaged sectors by this tag, and served damaged sectors as if they were whole.
@@ -18,6 +19,8 @@
 use super::cursor::Cursor;
 use super::error::FormatError;
 use super::limits::PACKS_MAX;
+use super::properties;
+use crate::properties::Properties;
 use crate::store::ids::{HostName, PackId};
 use crate::units::SectorRange;
 
@@ -30,6 +33,7 @@ const HOLDER_TAG: u16 = 1;
 const DELETED_TAG: u16 = 3;
 const DAMAGED_TAG: u16 = 4;
 const UPLOADED_TAG: u16 = 5;
+const PROPERTIES_TAG: u16 = 6;
 const RANGE_BYTES: usize = 16;
 const ID_BYTES: usize = 16;
 
@@ -65,13 +69,19 @@ pub struct Sections {
     /// Packs of a cut that is being uploaded, or of a snapshot to go back to. Garbage collection takes these packs for used as
     /// long as the manifest is the newest one. The packs are no content of the volume. At most [`PACKS_MAX`].
     pub uploaded: Vec<PackId>,
+    /// The promises of the volume. All usual ones where the manifest has none: a glidefs that knew no properties wrote none either.
+    pub properties: Properties,
 }
 
 impl Sections {
     /// Whether a manifest with these sections is one without any.
     pub fn is_empty(&self) -> bool {
-        let Self { holder, damaged, deleted, uploaded } = self;
-        holder.is_none() && damaged.is_empty() && deleted.is_none() && uploaded.is_empty()
+        let Self { holder, damaged, deleted, uploaded, properties } = self;
+        holder.is_none()
+            && damaged.is_empty()
+            && deleted.is_none()
+            && uploaded.is_empty()
+            && *properties == Properties::default()
     }
 
     /// Whether [`Self::decode`] accepts the output of [`Self::encode`] for a volume of `size_sectors`.
@@ -79,6 +89,9 @@ impl Sections {
         const WRONG: FormatError = FormatError::Malformed("damaged sectors of a manifest");
         if self.uploaded.len() > PACKS_MAX {
             return Err(FormatError::Malformed("number of uploaded packs of a manifest"));
+        }
+        if !self.properties.are_allowed() {
+            return Err(FormatError::Malformed("properties of a volume"));
         }
         if self.damaged.len() > DAMAGED_RANGES_MAX || self.damaged.iter().any(|range| range.is_empty()) {
             return Err(WRONG);
@@ -105,6 +118,9 @@ impl Sections {
         if !self.uploaded.is_empty() {
             put(body, UPLOADED_TAG, &self.uploaded.iter().flat_map(|pack| pack.0).collect::<Vec<u8>>());
         }
+        if self.properties != Properties::default() {
+            put(body, PROPERTIES_TAG, &properties::encode(&self.properties));
+        }
     }
 
     /// Decodes the rest of the body of a manifest, for a volume of `size_sectors`.
@@ -124,6 +140,7 @@ impl Sections {
                 DELETED_TAG => sections.deleted = Some(deletion(&mut section)?),
                 DAMAGED_TAG => sections.damaged = damaged(&mut section)?,
                 UPLOADED_TAG => sections.uploaded = uploaded(&mut section)?,
+                PROPERTIES_TAG => sections.properties = properties::decode(&mut section)?,
                 _ => return Err(FormatError::Section { tag }),
             }
             section.end()?;

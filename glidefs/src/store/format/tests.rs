@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -13,6 +14,8 @@ use super::index::Piece;
 use super::limits::HASH_BYTES;
 use super::pack::verify_pack;
 use super::*;
+use crate::properties::limits::{Limit, Limits, Settings};
+use crate::properties::{Bound, Durability, OnUnreachable, Properties};
 use crate::store::ids::{HostName, PackId, StoreName, VolumeId, WriterId};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
@@ -37,6 +40,25 @@ fn extent() -> impl Strategy<Value = Extent> {
     ];
     let gap = prop_oneof![2 => Just(0), 1 => 0..300_u64, 1 => 0..(1_u64 << 40)];
     (gap, prop_oneof![3 => 1..20_u64, 1 => 100..400_u64], content)
+}
+
+/// Properties, each usual or not.
+fn properties() -> impl Strategy<Value = Properties> {
+    let span = || (1000..=u64::MAX).prop_map(Duration::from_millis);
+    let bound = (Bound::MAX_BYTES_MIN..=u64::MAX, span())
+        .prop_map(|(max_bytes, max_age)| Durability::Bounded(Bound { max_bytes, max_age }));
+    let durability = prop_oneof![Just(Durability::Local), Just(Durability::Store), bound];
+    let on_unreachable = prop_oneof![Just(OnUnreachable::Wait), span().prop_map(OnUnreachable::FailAfter)];
+    let rates = Limit::ALL.map(|limit| prop::option::of(limit.min()..=limit.max()));
+    let burst = prop_oneof![Just(100), 10..=3_600_000_u64].prop_map(Duration::from_millis);
+    let weight = prop_oneof![Just(100), 1..=1000_u16];
+    (durability, on_unreachable, rates, burst, weight).prop_map(
+        |(durability, on_unreachable, rates, burst, weight)| {
+            let mut limits = Limits::unlimited(burst);
+            Limit::ALL.into_iter().zip(rates).for_each(|(limit, rate)| limits.set_rate(limit, rate));
+            Properties { durability, on_unreachable, settings: Settings { limits, weight } }
+        },
+    )
 }
 
 fn fill(content: Content, bytes: usize) -> Vec<u8> {
@@ -194,7 +216,7 @@ proptest! {
         deleted in prop::option::of(prop_oneof![Just(Deletion::CanBeUndone), Just(Deletion::ForGood)]),
         host in prop::option::of("[^\\p{Cc}]{1,60}"), released: bool,
         damaged in prop::collection::vec((1..100_u64, 1..100_u64), 0..10),
-        uploaded in prop::collection::vec(any::<[u8; 16]>(), 0..4),
+        uploaded in prop::collection::vec(any::<[u8; 16]>(), 0..4), properties in properties(),
     ) {
         let holder = host.map(|host| Holder { host: HostName::nearest(&host), released });
         let mut end = 0;
@@ -204,7 +226,7 @@ proptest! {
             range
         });
         let uploaded = uploaded.into_iter().map(PackId).collect();
-        let sections = Sections { holder, damaged: damaged.collect(), deleted, uploaded };
+        let sections = Sections { holder, damaged: damaged.collect(), deleted, uploaded, properties };
         let sample = sample_manifest();
         let manifest = Manifest {
             volume: VolumeId(ids[0]),

@@ -134,7 +134,9 @@ impl VolumeWriter {
         for _ in 0..PACKINGS_MAX {
             let base = self.manifest().await?;
             let shrinks = size_sectors < base.size_sectors;
-            if cut.extents().is_empty() && base.size_sectors == size_sectors && base.cut == cut.seq() {
+            let is_known =
+                base.size_sectors == size_sectors && self.properties_after(&base) == base.sections.properties;
+            if cut.extents().is_empty() && is_known && base.cut == cut.seq() {
                 return Ok(Some(Committed {
                     resume: self.state(),
                     packs: 0,

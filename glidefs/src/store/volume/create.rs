@@ -10,19 +10,32 @@ use super::host::{Host, encode, hash_of};
 use super::types::Resume;
 use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
+use crate::properties::Properties;
 use crate::store::client::Created;
 use crate::store::error::StoreError;
 use crate::store::format::{Manifest, Origin, PackRef, Sections};
 use crate::store::ids::StoreName;
 use crate::units::{SectorRange, Seq};
 
-/// Content of a new volume.
+/// A new volume that is all zero.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blank {
+    /// The state to go on from.
+    pub resume: Resume,
+    /// Whether the volume is released to any host.
+    pub is_released: bool,
+    /// The properties in the manifest.
+    pub properties: Properties,
+}
+
+/// Content of a new volume, and its properties.
 pub(super) struct Beginning {
     pub size_sectors: u64,
     pub origin: Option<Origin>,
     pub packs: Vec<PackRef>,
     /// Damaged sectors, as in [`Sections`].
     pub damaged: Vec<SectorRange>,
+    pub properties: Properties,
 }
 
 impl VolumeStore {
@@ -32,31 +45,34 @@ impl VolumeStore {
     /// before and nobody has written to the volume, the call succeeds with that volume: the answer to the earlier call may have
     /// been lost.
     pub async fn create(&self, name: &StoreName, size_sectors: u64) -> Result<VolumeWriter, VolumeError> {
-        self.host.begin(name, Beginning::blank(size_sectors)).await
+        self.host.begin(name, Beginning::blank(size_sectors, Properties::default())).await
     }
 
-    /// As [`Self::create`], with the volume `released` to any host from the beginning, or held. Returns the volume's state, and
-    /// whether the volume is released. A volume that an earlier call created is left as the earlier call made the volume: a
-    /// second manifest would refuse the next call, if this caller forgets the volume.
+    /// As [`Self::create`], with `properties`, and with the volume `released` to any host from the beginning, or held. Returns the
+    /// first manifest. A volume that an earlier call created is left as the earlier call made the volume: a second manifest would
+    /// refuse the next call, if this caller forgets the volume.
     pub async fn create_blank(
         &self,
         name: &StoreName,
         size_sectors: u64,
+        properties: Properties,
         released: bool,
-    ) -> Result<(Resume, bool), VolumeError> {
-        let (manifest, _) = self.host.first_manifest(name, Beginning::blank(size_sectors), released).await?;
-        let (resume, is_released) = (Resume::of(&manifest), manifest.is_released());
+    ) -> Result<Blank, VolumeError> {
+        let beginning = Beginning::blank(size_sectors, properties);
+        let (manifest, _) = self.host.first_manifest(name, beginning, released).await?;
+        let (is_released, properties) = (manifest.is_released(), manifest.sections.properties);
+        let blank = Blank { resume: Resume::of(&manifest), is_released, properties };
         if !is_released {
             // The first reads, and the question whether the volume is blank, need no request then.
             self.host.reader.metadata.put_manifest(&Arc::new(manifest));
         }
-        Ok((resume, is_released))
+        Ok(blank)
     }
 }
 
 impl Beginning {
-    fn blank(size_sectors: u64) -> Self {
-        Self { size_sectors, origin: None, packs: Vec::new(), damaged: Vec::new() }
+    fn blank(size_sectors: u64, properties: Properties) -> Self {
+        Self { size_sectors, origin: None, packs: Vec::new(), damaged: Vec::new(), properties }
     }
 }
 
@@ -78,6 +94,7 @@ impl Host {
         beginning: Beginning,
         released: bool,
     ) -> Result<(Manifest, Duration), VolumeError> {
+        let Beginning { size_sectors, origin, packs, damaged, properties } = beginning;
         let volume = self.claim(name).await?;
         let begun = self.options.clock.since_boot();
         let manifest = Manifest {
@@ -85,14 +102,14 @@ impl Host {
             number: 1,
             epoch: 1,
             writer: self.options.writer,
-            size_sectors: beginning.size_sectors,
+            size_sectors,
             cut: Seq(0),
             created_unix_millis: self.options.clock.unix_millis(),
             generation: 0,
             name: name.clone(),
-            origin: beginning.origin,
-            packs: beginning.packs,
-            sections: self.held_as(&Sections { damaged: beginning.damaged, ..Sections::default() }, released),
+            origin,
+            packs,
+            sections: self.held_as(&Sections { damaged, properties, ..Sections::default() }, released),
         };
         let encoded = encode(&manifest)?;
         match self.create_noted(&manifest, &encoded).await? {

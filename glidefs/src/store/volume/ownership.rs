@@ -101,7 +101,9 @@ impl VolumeWriter {
         let host = &self.host;
         let edit = |base: &Manifest| {
             let sections = host.held_as(&base.sections, released);
-            (!(released && base.is_released())).then(|| Manifest { sections, ..base.clone() })
+            let is_done =
+                released && base.is_released() && self.properties_after(base) == base.sections.properties;
+            (!is_done).then(|| Manifest { sections, ..base.clone() })
         };
         let published = self.publish(&NewPacks::default(), edit).await?;
         Ok(published.map_or_else(|| self.state(), |published| self.resume_published(&published)))

@@ -20,7 +20,8 @@ use crate::store::ids::{PackId, StoreName};
 
 impl VolumeStore {
     /// A new volume with the content of `from`, whoever writes the volume of `from`: fewer than ten requests, and one for each pack
-    /// of a snapshot that the newest manifest does not list. No data is copied.
+    /// of a snapshot that the newest manifest does not list. No data is copied. The properties are those of the volume of `from`
+    /// now, or those kept by the snapshot where the newest manifest cannot be read.
     ///
     /// After an error that proves nothing about the packs, the new volume may stay in the store. A repeated call takes the volume
     /// up; a deletion might arrive after that call.
@@ -35,6 +36,7 @@ impl VolumeStore {
             origin: Some(Origin { volume: state.volume, manifest: state.number }),
             packs: state.packs.clone(),
             damaged: state.sections.damaged.clone(),
+            properties: newest.as_ref().unwrap_or(&state).sections.properties,
         };
         let fork = self.host.begin(name, beginning).await?;
         let used = async {
@@ -221,6 +223,7 @@ impl VolumeWriter {
             origin: Some(Origin { volume: base.volume, manifest: base.number }),
             packs: base.packs.clone(),
             damaged: base.sections.damaged.clone(),
+            properties: self.properties_after(&base),
         };
         let fork = host.begin(name, beginning).await?;
         // From now on the new volume lists the packs.

@@ -19,13 +19,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use self::state::{Head, WriterState};
+use self::state::{Head, NextProperties, WriterState};
 use super::error::VolumeError;
 use super::host::Host;
 use super::notes::Loss;
 use super::types::{Fence, Resume, next_number};
 use crate::locks::MutexExt;
 use crate::observe::memory::heap_bytes;
+use crate::properties::Properties;
 use crate::store::format::Manifest;
 use crate::store::ids::VolumeId;
 use crate::units::{SectorRange, Seq};
@@ -202,6 +203,26 @@ impl VolumeWriter {
     /// Sets the share of the volume among others for requests which begin from now on.
     pub fn set_weight(&self, weight: u16) {
         self.shared.weight.store(weight, Ordering::Relaxed);
+    }
+
+    /// Has every manifest from now on name `properties`. Returns whether other ones were set before.
+    pub fn set_properties(&self, properties: Properties) -> bool {
+        let next = NextProperties::of(properties);
+        let before = std::mem::replace(&mut *self.shared.properties.lock_whole(), next);
+        before.get().is_some_and(|before| before != properties)
+    }
+
+    /// The properties in the newest manifest. Fetches the manifest if the manifest is not in memory.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn properties(&self) -> Result<Properties, VolumeError> {
+        Ok(self.manifest().await?.sections.properties)
+    }
+
+    /// The properties for the manifest after `base`.
+    pub(super) fn properties_after(&self, base: &Manifest) -> Properties {
+        self.shared.properties.lock_whole().get().unwrap_or(base.sections.properties)
     }
 
     pub(super) fn weight(&self) -> u16 {

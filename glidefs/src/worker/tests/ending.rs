@@ -4,7 +4,8 @@ use tokio::sync::watch;
 
 use super::risk::Paper;
 use super::*;
-use crate::cache::{Bound, CacheCatalog, Durability, SeqMarks, Triggers};
+use crate::cache::{CacheCatalog, SeqMarks, Triggers};
+use crate::properties::{Bound, Durability};
 use crate::store::faulty::{Fault, Faults, FaultyStore};
 use crate::store::scripted::ScriptedStore;
 use crate::store::volume::{self, VolumeStore, VolumeStoreOptions};

@@ -2,7 +2,8 @@
 
 use super::share::Shared;
 use super::*;
-use crate::cache::{Durability, ShardStats};
+use crate::cache::ShardStats;
+use crate::properties::Durability;
 
 const LARGE: u64 = 256;
 

@@ -1,7 +1,7 @@
 //! An export with limits, on a worker with a ring.
 
 use super::*;
-use crate::export::limits::{Limit, Limits, Settings};
+use crate::properties::limits::{Limit, Limits, Settings};
 
 /// One byte a second read, and one written: the second request waits for longer than any test.
 fn slow() -> Settings {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::ending::{linked, remote};
 use super::{Bench, Client, pattern};
-use crate::cache::Durability;
 use crate::export::Operation;
+use crate::properties::Durability;
 use crate::store::faulty::Fault;
 use crate::worker::pause_idle;
 

@@ -6,7 +6,8 @@ use futures_util::future::{BoxFuture, ready};
 use tokio::sync::watch;
 
 use super::*;
-use crate::cache::{Bound, CacheCatalog, Durability, SeqMarks, Triggers};
+use crate::cache::{CacheCatalog, SeqMarks, Triggers};
+use crate::properties::{Bound, Durability};
 use crate::store::faulty::{Fault, Faults, FaultyStore};
 use crate::store::scripted::ScriptedStore;
 use crate::store::volume::{Resume, VolumeStore, VolumeStoreOptions};

@@ -3,9 +3,10 @@
 
 use super::*;
 use crate::cache::Resource;
-use crate::cache::volume::durability::{Bound, Durability, Pace};
+use crate::cache::volume::durability::Pace;
 use crate::cache::volume::extent::{Backing, Extent};
 use crate::cache::writeback::carry::UNREADABLE_CUTS_MAX;
+use crate::properties::{Bound, Durability};
 use crate::store::format::DAMAGED_RANGES_MAX;
 use crate::store::volume::{CutExtent, CutSource};
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::BoxFuture;
 
 use crate::cache::Volume;
+use crate::properties::Properties;
 use crate::router::catalog::volume_record::tests::resume;
 use crate::router::{Begun, ExportName, InitialContent, Storage};
 use crate::store::gc::{GcError, GcOptions, GcReport};
@@ -44,6 +45,7 @@ impl Storage for FakeStorage {
         &self,
         _name: ExportName,
         content: InitialContent,
+        properties: Properties,
         detached: bool,
     ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>> {
         let has_store = *self.has_store.lock().unwrap();
@@ -51,7 +53,7 @@ impl Storage for FakeStorage {
         if let InitialContent::Blank(size) = content {
             resume.size_sectors = size.bytes() / SECTOR_BYTES;
         }
-        let begun = has_store.then_some(Begun { resume, is_released: detached });
+        let begun = has_store.then_some(Begun { resume, is_released: detached, properties });
         Box::pin(std::future::ready(Ok(begun)))
     }
 

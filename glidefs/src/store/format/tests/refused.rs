@@ -198,3 +198,85 @@ fn a_small_object_that_claims_to_be_large_is_refused_before_memory_is_taken() {
     let manifest = bomb(manifest::MAGIC, &[1000]);
     assert_eq!(Manifest::decode(&manifest), Err(FormatError::Malformed("compressed bytes")));
 }
+
+/// `sample_manifest` with these properties in the section's own bytes.
+fn manifest_with(section: &[(u8, u64)]) -> Result<Properties, FormatError> {
+    let mut sample = sample_manifest();
+    sample.sections.properties = Properties::default();
+    let mut body = sample.body();
+    let bytes: Vec<u8> =
+        section.iter().flat_map(|(kind, number)| [&[*kind][..], &number.to_le_bytes()].concat()).collect();
+    body.extend_from_slice(&6_u16.to_le_bytes());
+    body.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    body.extend_from_slice(&bytes);
+    let decoded = Manifest::decode(&manifest::seal_body(sample.version(), &body));
+    decoded.map(|manifest| manifest.sections.properties)
+}
+
+#[test]
+fn the_bytes_of_properties_are_those_of_the_documentation() {
+    let durability = |section: &[(u8, u64)]| manifest_with(section).map(|properties| properties.durability);
+    assert_eq!(durability(&[(1, 1)]), Ok(Durability::Store));
+    let bound = Bound { max_bytes: 1 << 20, max_age: Duration::from_secs(1) };
+    assert_eq!(durability(&[(1, 2), (2, 1 << 20), (3, 1000)]), Ok(Durability::Bounded(bound)));
+    let all = [(4, 5000), (5, 1), (6, 2), (7, 1 << 17), (8, 1 << 18), (9, 10), (10, 7)];
+    let found = manifest_with(&all).unwrap();
+    assert_eq!(found.on_unreachable, OnUnreachable::FailAfter(Duration::from_secs(5)));
+    let Settings { limits, weight } = found.settings;
+    let rates = Limit::ALL.map(|limit| limits.rate(limit));
+    assert_eq!((rates, weight), ([Some(1), Some(2), Some(1 << 17), Some(1 << 18)], 7));
+    assert_eq!(limits.burst, Duration::from_millis(10));
+}
+
+#[test]
+fn a_manifest_with_usual_properties_is_as_older_versions_made_it() {
+    let mut manifest = sample_manifest();
+    manifest.sections.properties = Properties::default();
+    assert!(manifest.body().ends_with(&[12; 16]), "the last section is the one of uploaded packs");
+    manifest.sections = Sections::default();
+    assert_eq!(manifest.version(), 1, "no section, no newer version");
+}
+
+#[test]
+fn a_property_of_a_newer_glidefs_is_refused_as_such_and_never_left_out() {
+    for (section, kind) in [(&[(11, 1)][..], 11), (&[(1, 1), (200, 0)], 200), (&[(1, 3)], 1)] {
+        let refused = manifest_with(section).unwrap_err();
+        assert_eq!(refused, FormatError::Property { kind });
+        assert!(refused.is_newer() && refused.is_other_version());
+        assert!(refused.to_string().contains("newer"), "{refused}");
+    }
+}
+
+#[test]
+fn properties_out_of_bounds_or_in_a_second_encoding_are_refused() {
+    let wrong = Err(FormatError::Malformed("properties of a volume"));
+    for section in [
+        &[][..],
+        &[(0, 1)],
+        &[(6, 1), (5, 1)],
+        &[(5, 1), (5, 1)],
+        &[(1, 2)],
+        &[(1, 1), (2, 1 << 20), (3, 1000)],
+        &[(2, 1 << 20)],
+        &[(1, 2), (2, (1 << 20) - 1), (3, 1000)],
+        &[(1, 2), (2, 1 << 20), (3, 999)],
+        &[(4, 999)],
+        &[(5, 0)],
+        &[(6, 10_000_001)],
+        &[(7, (1 << 17) - 1)],
+        &[(8, (64 << 30) + 1)],
+        &[(9, 9)],
+        &[(9, 3_600_001)],
+        &[(9, u64::MAX)],
+        &[(9, 100)],
+        &[(10, 0)],
+        &[(10, 100)],
+        &[(10, 1001)],
+        &[(10, u64::MAX)],
+    ] {
+        assert_eq!(manifest_with(section), wrong, "{section:?}");
+    }
+    let mut manifest = sample_manifest();
+    manifest.sections.properties.settings.weight = 0;
+    assert!(manifest.encode().is_err());
+}

@@ -1,6 +1,7 @@
 //! Which host has a volume: refusals, releases, and taking back.
 
 use super::support::*;
+use crate::properties::{Durability, Properties};
 use crate::store::ids::HostName;
 use crate::store::volume::{VolumeError, VolumeWriter};
 
@@ -53,10 +54,12 @@ async fn a_released_volume_is_anybodys_until_somebody_opens_it() {
 async fn a_volume_created_as_released_is_anybodys_and_is_taken_back_by_its_host() {
     let world = World::new();
     let daemon = world.daemon(1);
-    let (resume, is_released) = daemon.volumes.create_blank(&name("vm"), SIZE, true).await.unwrap();
-    assert!(is_released);
-    assert_eq!(daemon.volumes.create_blank(&name("vm"), SIZE, true).await.unwrap().0, resume, "asked twice");
-    let volume = daemon.volumes.resume(&resume);
+    let usual = Properties::default();
+    let blank = daemon.volumes.create_blank(&name("vm"), SIZE, usual, true).await.unwrap();
+    assert!(blank.is_released);
+    let again = daemon.volumes.create_blank(&name("vm"), SIZE, usual, true).await.unwrap();
+    assert_eq!(again, blank, "asked twice");
+    let volume = daemon.volumes.resume(&blank.resume);
     volume.confirm().await.unwrap();
     volume.hold().await.unwrap();
     held(world.daemon(2).volumes.open(&name("vm")).await);
@@ -69,13 +72,14 @@ async fn a_volume_created_as_released_is_anybodys_and_is_taken_back_by_its_host(
 async fn creations_that_stop_one_after_the_other_leave_the_volume_as_the_first_made_the_volume() {
     let world = World::new();
     let daemon = world.daemon(1);
+    let usual = Properties::default();
     for (vm, first) in [("released", true), ("held", false)] {
-        let left = daemon.volumes.create_blank(&name(vm), SIZE, first).await.unwrap();
-        assert_eq!(left.1, first);
+        let left = daemon.volumes.create_blank(&name(vm), SIZE, usual, first).await.unwrap();
+        assert_eq!(left.is_released, first);
         for next in [false, false, true, true] {
-            assert_eq!(daemon.volumes.create_blank(&name(vm), SIZE, next).await.unwrap(), left);
+            assert_eq!(daemon.volumes.create_blank(&name(vm), SIZE, usual, next).await.unwrap(), left);
         }
-        let volume = daemon.volumes.resume(&left.0);
+        let volume = daemon.volumes.resume(&left.resume);
         volume.hold().await.unwrap();
         held(world.daemon(2).volumes.open(&name(vm)).await);
         volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
@@ -147,4 +151,29 @@ async fn a_release_that_arrives_after_the_volume_was_taken_back_gives_nothing_up
     // This host serves the export, and other hosts are refused.
     held(world.daemon(2).volumes.open(&name("vm")).await);
     volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_properties_given_to_a_writer_are_in_the_next_manifest_of_any_kind() {
+    let unusual = Properties { durability: Durability::Store, ..Properties::default() };
+    for step in 0..5 {
+        let world = World::new();
+        let daemon = world.daemon(1);
+        // As an older version made it.
+        let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+        if step == 4 {
+            volume.release().await.unwrap();
+        }
+        assert!(!volume.set_properties(unusual), "the first properties are no change");
+        match step {
+            0 => drop(volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap()),
+            1 => drop(volume.commit(MemoryCut::new(0, &[]), SIZE).await.unwrap()),
+            2 => drop(volume.hold().await.unwrap()),
+            _ => drop(volume.release().await.unwrap()),
+        }
+        assert_eq!(volume.properties().await.unwrap(), unusual, "step {step}");
+        assert!(!volume.set_properties(unusual) && volume.set_properties(Properties::default()));
+        let taken = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
+        assert_eq!(taken.properties().await.unwrap(), unusual, "of the manifest before");
+    }
 }

@@ -12,7 +12,7 @@ use super::VolumeWriter;
 use super::new_packs::NewPacks;
 use crate::store::client::Created;
 use crate::store::error::unfit;
-use crate::store::format::Manifest;
+use crate::store::format::{Manifest, Sections};
 use crate::store::key::Key;
 use crate::store::volume::error::VolumeError;
 use crate::store::volume::limits::{GRACE_MIN, ROUNDS_MAX};
@@ -31,8 +31,8 @@ pub(in crate::store::volume) struct Published {
 }
 
 impl VolumeWriter {
-    /// Creates the next manifest: `edit` of the newest one, which may be newer than the caller knows. Number, fence and date are
-    /// filled in here. `None` when `edit` returns `None`, because the change does not fit the newest manifest.
+    /// Creates the next manifest: `edit` of the newest one, which may be newer than the caller knows. Number, fence, date and
+    /// properties are filled in here. `None` when `edit` returns `None`, because the change does not fit the newest manifest.
     ///
     /// The caller holds `self.shared.change`.
     pub(in crate::store::volume) async fn publish(
@@ -51,11 +51,13 @@ impl VolumeWriter {
     ) -> Result<Option<Draft>, VolumeError> {
         let Some(manifest) = edit(base) else { return Ok(None) };
         let own = self.head().own;
+        let properties = self.properties_after(base);
         let manifest = Manifest {
             number: next_number(base.number),
             epoch: own.epoch,
             writer: own.writer,
             created_unix_millis: self.host.options.clock.unix_millis(),
+            sections: Sections { properties, ..manifest.sections },
             ..manifest
         };
         let key = Key::Manifest(manifest.volume, manifest.number);

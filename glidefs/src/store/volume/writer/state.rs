@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::fair::WEIGHT_DEFAULT;
 use crate::locks::MutexExt;
+use crate::properties::Properties;
 use crate::store::format::Manifest;
 use crate::store::ids::VolumeId;
 use crate::store::volume::damage;
@@ -29,8 +30,35 @@ pub(in crate::store::volume) struct WriterState {
     head: Mutex<Head>,
     /// Share of the volume among others, in GETs and in time for uploads.
     pub weight: AtomicU16,
+    /// The properties that every manifest of this writer names.
+    pub properties: Mutex<NextProperties>,
     /// The newest manifest, if the cache of manifests has the manifest: saves locking the cache, which all volumes share.
     pub here: Mutex<Weak<LoadedManifest>>,
+}
+
+/// The properties for the next manifest. Usual ones, which most volumes have, take no memory.
+#[derive(Debug, Default)]
+pub(in crate::store::volume) enum NextProperties {
+    /// Those of the manifest before.
+    #[default]
+    AsBefore,
+    Usual,
+    These(Box<Properties>),
+}
+
+impl NextProperties {
+    pub fn of(properties: Properties) -> Self {
+        if properties == Properties::default() { Self::Usual } else { Self::These(Box::new(properties)) }
+    }
+
+    /// The properties; `None`: those of the manifest before.
+    pub fn get(&self) -> Option<Properties> {
+        match self {
+            Self::AsBefore => None,
+            Self::Usual => Some(Properties::default()),
+            Self::These(properties) => Some(**properties),
+        }
+    }
 }
 
 impl WriterState {
@@ -42,6 +70,7 @@ impl WriterState {
             streams: Mutex::default(),
             head: Mutex::new(head),
             weight: AtomicU16::new(WEIGHT_DEFAULT),
+            properties: Mutex::default(),
             here: Mutex::default(),
         }
     }

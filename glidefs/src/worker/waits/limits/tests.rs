@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cache::Volume;
-use crate::export::limits::{Limit, Limits, Settings};
+use crate::properties::limits::{Limit, Limits, Settings};
 use crate::units::SectorRange;
 use crate::worker::tag::TagId;
 

@@ -1,10 +1,11 @@
 //! The limits and the weight of an export: how much of the host the export may use.
 //!
-//! Owns the values, and which values are allowed. Does not own the counting of requests (`throttle`), nor where the settings
-//! are kept (`router`). Invariant: settings which passed [`Settings::check`] let every request through within seconds.
+//! Owns the values, which values are allowed, and the change of values. Does not own the counting of requests
+//! (`export::throttle`). Invariant: settings which passed [`Settings::check`] let every request through within seconds.
 
 use std::time::Duration;
 
+use super::millis;
 use crate::fair;
 use crate::units::REQUEST_BYTES_MAX;
 
@@ -104,6 +105,31 @@ pub struct Settings {
     pub weight: u16,
 }
 
+/// A change of limits and weight. A setting not named stays as before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SettingsChange {
+    /// In the order of [`Limit::ALL`]; `Some(None)` ends the limit.
+    pub rates: [Option<Option<u64>>; 4],
+    /// The time's worth of each limit which may be used at once.
+    pub burst: Option<Duration>,
+    /// The export's part where exports share.
+    pub weight: Option<u16>,
+}
+
+impl SettingsChange {
+    /// The settings after this change of `settings`.
+    pub fn applied_to(&self, settings: &Settings) -> Settings {
+        let mut limits = settings.limits;
+        limits.burst = self.burst.unwrap_or(limits.burst);
+        for (limit, change) in Limit::ALL.into_iter().zip(self.rates) {
+            if let Some(rate) = change {
+                limits.set_rate(limit, rate);
+            }
+        }
+        Settings { limits, weight: self.weight.unwrap_or(settings.weight) }
+    }
+}
+
 /// A setting outside its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBounds {
@@ -128,7 +154,6 @@ impl Settings {
         let rates = Limit::ALL
             .into_iter()
             .filter_map(|limit| Some((limit.name(), self.limits.rate(limit)?, limit.min(), limit.max())));
-        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let burst = (
             "burst_milliseconds",
             millis(self.limits.burst),

@@ -1,0 +1,126 @@
+//! What a volume promises on whichever host it is: durability, how READs end without a store, limits and weight.
+//!
+//! Owns the values, their bounds, and the change of values by a request. Does not own where the values are kept: in the catalog of
+//! this host (`router`) and in the manifests of the volume (`store`). Invariant: whole milliseconds, so that properties which are
+//! [allowed](Properties::are_allowed) come back from catalog and manifest as they were.
+
+pub mod limits;
+
+use std::time::Duration;
+
+use self::limits::{Settings, SettingsChange};
+
+/// The loss that acknowledged FLUSHes survive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Loss of power: the data is on the local disk.
+    #[default]
+    Local,
+    /// Loss of the host: the data is in the store.
+    Store,
+    /// Loss of power. With the host at most the bound is lost, because writes are slowed, and wait, before more could be lost.
+    Bounded(Bound),
+}
+
+/// How much data of an export may be at risk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Bytes of data.
+    pub max_bytes: u64,
+    /// Time since the oldest of the data was acknowledged.
+    pub max_age: Duration,
+}
+
+impl Bound {
+    /// Smallest bound of bytes: eight of the largest requests.
+    pub const MAX_BYTES_MIN: u64 = 1 << 20;
+    /// Smallest bound of time. Carrying a cut to the store takes some of the time.
+    pub const MAX_AGE_MIN: Duration = Duration::from_secs(1);
+
+    /// Whether an export may have this bound.
+    pub fn is_allowed(&self) -> bool {
+        self.max_bytes >= Self::MAX_BYTES_MIN
+            && self.max_age >= Self::MAX_AGE_MIN
+            && is_in_millis(self.max_age)
+    }
+}
+
+/// Behaviour of a READ that needs the store while the store cannot be reached, or refuses this host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnUnreachable {
+    /// Wait.
+    #[default]
+    Wait,
+    /// Fail after so long a wait.
+    FailAfter(Duration),
+}
+
+impl OnUnreachable {
+    /// Shortest time after which a READ may fail.
+    pub const FAIL_AFTER_MIN: Duration = Duration::from_secs(1);
+
+    /// Whether an export may have this behaviour.
+    pub fn is_allowed(&self) -> bool {
+        match *self {
+            Self::Wait => true,
+            Self::FailAfter(limit) => limit >= Self::FAIL_AFTER_MIN && is_in_millis(limit),
+        }
+    }
+}
+
+/// The properties of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Properties {
+    /// The loss that acknowledged FLUSHes survive.
+    pub durability: Durability,
+    /// How a READ ends that needs a store which is away.
+    pub on_unreachable: OnUnreachable,
+    /// Limits, and weight against others.
+    pub settings: Settings,
+}
+
+impl Properties {
+    /// Whether each value is within its bounds.
+    pub fn are_allowed(&self) -> bool {
+        let is_bound_allowed = match &self.durability {
+            Durability::Bounded(bound) => bound.is_allowed(),
+            Durability::Local | Durability::Store => true,
+        };
+        let is_burst_whole = is_in_millis(self.settings.limits.burst);
+        is_bound_allowed
+            && self.on_unreachable.is_allowed()
+            && self.settings.check().is_ok()
+            && is_burst_whole
+    }
+}
+
+/// A choice of properties. A property not named stays as the volume has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PropertiesChange {
+    /// The loss that acknowledged FLUSHes survive.
+    pub durability: Option<Durability>,
+    /// How a READ ends that needs a store which is away.
+    pub on_unreachable: Option<OnUnreachable>,
+    /// Limits and weight, each by itself.
+    pub settings: SettingsChange,
+}
+
+impl PropertiesChange {
+    /// The properties that this change makes of `properties`.
+    pub fn applied_to(&self, properties: &Properties) -> Properties {
+        Properties {
+            durability: self.durability.unwrap_or(properties.durability),
+            on_unreachable: self.on_unreachable.unwrap_or(properties.on_unreachable),
+            settings: self.settings.applied_to(&properties.settings),
+        }
+    }
+}
+
+/// The whole milliseconds of `span`, at most `u64::MAX`.
+pub fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn is_in_millis(span: Duration) -> bool {
+    Duration::from_millis(millis(span)) == span
+}
