@@ -107,6 +107,7 @@ pub struct Settings {
 
 /// A change of limits and weight. A setting not named stays as before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::option_option, reason = "a limit stays, ends, or gets a value")]
 pub struct SettingsChange {
     /// In the order of [`Limit::ALL`]; `Some(None)` ends the limit.
     pub rates: [Option<Option<u64>>; 4],

@@ -47,6 +47,7 @@ pub struct CreateExport {
 
 /// The data that a new export begins with.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about the new export")]
 struct InitialState {
     size: ExportSize,
     /// The state of the volume in the store; `None` without a store.
