@@ -180,7 +180,9 @@ pub fn sample_manifest() -> Manifest {
 /// Properties, none of which is usual.
 fn sample_properties() -> Properties {
     let mut limits = Limits::unlimited(Duration::from_secs(2));
-    Limit::ALL.into_iter().for_each(|limit| limits.set_rate(limit, Some(limit.max())));
+    for limit in Limit::ALL {
+        limits.set_rate(limit, Some(limit.max()));
+    }
     Properties {
         durability: Durability::Bounded(Bound { max_bytes: 64 << 20, max_age: Duration::from_secs(30) }),
         on_unreachable: OnUnreachable::FailAfter(Duration::from_secs(5)),
