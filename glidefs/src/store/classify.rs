@@ -22,7 +22,7 @@ const MESSAGE_BYTES_MAX: usize = 500;
 pub(super) enum Verdict {
     /// The object is not there.
     Missing,
-    /// The store says that the object is there already, or that another request is in the way.
+    /// The object is there already.
     Exists,
     /// The object is shorter than the requested range.
     TooShort,
@@ -48,6 +48,8 @@ pub(super) fn classify(error: &object_store::Error) -> Verdict {
     match error {
         E::NotFound { .. } if says(error, "NoSuchBucket") => Verdict::Refused(NO_BUCKET),
         E::NotFound { .. } => Verdict::Missing,
+        // Amazon's answer to a creation that met another creation or a deletion of the same key.
+        E::AlreadyExists { .. } if says(error, "ConditionalRequestConflict") => Verdict::Again(None),
         E::AlreadyExists { .. } => Verdict::Exists,
         E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
             if says(error, "RequestTimeTooSkewed") {
@@ -118,7 +120,7 @@ impl Answer {
     fn verdict(&self) -> Verdict {
         let says = |words: &str| self.message.contains(words);
         match self.status {
-            404 | 408 | 409 | 425 | 429 | 500..=599 => Verdict::Again(self.retry_after),
+            408 | 409 | 425 | 429 | 500..=599 => Verdict::Again(self.retry_after),
             // Amazon: the body of a request came too slowly.
             400 if says("RequestTimeout") => Verdict::Again(None),
             400 if ["ExpiredToken", "InvalidToken", "TokenRefreshRequired"].into_iter().any(says) => {
@@ -160,7 +162,6 @@ struct Service(HttpClient);
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let has_body = request.method() != "HEAD";
         let from_metadata = request.uri().host() == Some(METADATA_HOST);
         let response = match self.0.execute(request).await {
             Err(error) if from_metadata => return Err(no_credentials(error.to_string())),
@@ -171,18 +172,12 @@ impl HttpService for Service {
             return Err(no_credentials(format!("status {status}")));
         }
         // `object_store` has errors of its own for these statuses.
-        let has_kind = matches!(status, 304 | 401 | 403 | 409 | 412) || (status == 404 && !has_body);
-        if response.status().is_success() || has_kind {
+        if response.status().is_success() || matches!(status, 304 | 401 | 403 | 404 | 409 | 412) {
             return Ok(response);
         }
         let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
         let retry_after = retry_after.and_then(|text| text.parse().ok()).map(Duration::from_secs);
-        let (parts, body) = response.into_parts();
-        let body = body.bytes().await.unwrap_or_default();
-        // A store names the error; a proxy whose store is away does not.
-        if status == 404 && String::from_utf8_lossy(&body).contains("<Code>") {
-            return Ok(HttpResponse::from_parts(parts, body.into()));
-        }
+        let body = response.into_body().bytes().await.unwrap_or_default();
         let message = String::from_utf8_lossy(&body[..body.len().min(MESSAGE_BYTES_MAX)]).into_owned();
         Err(HttpError::new(HttpErrorKind::Unknown, Answer { status, message, retry_after }))
     }
@@ -203,7 +198,7 @@ mod tests {
 
     #[test]
     fn only_what_can_succeed_later_is_tried_again() {
-        for status in [404, 408, 429, 500, 502, 503, 504] {
+        for status in [408, 429, 500, 502, 503, 504] {
             assert_eq!(answer(status, "SlowDown"), Verdict::Again(None), "{status}");
         }
         for status in [400, 402, 405, 411, 418, 451] {
@@ -230,6 +225,10 @@ mod tests {
             (E::NotFound { path: path(), source: source("x") }, Verdict::Missing),
             (E::NotFound { path: path(), source: source("<Code>NoSuchBucket") }, Verdict::Refused(NO_BUCKET)),
             (E::AlreadyExists { path: path(), source: source("412") }, Verdict::Exists),
+            (
+                E::AlreadyExists { path: path(), source: source("ConditionalRequestConflict") },
+                Verdict::Again(None),
+            ),
             (E::PermissionDenied { path: path(), source: source("x") }, Verdict::Refused(NO_PERMISSION)),
             (
                 E::PermissionDenied { path: path(), source: source("RequestTimeTooSkewed") },

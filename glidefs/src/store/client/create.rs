@@ -1,7 +1,6 @@
 //! Creations of objects, if absent.
 //!
-//! Owns the question whether a creation without an answer was this caller's. Invariants: no creation replaces an object; an
-//! object exists only if a request has found it.
+//! Owns the question whether a creation without an answer was this caller's. Invariant: no creation replaces an object.
 //!
 //! One PUT carries an object, however long: `object_store` passes the condition "only if absent" with a single PUT, not with an
 //! upload in parts. A store takes up to 5 GiB in one PUT, more than the longest pack.
@@ -15,9 +14,10 @@ use super::{Created, Store, failure};
 use crate::store::classify::{Verdict, classify};
 use crate::store::error::StoreError;
 use crate::store::key::Key;
-use crate::store::retry::Failure;
 use crate::store::stats::Operation;
 
+/// How often a creation begins anew because the object in the way was deleted meanwhile.
+const CREATE_ROUNDS_MAX: usize = 4;
 /// How often an object that this caller may have created is read and compared.
 const COMPARISONS_MAX: usize = 2;
 
@@ -29,20 +29,25 @@ impl Store {
     /// object may be there.
     pub async fn create(&self, key: &Key, parts: &[Bytes]) -> Result<Created, StoreError> {
         let bytes = parts.iter().map(|part| part.len() as u64).sum();
-        let (created, tries) = self.try_put(key, parts).await?;
-        if created == Created::Existed {
-            let is_own = tries > 1
-                && match self.holds(key, parts, bytes).await {
-                    // It was there when this creation was refused, and is deleted now.
-                    Err(error) if error.is_missing() => false,
-                    answer => answer?,
-                };
-            if !is_own {
-                return Ok(Created::Existed);
+        let mut in_doubt = false;
+        for _ in 0..CREATE_ROUNDS_MAX {
+            let (created, count) = self.try_put(key, parts).await?;
+            in_doubt |= count > 1;
+            if created == Created::Existed {
+                if !in_doubt {
+                    return Ok(Created::Existed);
+                }
+                match self.holds(key, parts, bytes).await {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(Created::Existed),
+                    Err(error) if error.is_missing() => continue,
+                    Err(error) => return Err(error),
+                }
             }
+            self.stats().of(Operation::Put).bytes.add(bytes);
+            return Ok(Created::Created);
         }
-        self.stats().of(Operation::Put).bytes.add(bytes);
-        Ok(Created::Created)
+        Ok(Created::Existed)
     }
 
     /// The plain answer of the store to the creation of an object that is there. A store that honours the condition answers
@@ -55,9 +60,7 @@ impl Store {
         Ok(self.try_put(key, std::slice::from_ref(bytes)).await?.0)
     }
 
-    /// The answer to a creation, and the number of tries. Stores also answer "exists" or "conflict" to a creation that they did
-    /// not carry out for a passing reason, so the object counts as there only when a HEAD finds it; otherwise the creation is
-    /// tried again.
+    /// The answer to a creation, and the number of tries.
     pub(super) async fn try_put(
         &self,
         key: &impl Display,
@@ -70,16 +73,7 @@ impl Store {
             let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
             match self.inner.backend.objects.put_opts(&path, payload.clone(), options).await {
                 Ok(_) => Ok(Created::Created),
-                Err(error) if classify(&error) == Verdict::Exists => {
-                    self.stats().of(Operation::Head).requests.add(1);
-                    match self.look(&path).await {
-                        Ok(_) => Ok(Created::Existed),
-                        Err(absent) if classify(&absent) == Verdict::Missing => {
-                            Err(Failure::Again(Box::new(error), None))
-                        }
-                        Err(unknown) => Err(failure(Operation::Head, &text, unknown)),
-                    }
-                }
+                Err(error) if classify(&error) == Verdict::Exists => Ok(Created::Existed),
                 Err(error) => Err(failure(Operation::Put, &text, error)),
             }
         };

@@ -8,8 +8,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use futures_util::TryFutureExt;
-use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt};
+use object_store::{GetOptions, GetRange, ObjectStoreExt};
 
 use super::{ObjectInfo, Store, failure, info};
 use crate::store::classify::{Verdict, classify};
@@ -115,22 +114,11 @@ impl Store {
     pub async fn head(&self, key: &Key) -> Result<ObjectInfo, StoreError> {
         let (path, text) = self.path(key);
         let tries = self.tries(Operation::Head, &text, 0);
-        let attempt =
-            || async { self.look(&path).await.map_err(|error| failure(Operation::Head, &text, error)) };
+        let attempt = || async {
+            let meta = self.inner.backend.objects.head(&path).await;
+            meta.map_err(|error| failure(Operation::Head, &text, error))
+        };
         let (meta, _) = tries.run(attempt).await?;
         Ok(info(key.clone(), &meta))
-    }
-
-    /// Length and age of an object, in one try. The answer to a HEAD has no body, so its 404 may also come from a server that is
-    /// away. A GET of one byte tells them apart.
-    pub(super) async fn look(&self, path: &Path) -> object_store::Result<ObjectMeta> {
-        let objects = &self.inner.backend.objects;
-        match objects.head(path).await {
-            Err(error) if classify(&error) == Verdict::Missing => {
-                let range = Some(GetRange::Bounded(0..1));
-                Ok(objects.get_opts(path, GetOptions { range, ..GetOptions::default() }).await?.meta)
-            }
-            found => found,
-        }
     }
 }

@@ -123,11 +123,7 @@ impl VolumeWriter {
     ) -> Result<Arc<Manifest>, VolumeError> {
         let (manifest, hash) = match self.host.store.manifest_hashed(self.shared.id, number).await {
             Ok(found) => found,
-            // Another writer may have gone on. Without a newer manifest the store contradicts itself: the next change asks anew.
-            Err(error) if error.is_missing() => {
-                self.head().known = None;
-                self.host.store.latest_manifest_hashed(self.shared.id, Some(number)).await?.ok_or(error)?
-            }
+            Err(error) if error.is_missing() => self.followed(number).await?,
             Err(error) => return Err(error.into()),
         };
         if manifest.sections.deleted.is_some() {
@@ -181,6 +177,14 @@ impl VolumeWriter {
             // The allowance that made the manifest count as noted stays as well.
             let error = &error as &dyn std::error::Error;
             tracing::warn!(volume = %manifest.volume, error, "a manifest found in the store could not be noted");
+        }
+    }
+
+    /// The newest manifest of a volume whose manifest `number` was removed.
+    async fn followed(&self, number: u64) -> Result<(Manifest, ManifestHash), VolumeError> {
+        match self.host.store.latest_manifest_hashed(self.shared.id, Some(number)).await? {
+            Some(found) => Ok(found),
+            None => Err(self.lose(Loss::Deleted).await),
         }
     }
 
