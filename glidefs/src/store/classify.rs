@@ -22,7 +22,7 @@ const MESSAGE_BYTES_MAX: usize = 500;
 pub(super) enum Verdict {
     /// The object is not there.
     Missing,
-    /// The object is there already.
+    /// The store says that the object is there already, or that another request is in the way.
     Exists,
     /// The object is shorter than the requested range.
     TooShort,
@@ -48,8 +48,6 @@ pub(super) fn classify(error: &object_store::Error) -> Verdict {
     match error {
         E::NotFound { .. } if says(error, "NoSuchBucket") => Verdict::Refused(NO_BUCKET),
         E::NotFound { .. } => Verdict::Missing,
-        // Amazon's answer to a creation that met another creation or a deletion of the same key.
-        E::AlreadyExists { .. } if says(error, "ConditionalRequestConflict") => Verdict::Again(None),
         E::AlreadyExists { .. } => Verdict::Exists,
         E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
             if says(error, "RequestTimeTooSkewed") {
@@ -120,7 +118,7 @@ impl Answer {
     fn verdict(&self) -> Verdict {
         let says = |words: &str| self.message.contains(words);
         match self.status {
-            408 | 409 | 425 | 429 | 500..=599 => Verdict::Again(self.retry_after),
+            404 | 408 | 409 | 425 | 429 | 500..=599 => Verdict::Again(self.retry_after),
             // Amazon: the body of a request came too slowly.
             400 if says("RequestTimeout") => Verdict::Again(None),
             400 if ["ExpiredToken", "InvalidToken", "TokenRefreshRequired"].into_iter().any(says) => {
@@ -162,6 +160,7 @@ struct Service(HttpClient);
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let has_body = request.method() != "HEAD";
         let from_metadata = request.uri().host() == Some(METADATA_HOST);
         let response = match self.0.execute(request).await {
             Err(error) if from_metadata => return Err(no_credentials(error.to_string())),
@@ -172,12 +171,18 @@ impl HttpService for Service {
             return Err(no_credentials(format!("status {status}")));
         }
         // `object_store` has errors of its own for these statuses.
-        if response.status().is_success() || matches!(status, 304 | 401 | 403 | 404 | 409 | 412) {
+        let has_kind = matches!(status, 304 | 401 | 403 | 409 | 412) || (status == 404 && !has_body);
+        if response.status().is_success() || has_kind {
             return Ok(response);
         }
         let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
         let retry_after = retry_after.and_then(|text| text.parse().ok()).map(Duration::from_secs);
-        let body = response.into_body().bytes().await.unwrap_or_default();
+        let (parts, body) = response.into_parts();
+        let body = body.bytes().await.unwrap_or_default();
+        // A store names the error; a proxy whose store is away does not.
+        if status == 404 && String::from_utf8_lossy(&body).contains("<Code>") {
+            return Ok(HttpResponse::from_parts(parts, body.into()));
+        }
         let message = String::from_utf8_lossy(&body[..body.len().min(MESSAGE_BYTES_MAX)]).into_owned();
         Err(HttpError::new(HttpErrorKind::Unknown, Answer { status, message, retry_after }))
     }
@@ -185,7 +190,44 @@ impl HttpService for Service {
 
 #[cfg(test)]
 mod tests {
+    use object_store::aws::AmazonS3Builder;
+    use object_store::path::Path;
+    use object_store::{ObjectStoreExt, RetryConfig};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    /// What a GET means to which a server answers `status`, a status line's end, and `body`.
+    async fn answered(status: &str, body: &str) -> Verdict {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                assert_ne!(stream.read_buf(&mut request).await.unwrap(), 0);
+            }
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        let (builder, retry) =
+            (AmazonS3Builder::new(), RetryConfig { max_retries: 0, ..RetryConfig::default() });
+        let builder = builder.with_bucket_name("bucket").with_endpoint(endpoint).with_allow_http(true);
+        let builder = builder.with_access_key_id("key").with_secret_access_key("secret").with_retry(retry);
+        let store = builder.with_http_connector(Connector).build().unwrap();
+        classify(&store.get(&Path::from("object")).await.unwrap_err())
+    }
+
+    #[tokio::test]
+    async fn an_object_is_missing_only_if_the_store_says_so_and_not_a_proxy_before_it() {
+        let error = |code| format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
+        assert_eq!(answered("404 Not Found", &error("NoSuchKey")).await, Verdict::Missing);
+        assert_eq!(answered("404 Not Found", &error("NoSuchBucket")).await, Verdict::Refused(NO_BUCKET));
+        for body in ["", "default backend - 404", "<html><h1>Not Found</h1></html>"] {
+            assert_eq!(answered("404 Not Found", body).await, Verdict::Again(None), "{body}");
+        }
+    }
 
     fn generic(source: impl Error + Send + Sync + 'static) -> object_store::Error {
         object_store::Error::Generic { store: "test", source: Box::new(source) }
@@ -198,7 +240,7 @@ mod tests {
 
     #[test]
     fn only_what_can_succeed_later_is_tried_again() {
-        for status in [408, 429, 500, 502, 503, 504] {
+        for status in [404, 408, 429, 500, 502, 503, 504] {
             assert_eq!(answer(status, "SlowDown"), Verdict::Again(None), "{status}");
         }
         for status in [400, 402, 405, 411, 418, 451] {
@@ -225,10 +267,6 @@ mod tests {
             (E::NotFound { path: path(), source: source("x") }, Verdict::Missing),
             (E::NotFound { path: path(), source: source("<Code>NoSuchBucket") }, Verdict::Refused(NO_BUCKET)),
             (E::AlreadyExists { path: path(), source: source("412") }, Verdict::Exists),
-            (
-                E::AlreadyExists { path: path(), source: source("ConditionalRequestConflict") },
-                Verdict::Again(None),
-            ),
             (E::PermissionDenied { path: path(), source: source("x") }, Verdict::Refused(NO_PERMISSION)),
             (
                 E::PermissionDenied { path: path(), source: source("RequestTimeTooSkewed") },

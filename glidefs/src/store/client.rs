@@ -16,6 +16,7 @@ use std::time::Duration;
 use object_store::ObjectMeta;
 use object_store::path::Path;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 pub use self::trial::Trial;
 use super::backend::{Backend, Directory};
@@ -205,6 +206,30 @@ impl Store {
     /// Where random pauses and identities come from.
     pub fn entropy(&self) -> &dyn Entropy {
         &*self.inner.options.entropy
+    }
+
+    /// See [`RetryPolicy::missing_time`].
+    pub(super) fn missing_time(&self) -> Duration {
+        self.inner.options.retry.missing_time
+    }
+
+    /// The result of `look`. While what must be there `is_missing`, `look` is called again, with pauses, for
+    /// [`RetryPolicy::missing_time`]: stores, and proxies before them, also say so of objects that they have.
+    pub async fn insist<T, E, F>(&self, is_missing: impl Fn(&E) -> bool, look: impl Fn() -> F) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        let StoreOptions { retry, entropy, .. } = &self.inner.options;
+        let begun = Instant::now();
+        let mut looks = 0;
+        loop {
+            match look().await {
+                Err(error) if is_missing(&error) && begun.elapsed() < retry.missing_time => looks += 1,
+                answer => return answer,
+            }
+            // When the daemon stops, the next look says so.
+            let _ = timeout(retry.pause(looks, &**entropy), self.stopped()).await;
+        }
     }
 
     fn tries<'a>(&'a self, operation: Operation, key: &'a str, payload_bytes: u64) -> Tries<'a> {

@@ -48,6 +48,8 @@ pub enum Fault {
     Cut,
     /// The request succeeds and the answer is lost.
     LostResponse,
+    /// Status 409 or 412 for a creation that did not arrive, although no object is in its way.
+    Conflict,
     /// Only half of an object, or of a range, is there.
     Truncated,
     /// A bit of an object is wrong.
@@ -60,21 +62,29 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind of fault.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Delay,
         Self::Stall,
         Self::ServerError,
         Self::SlowDown,
         Self::Cut,
         Self::LostResponse,
+        Self::Conflict,
         Self::Truncated,
         Self::FlippedBit,
         Self::Missing,
         Self::Refused,
     ];
     /// Faults after which another try can succeed.
-    pub const PASSING: [Self; 6] =
-        [Self::Delay, Self::Stall, Self::ServerError, Self::SlowDown, Self::Cut, Self::LostResponse];
+    pub const PASSING: [Self; 7] = [
+        Self::Delay,
+        Self::Stall,
+        Self::ServerError,
+        Self::SlowDown,
+        Self::Cut,
+        Self::LostResponse,
+        Self::Conflict,
+    ];
 }
 
 /// How late a late answer is at most.
@@ -222,6 +232,9 @@ pub(super) fn cut() -> Error {
 impl ObjectStore for FaultyStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         self.faults.before().await?;
+        if self.faults.fires(Fault::Conflict) {
+            return Err(Error::AlreadyExists { path: location.to_string(), source: "409".into() });
+        }
         self.faults.line.pass(payload.content_length() as u64).await;
         let result = self.inner.put_opts(location, payload, opts).await?;
         self.faults.after().map(|()| result)

@@ -222,6 +222,20 @@ impl Store {
         Ok(None)
     }
 
+    /// Manifest `number`, or a newer one when `number` is missing: the newest manifest is removed only when there is a newer one.
+    pub async fn manifest_or_newer(
+        &self,
+        volume: VolumeId,
+        number: u64,
+    ) -> Result<(Manifest, [u8; 32]), StoreError> {
+        match self.manifest_hashed(volume, number).await {
+            Err(error) if error.is_missing() => {
+                self.latest_manifest_hashed(volume, Some(number)).await?.ok_or(error)
+            }
+            found => found,
+        }
+    }
+
     /// Creates the pack. The pack id is random, so no such pack exists.
     pub async fn create_pack(&self, pack: &EncodedPack) -> Result<Created, StoreError> {
         let PackRef { volume, pack: id, .. } = pack.trailer.pack;

@@ -38,6 +38,8 @@ pub struct RetryPolicy {
     pub pause_first_max: Duration,
     /// Upper bound of all pauses.
     pub pause_max: Duration,
+    /// How long the store says that an object is missing which must be there before the store is believed.
+    pub missing_time: Duration,
 }
 
 impl Default for RetryPolicy {
@@ -48,6 +50,7 @@ impl Default for RetryPolicy {
             time_budget: Duration::from_mins(3),
             pause_first_max: Duration::from_millis(100),
             pause_max: Duration::from_secs(10),
+            missing_time: Duration::from_secs(30),
         }
     }
 }

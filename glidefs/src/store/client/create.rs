@@ -1,14 +1,19 @@
 //! Creations of objects, if absent.
 //!
-//! Owns the question whether a creation without an answer was this caller's. Invariant: no creation replaces an object.
+//! Owns the question whether a creation without an answer was this caller's. Invariants: no creation replaces an object; an
+//! object exists only if a request has found it.
 //!
 //! One PUT carries an object, however long: `object_store` passes the condition "only if absent" with a single PUT, not with an
 //! upload in parts. A store takes up to 5 GiB in one PUT, more than the longest pack.
 
+use std::error::Error;
 use std::fmt::Display;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use object_store::{PutMode, PutOptions, PutPayload};
+use tokio::time::Instant;
 
 use super::{Created, Store, failure};
 use crate::store::classify::{Verdict, classify};
@@ -16,8 +21,6 @@ use crate::store::error::StoreError;
 use crate::store::key::Key;
 use crate::store::stats::Operation;
 
-/// How often a creation begins anew because the object in the way was deleted meanwhile.
-const CREATE_ROUNDS_MAX: usize = 4;
 /// How often an object that this caller may have created is read and compared.
 const COMPARISONS_MAX: usize = 2;
 
@@ -29,25 +32,20 @@ impl Store {
     /// object may be there.
     pub async fn create(&self, key: &Key, parts: &[Bytes]) -> Result<Created, StoreError> {
         let bytes = parts.iter().map(|part| part.len() as u64).sum();
-        let mut in_doubt = false;
-        for _ in 0..CREATE_ROUNDS_MAX {
-            let (created, count) = self.try_put(key, parts).await?;
-            in_doubt |= count > 1;
-            if created == Created::Existed {
-                if !in_doubt {
-                    return Ok(Created::Existed);
-                }
-                match self.holds(key, parts, bytes).await {
-                    Ok(true) => {}
-                    Ok(false) => return Ok(Created::Existed),
-                    Err(error) if error.is_missing() => continue,
-                    Err(error) => return Err(error),
-                }
+        let (created, tries) = self.try_put(key, parts).await?;
+        if created == Created::Existed {
+            let is_own = tries > 1
+                && match self.holds(key, parts, bytes).await {
+                    // It was there when this creation was refused, and is deleted now.
+                    Err(error) if error.is_missing() => false,
+                    answer => answer?,
+                };
+            if !is_own {
+                return Ok(Created::Existed);
             }
-            self.stats().of(Operation::Put).bytes.add(bytes);
-            return Ok(Created::Created);
         }
-        Ok(Created::Existed)
+        self.stats().of(Operation::Put).bytes.add(bytes);
+        Ok(Created::Created)
     }
 
     /// The plain answer of the store to the creation of an object that is there. A store that honours the condition answers
@@ -60,7 +58,9 @@ impl Store {
         Ok(self.try_put(key, std::slice::from_ref(bytes)).await?.0)
     }
 
-    /// The answer to a creation, and the number of tries.
+    /// The answer to a creation, and the number of tries. Stores also answer "exists" or "conflict" to a creation that they did
+    /// not carry out for a passing reason, so an object counts as there only when it is found; otherwise the creation is tried
+    /// again.
     pub(super) async fn try_put(
         &self,
         key: &impl Display,
@@ -68,16 +68,38 @@ impl Store {
     ) -> Result<(Created, u32), StoreError> {
         let (path, text) = self.path(key);
         let payload: PutPayload = parts.iter().cloned().collect();
-        let tries = self.tries(Operation::Put, &text, payload.content_length() as u64);
         let attempt = || async {
             let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
             match self.inner.backend.objects.put_opts(&path, payload.clone(), options).await {
                 Ok(_) => Ok(Created::Created),
-                Err(error) if classify(&error) == Verdict::Exists => Ok(Created::Existed),
+                Err(error) if classify(&error) == Verdict::Exists => {
+                    tracing::debug!(key = text, error = &error as &dyn Error, "a creation is refused");
+                    Ok(Created::Existed)
+                }
                 Err(error) => Err(failure(Operation::Put, &text, error)),
             }
         };
-        tries.run(attempt).await
+        let (begun, count) = (Instant::now(), AtomicU32::new(0));
+        let look = || async {
+            let tries = self.tries(Operation::Put, &text, payload.content_length() as u64);
+            let (created, more) = tries.run(attempt).await?;
+            count.fetch_add(more, Relaxed);
+            if created == Created::Existed {
+                self.find(key).await?;
+            }
+            Ok(created)
+        };
+        let created = self.insist(StoreError::is_missing, look).await;
+        let tries = count.load(Relaxed);
+        match created {
+            Ok(created) => Ok((created, tries)),
+            Err(StoreError::Missing { key }) => {
+                let (operation, source) =
+                    (Operation::Put, "the store refuses to create it, and does not have it".into());
+                Err(StoreError::Unreachable { operation, key, tries, elapsed: begun.elapsed(), source })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether the object is exactly `parts`. An object that differs is read once more, since bytes also change on their way.

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use futures_util::TryFutureExt;
-use object_store::{GetOptions, GetRange, ObjectStoreExt};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt};
 
 use super::{ObjectInfo, Store, failure, info};
 use crate::store::classify::{Verdict, classify};
@@ -110,15 +110,19 @@ impl Store {
         answer
     }
 
-    /// Length and age of an object.
+    /// Length and age of an object. The answer to a HEAD has no body, so "missing" may also come from a proxy whose store is away.
     pub async fn head(&self, key: &Key) -> Result<ObjectInfo, StoreError> {
+        Ok(info(key.clone(), &self.find(key).await?))
+    }
+
+    /// As [`Self::head`], for any key.
+    pub(super) async fn find(&self, key: &impl Display) -> Result<ObjectMeta, StoreError> {
         let (path, text) = self.path(key);
-        let tries = self.tries(Operation::Head, &text, 0);
         let attempt = || async {
-            let meta = self.inner.backend.objects.head(&path).await;
-            meta.map_err(|error| failure(Operation::Head, &text, error))
+            let found = self.inner.backend.objects.head(&path).await;
+            found.map_err(|error| failure(Operation::Head, &text, error))
         };
-        let (meta, _) = tries.run(attempt).await?;
-        Ok(info(key.clone(), &meta))
+        let (meta, _) = self.tries(Operation::Head, &text, 0).run(attempt).await?;
+        Ok(meta)
     }
 }

@@ -280,6 +280,24 @@ async fn after_a_lost_answer_the_object_of_another_is_not_ours() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_creation_is_tried_again_while_the_object_in_its_way_is_not_found() {
+    let (store, faults, behind) = faulty(3);
+    assert_eq!(behind.create(&manifest(1), &one(b"them")).await.unwrap(), Created::Created);
+    faults.set(Fault::Missing, 1000);
+    let creator = store.clone();
+    let creation = tokio::spawn(async move { creator.create(&manifest(1), &one(b"mine")).await });
+    while store.stats().of(Operation::Put).requests.get() < 3 {
+        assert!(!creation.is_finished(), "the store says that it exists, and no request has found it");
+        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    behind.delete(&[manifest(1)]).await.unwrap();
+    faults.set(Fault::Missing, 0);
+    assert_eq!(creation.await.unwrap().unwrap(), Created::Created);
+    assert_eq!(behind.get(&manifest(1), 9).await.unwrap(), "mine");
+}
+
+#[tokio::test(start_paused = true)]
 async fn of_many_creators_behind_faults_exactly_one_wins() {
     let mut silent = Fault::PASSING.to_vec();
     for seed in 0..30 {

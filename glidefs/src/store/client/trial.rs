@@ -7,11 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use tokio::time::Instant;
 
-use super::{Created, Store, failure};
+use super::{Created, Store};
 use crate::store::error::StoreError;
 use crate::store::ids::PackId;
 use crate::store::stats::Operation;
@@ -116,13 +115,7 @@ impl Store {
 
     /// The time at which the place created an object, by the clock of the place.
     async fn created_millis(&self, key: &str) -> Result<i64, StoreError> {
-        let (path, text) = self.path(&key);
-        let attempt = || async {
-            let meta = self.inner.backend.objects.head(&path).await;
-            meta.map_err(|error| failure(Operation::Head, &text, error))
-        };
-        let (meta, _) = self.tries(Operation::Head, &text, 0).run(attempt).await?;
-        Ok(meta.last_modified.timestamp_millis())
+        Ok(self.find(&key).await?.last_modified.timestamp_millis())
     }
 }
 

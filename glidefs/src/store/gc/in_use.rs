@@ -9,7 +9,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::store::client::Store;
 use crate::store::error::StoreError;
-use crate::store::format::{Deletion, Manifest, PackRef};
+use crate::store::format::{Deletion, PackRef};
 use crate::store::ids::{PackId, StoreName, VolumeId};
 use crate::store::key::{Folder, Key};
 use crate::store::volume::UPLOAD_TIME_MAX;
@@ -294,8 +294,8 @@ async fn standing(
     newest: ManifestId,
     marked: bool,
 ) -> Result<(ManifestId, Standing, Vec<PackRef>, Vec<PackId>), StoreError> {
-    let manifest = match read_newest(&store, newest).await {
-        Ok(manifest) => manifest,
+    let manifest = match store.manifest_or_newer(newest.0, newest.1).await {
+        Ok((manifest, _)) => manifest,
         Err(StoreError::Damaged { .. }) => return Ok((newest, Standing::Damaged, Vec::new(), Vec::new())),
         Err(error) => return Err(error),
     };
@@ -310,13 +310,6 @@ async fn standing(
         None => Standing::Live,
     };
     Ok((newest, standing, manifest.packs, manifest.sections.uploaded))
-}
-
-async fn read_newest(store: &Store, (volume, number): ManifestId) -> Result<Manifest, StoreError> {
-    match store.manifest(volume, number).await {
-        Err(error) if error.is_missing() => store.latest_manifest(volume, Some(number)).await?.ok_or(error),
-        read => read,
-    }
 }
 
 /// Packs of a snapshot: none when the snapshot is gone again, `None` when the snapshot cannot be read.

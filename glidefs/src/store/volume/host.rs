@@ -15,8 +15,8 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::VolumeError;
-use super::notes::{ManifestHash, Notes, NotesInMemory};
-use super::types::StatePoint;
+use super::notes::{Loss, ManifestHash, Notes, NotesInMemory};
+use super::types::{Resume, StatePoint};
 use super::view::fetch::Fetcher;
 use super::view::metadata::Metadata;
 use super::view::pack_reader::PackReader;
@@ -207,7 +207,8 @@ impl Host {
         if found().any(|key| matches!(key, Key::Manifest(_, other) if *other < number)) {
             return Ok(true);
         }
-        match self.store.head(&Key::Manifest(volume, 1)).await {
+        let first = Key::Manifest(volume, 1);
+        match self.store.insist(StoreError::is_missing, || self.store.head(&first)).await {
             Ok(_) => Ok(true),
             // The first manifest stays as long as the volume does.
             Err(error) if error.is_missing() => {
@@ -243,6 +244,12 @@ impl Host {
         let noted = self.options.notes.intend(volume, number, hash).await;
         self.notes_fail.store(noted.is_err(), Ordering::Release);
         noted.map_err(|error| VolumeError::NotNoted(Arc::new(error)))
+    }
+
+    /// Why this host lost the volume in the epoch of `resume`, as far as notes decide. A deletion can be undone, and versions before
+    /// concluded it from less than an object that says so: the store is asked again.
+    pub fn noted_loss(&self, resume: &Resume) -> Option<Loss> {
+        self.options.notes.loss(resume.volume, resume.epoch).filter(|loss| *loss != Loss::Deleted)
     }
 
     /// An error when no note on manifest `number` can be taken: then the manifest cannot be created, and uploading packs would be

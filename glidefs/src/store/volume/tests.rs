@@ -11,6 +11,7 @@ mod divergence;
 mod lies;
 mod long;
 mod losses;
+mod missing;
 mod model;
 mod notes;
 mod ownership;

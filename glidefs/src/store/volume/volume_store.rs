@@ -85,7 +85,7 @@ impl VolumeStore {
 
     /// Whether the notes say that this host lost the volume in the epoch of `resume`.
     pub fn is_lost(&self, resume: &Resume) -> bool {
-        self.host.options.notes.loss(resume.volume, resume.epoch).is_some()
+        self.host.noted_loss(resume).is_some()
     }
 
     /// The volume meant by `name`.

@@ -60,8 +60,7 @@ impl VolumeWriter {
         {
             host.reader.metadata.put_manifest(&Arc::new(manifest));
         }
-        let lost = host.options.notes.loss(resume.volume, resume.epoch);
-        let head = Head { lost, ..Head::of(resume) };
+        let head = Head { lost: host.noted_loss(resume), ..Head::of(resume) };
         Self::with(host, resume.volume, head)
     }
 

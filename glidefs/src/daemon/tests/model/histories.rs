@@ -104,6 +104,7 @@ fn name_of(fault: Fault) -> &'static str {
         Fault::SlowDown => "store: status 503",
         Fault::Cut => "store: cut connections",
         Fault::LostResponse => "store: lost answers",
+        Fault::Conflict => "store: a creation refused for nothing",
         Fault::Truncated => "store: half an object",
         Fault::FlippedBit => "store: a wrong bit",
         Fault::Missing => "store: an object that seems not to be",

@@ -192,7 +192,7 @@ async fn a_deletion_that_stopped_can_be_made_again() {
             let result = volume.delete().await;
             if !world.objects.go_on() {
                 result.unwrap();
-                assert_eq!(requests, 8);
+                assert_eq!(requests, 9);
                 break;
             }
             world.daemon(1).volumes.resume(&state).delete().await.unwrap();

@@ -57,7 +57,7 @@ impl VolumeWriter {
         let newest = listing.objects.last().map(|object| &object.key);
         match newest {
             Some(Key::Manifest(_, newest)) if *newest == number => {
-                self.head().known = Some(begun);
+                self.head().found(begun);
                 self.host.options.notes.is_current(id);
                 Ok(())
             }
@@ -72,41 +72,52 @@ impl VolumeWriter {
     /// As [`Self::check_newest`], when the listing shows neither manifest `number` of this writer nor a newer one. A listing does
     /// not decide whether a volume exists: an old listing, or one of a server that answers wrongly, would end a healthy export.
     async fn look_past_listing(&self, number: u64, begun: Duration) -> Result<(), VolumeError> {
-        let store = &self.host.store;
-        match store.manifest_hashed(self.shared.id, number).await {
-            Ok((found, hash)) => {
-                if self.host.options.notes.intended(self.shared.id, number, &hash) == Some(false) {
-                    return Err(self.lose(self.foreign(&found)).await);
-                }
-            }
-            Err(error) if error.is_missing() => return self.went_back(number, begun).await,
-            Err(error) => return Err(error.into()),
+        let (id, store) = (self.shared.id, &self.host.store);
+        let (found, hash) = match store.manifest_or_newer(id, number).await {
+            Err(error) if error.is_missing() => return Err(self.went_back(number, begun, error).await?),
+            found => found?,
+        };
+        if found.number > number {
+            return self.adopt_or_yield(found.number, number, begun).await.map(drop);
+        }
+        if self.host.options.notes.intended(id, number, &hash) == Some(false) {
+            return Err(self.lose(self.foreign(&found)).await);
         }
         // Older manifests are removed before newer ones, so the number after an existing manifest is not a gap.
-        match store.head(&Key::Manifest(self.shared.id, next_number(number))).await {
+        match store.head(&Key::Manifest(id, next_number(number))).await {
             Ok(_) => self.adopt_or_yield(next_number(number), number, begun).await.map(drop),
             Err(error) if error.is_missing() => {
-                self.head().known = Some(begun);
+                self.head().found(begun);
                 Ok(())
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Finds out why manifest `number` of this writer is gone, although garbage collection never removes the newest manifest of
-    /// an existing volume.
-    async fn went_back(&self, number: u64, begun: Duration) -> Result<(), VolumeError> {
+    /// What it means that manifest `number` of this writer is `missing`, although garbage collection never removes the newest
+    /// manifest of an existing volume. Only an object that says so ends the export: a mark of deletion at once; an older manifest,
+    /// which a store that went back has, when no question since some time found a newer one. An empty store proves nothing, but for
+    /// a deletion that was noted.
+    async fn went_back(
+        &self,
+        number: u64,
+        begun: Duration,
+        missing: StoreError,
+    ) -> Result<VolumeError, VolumeError> {
         let (id, store) = (self.shared.id, &self.host.store);
         if store.tombstone(id).await?.is_some() {
-            return Err(self.lose(Loss::Deleted).await);
+            return Ok(self.lose(Loss::Deleted).await);
         }
-        match store.latest_manifest_hashed(id, None).await? {
-            Some((manifest, _)) if manifest.number < number => {
-                Err(self.stop_until_restart(self.foreign(&manifest)))
-            }
-            Some((manifest, _)) => self.adopt_or_yield(manifest.number, number, begun).await.map(drop),
-            None => Err(self.stop_until_restart(Loss::Deleted)),
+        let since = *self.head().missing_since.get_or_insert(begun);
+        if begun.saturating_sub(since) < store.missing_time() {
+            return Ok(missing.into());
         }
+        let noted = self.host.options.notes.loss(id, self.head().own.epoch);
+        Ok(match store.latest_manifest_hashed(id, None).await? {
+            Some((older, _)) if older.number < number => self.stop_until_restart(self.foreign(&older)),
+            None if noted == Some(Loss::Deleted) => self.stop_until_restart(Loss::Deleted),
+            _ => missing.into(),
+        })
     }
 
     /// Decides about manifest `number`, which the store has, although this writer was at manifest `before` when the question
@@ -121,11 +132,9 @@ impl VolumeWriter {
         before: u64,
         begun: Duration,
     ) -> Result<Arc<Manifest>, VolumeError> {
-        let (manifest, hash) = match self.host.store.manifest_hashed(self.shared.id, number).await {
-            Ok(found) => found,
-            Err(error) if error.is_missing() => self.followed(number).await?,
-            Err(error) => return Err(error.into()),
-        };
+        let found = self.host.store.manifest_or_newer(self.shared.id, number).await;
+        // The store contradicts itself, or is away: the next change asks anew.
+        let (manifest, hash) = found.inspect_err(|_| self.head().known = None)?;
         if manifest.sections.deleted.is_some() {
             return Err(self.lose(Loss::Deleted).await);
         }
@@ -159,15 +168,20 @@ impl VolumeWriter {
     /// The highest number above `number` that this host has noted and the store has. Used when the note on `number` is gone:
     /// notes on only the last two numbers are kept, and a host that noted a number had all manifests below.
     async fn noted_above(&self, number: u64) -> Result<Option<u64>, VolumeError> {
-        let Some(highest) = self.host.options.notes.highest(self.shared.id) else { return Ok(None) };
-        for later in [highest, highest.saturating_sub(1)].into_iter().filter(|later| *later > number) {
-            match self.host.store.head(&Key::Manifest(self.shared.id, later)).await {
-                Ok(_) => return Ok(Some(later)),
-                Err(error) if error.is_missing() => {}
-                Err(error) => return Err(error.into()),
+        let (id, store) = (self.shared.id, &self.host.store);
+        let highest = self.host.options.notes.highest(id).filter(|highest| *highest > number);
+        let Some(highest) = highest else { return Ok(None) };
+        let found = async |later| store.head(&Key::Manifest(id, later)).await.map(|_| later);
+        let look = || async {
+            match found(highest).await {
+                Err(error) if error.is_missing() && highest - 1 > number => found(highest - 1).await,
+                found => found,
             }
+        };
+        match store.insist(StoreError::is_missing, look).await {
+            Err(error) if error.is_missing() => Ok(None),
+            found => Ok(Some(found?)),
         }
-        Ok(None)
     }
 
     /// Notes `manifest`, which may count as noted by an allowance for earlier versions: the next note ends that allowance.
@@ -177,14 +191,6 @@ impl VolumeWriter {
             // The allowance that made the manifest count as noted stays as well.
             let error = &error as &dyn std::error::Error;
             tracing::warn!(volume = %manifest.volume, error, "a manifest found in the store could not be noted");
-        }
-    }
-
-    /// The newest manifest of a volume whose manifest `number` was removed.
-    async fn followed(&self, number: u64) -> Result<(Manifest, ManifestHash), VolumeError> {
-        match self.host.store.latest_manifest_hashed(self.shared.id, Some(number)).await? {
-            Some(found) => Ok(found),
-            None => Err(self.lose(Loss::Deleted).await),
         }
     }
 

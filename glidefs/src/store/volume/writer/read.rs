@@ -67,7 +67,8 @@ impl VolumeWriter {
     }
 
     /// The result of `look` on the newest state. When an object is missing, the store is asked for the newest manifest, and
-    /// `look` may run again: another writer may have replaced the object, or a manifest of this writer whose answer was lost.
+    /// `look` runs again: another writer may have replaced the object, or a manifest of this writer whose answer was lost, or the
+    /// object is missing only for a moment.
     pub(in crate::store::volume) async fn looking<T, F>(
         &self,
         look: impl Fn(View) -> F,
@@ -75,19 +76,17 @@ impl VolumeWriter {
     where
         F: Future<Output = Result<T, VolumeError>>,
     {
-        let number = self.head().number;
-        let error = match self.look(&look).await {
-            Err(error) if error.is_missing() => error,
+        match self.look(&look).await {
+            Err(error) if error.is_missing() => {}
             result => return result,
-        };
+        }
         self.writable()?;
         // Rare, and apart, because thousands of READs may wait in the first look.
         Box::pin(async {
             match self.check_newest().await {
                 // A writer that cannot ask does not know whether the object is gone for good.
                 Err(lost) if lost.is_fatal() || lost.is_unreachable() => Err(lost),
-                Ok(()) if self.head().number != number => self.look(&look).await,
-                _ => Err(error),
+                _ => self.host.store.insist(VolumeError::is_missing, || self.look(&look)).await,
             }
         })
         .await

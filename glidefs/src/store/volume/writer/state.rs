@@ -90,6 +90,8 @@ pub(in crate::store::volume) struct Head {
     pub cut: Seq,
     /// When the manifest was certainly the newest. `None`: not certain in this process.
     pub known: Option<Duration>,
+    /// When the store first said that the manifest is missing, since it was last found.
+    pub missing_since: Option<Duration>,
     /// Why this writer cannot write the volume any more.
     pub lost: Option<Loss>,
     /// Number of damaged sectors in the manifest.
@@ -105,9 +107,15 @@ impl Head {
             size_sectors: resume.size_sectors,
             cut: resume.cut,
             known: None,
+            missing_since: None,
             lost: None,
             damaged_sectors: resume.damaged_sectors,
         }
+    }
+
+    /// The store said at `begun` or later that the manifest is the newest.
+    pub fn found(&mut self, begun: Duration) {
+        (self.known, self.missing_since) = (Some(begun), None);
     }
 
     /// Goes on from `manifest`, which was the newest at `known`.
@@ -115,7 +123,7 @@ impl Head {
         self.number = manifest.number;
         self.size_sectors = manifest.size_sectors;
         self.cut = manifest.cut;
-        self.known = known;
+        (self.known, self.missing_since) = (known, None);
         self.damaged_sectors = damage::sectors(&manifest.sections.damaged);
     }
 }
