@@ -35,6 +35,11 @@ impl fmt::Display for ExportId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 
+impl Seq {
+    /// The last number that a write can have: sums with other counts of writes stay far below 2^64.
+    pub const MAX: Self = Self((1 << 62) - 1);
+}
+
 /// A run of sectors `[start, start + count)`; the end never exceeds `u64::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SectorRange {

@@ -69,6 +69,7 @@ impl World {
                 | IoError::Unreadable
                 | IoError::Fenced
                 | IoError::Diverged
+                | IoError::Numbers
                 | IoError::Detached => false,
             };
             assert!(explained, "{request:?} failed for no reason: {error:?}");

@@ -165,7 +165,7 @@ mod tests {
             seq: Seq(2),
             backing: Backing::Zero { number: 1 },
         };
-        volume.next_seqs(3);
+        volume.next_seqs(3).unwrap();
         volume
             .appended(
                 &table,

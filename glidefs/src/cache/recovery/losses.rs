@@ -86,8 +86,8 @@ impl Recovery<'_> {
             let Beside { before, behind, .. } = beside.filter(|_| !found.by_cleaner).unwrap_or_default();
             let behind = behind.or_else(|| later.get(export).copied());
             let last = match (before, behind) {
-                (Some(before), Some(behind)) if behind.0 == before.0 + 1 => continue,
-                (_, Some(behind)) => Seq(behind.0 - 1),
+                (Some(before), Some(behind)) if behind.0.checked_sub(1) == Some(before.0) => continue,
+                (_, Some(behind)) => Seq(behind.0.saturating_sub(1)),
                 // Numbers go on behind all that may have been given out, so no number is given out twice.
                 (_, None) => {
                     let last = before.map(|before| last_of_life(pieces, *export, before));

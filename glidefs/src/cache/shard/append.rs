@@ -152,13 +152,17 @@ fn join<T: Token>(shard: &mut Shard<T>, pending: Pending<T>) -> Result<(), Pendi
         zero::join(shard, pending);
         return Ok(());
     }
-    add_data(&mut shard.log.common.open, pending);
+    add_data(shard, Way::Common, pending);
     Ok(())
 }
 
-/// Adds a WRITE to a batch that has room for it.
-pub(super) fn add_data<T: Token>(open: &mut Load<T>, mut pending: Pending<T>) {
-    let first = pending.volume.next_seqs(1);
+/// Adds a WRITE to the open batch of a lane, which has room for it, or ends the WRITE where the export has no number for it.
+pub(super) fn add_data<T: Token>(shard: &mut Shard<T>, way: Way, mut pending: Pending<T>) {
+    let first = match pending.volume.next_seqs(1) {
+        Ok(first) => first,
+        Err(error) => return refuse(shard, pending, error),
+    };
+    let open = &mut shard.log.lane(way).open;
     let mut made = [0; WRITE_FRAMES_MAX];
     if pending.crcs.is_none() {
         let data = &pending.token.buffer()[..pending.frames * FRAME_BYTES];
@@ -170,6 +174,19 @@ pub(super) fn add_data<T: Token>(open: &mut Load<T>, mut pending: Pending<T>) {
     let pushed = open.batch.push_data(pending.volume.id(), first, pending.range, crcs);
     debug_assert!(pushed.is_ok(), "the request was measured before");
     open.joined.push(pending);
+}
+
+/// Ends a request that the volume does not take.
+pub(super) fn refuse<T: Token>(shard: &mut Shard<T>, pending: Pending<T>, error: IoError) {
+    let Pending { token, volume, room, .. } = pending;
+    if error == IoError::Numbers
+        && let Some(suppressed) = volume.bad_writebacks().pass()
+    {
+        let error = &error as &dyn std::error::Error;
+        tracing::error!(export = volume.id().0, error, suppressed, "a write fails");
+    }
+    release(shard, room);
+    shard.finish(token, Err(error));
 }
 
 /// Ends the requests of the backlog that may not wait any more, with [`IoError::Detached`].

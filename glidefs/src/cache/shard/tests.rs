@@ -19,7 +19,7 @@ use crate::cache::log::disk::{Disk, MonotonicClock, SegmentFile};
 use crate::cache::log::format::frame_crc;
 use crate::cache::options::{Known, OnFull, Options, Recovered};
 use crate::cache::volume::cuts::CutState;
-use crate::units::{ExportId, FRAME_BYTES, SectorRange};
+use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 const A: ExportId = ExportId(1);
@@ -168,6 +168,30 @@ fn what_is_written_is_read_back_before_and_after_reopening() {
         (0, 1),
         "recovery sealed what it scanned"
     );
+}
+
+/// A catalog of a version that believed every manifest may have the number 2^64 - 1: the first WRITE once ended the daemon.
+#[test]
+fn an_export_without_sequence_numbers_fails_its_writes_and_no_other_request() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bed = open(&directory, 16);
+    let volume = bed.cache.begin(A, Seq(u64::MAX));
+    for round in 0..3 {
+        // A FUA WRITE goes another way.
+        assert!(bed.write(A, 0, &[1; 4096], round == 1));
+        // Of zeroes that must be stable a record is made, though the sectors are zero.
+        let reservation = bed.reserve(0).unwrap();
+        bed.rig.shard.zero(&volume, range(0, 8), true, reservation, MemoryToken::without_data(WRITE));
+        let done = bed.settle();
+        assert_eq!(done.len(), 2);
+        assert!(done.iter().all(|completion| completion.result == Err(IoError::Numbers)));
+        assert_eq!(bed.read(A, 0, 8).unwrap(), [0; 4096]);
+        bed.flush(A).unwrap();
+        assert!(bed.write(B, 0, &[2; 4096], false));
+        assert!(bed.settle().iter().all(|completion| completion.result.is_ok()));
+        assert_eq!(bed.read(B, 0, 8).unwrap(), [2; 4096]);
+    }
+    assert_eq!(volume.figures().last_seq, Seq(u64::MAX));
 }
 
 #[test]

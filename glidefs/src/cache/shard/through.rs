@@ -30,7 +30,7 @@ pub(super) fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) -> R
     }
     // The room was reserved in the common lane.
     release(shard, std::mem::take(&mut pending.room));
-    add_data(&mut shard.log.through.open, pending);
+    add_data(shard, Way::Through, pending);
     Ok(())
 }
 

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::append::{release, take};
+use super::append::{refuse, release, take};
 use super::request::Token;
 use super::state::{Pending, Zeroes};
 use super::{Shard, sync};
@@ -56,10 +56,7 @@ pub(super) fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) {
             release(shard, pending.room);
             return shard.finish(pending.token, Ok(()));
         }
-        Err(error) => {
-            release(shard, pending.room);
-            return shard.finish(pending.token, Err(error));
-        }
+        Err(error) => return refuse(shard, pending, error),
     };
     let open = &mut shard.log.common.open;
     let (export, before) = (pending.volume.id(), open.batch.entries().len());

@@ -31,10 +31,14 @@ pub(in crate::cache) enum WriteKind {
 impl Volume {
     /// Gives out `count` sequence numbers for data and returns the first. Each number lands with [`Self::appended`],
     /// [`Self::failed`] or [`Self::gave_back`].
-    pub(in crate::cache) fn next_seqs(&self, count: u64) -> Seq {
+    ///
+    /// # Errors
+    /// [`IoError::Numbers`] when no number is left.
+    pub(in crate::cache) fn next_seqs(&self, count: u64) -> Result<Seq, IoError> {
         let mut inner = self.lock();
+        let first = inner.next_seqs(count)?;
         inner.data_under_way += count;
-        inner.next_seqs(count)
+        Ok(first)
     }
 
     /// Makes appended extents readable. The extents have the `count` sequence numbers from `first` on, and end at `place`, which
@@ -145,12 +149,17 @@ impl Volume {
 }
 
 impl Inner {
-    pub(super) fn next_seqs(&mut self, count: u64) -> Seq {
-        self.last_seq += std::mem::take(&mut self.skipped_seqs);
-        let first = self.last_seq + 1;
-        self.last_seq += count;
+    pub(super) fn next_seqs(&mut self, count: u64) -> Result<Seq, IoError> {
+        // The catalog may have any number as the last one, from a version that believed every manifest.
+        let before = self.last_seq.saturating_add(self.skipped_seqs);
+        let last = before.saturating_add(count);
+        if last > Seq::MAX.0 {
+            return Err(IoError::Numbers);
+        }
+        self.skipped_seqs = 0;
+        self.last_seq = last;
         self.under_way += count;
-        Seq(first)
+        Ok(Seq(before + 1))
     }
 
     /// Notes the time of the append of write `first`, where there is a store, and makes a cut where enough data has gathered.

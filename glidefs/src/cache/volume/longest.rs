@@ -176,7 +176,7 @@ impl<N: Fn() -> Duration> Works<N> {
         for range in (0..self.blocks).step_by(step).filter_map(|block| Self::range(block, 1)) {
             holds += 1;
             self.time(&mut longest, |works| {
-                let seq = works.volume.next_seqs(1);
+                let Ok(seq) = works.volume.next_seqs(1) else { return };
                 // Neighbours lie more than a block apart.
                 let sector = u32::try_from(seq.0 % (1 << 20)).unwrap_or(0) * 1024;
                 let extent = Extent { range, seq, backing: Backing::Data { number: 0, sector } };

@@ -33,7 +33,7 @@ impl Volume {
         let first = extents[0].seq;
         let given_out = self.figures().last_seq;
         if first > given_out {
-            self.next_seqs(first.0 - given_out.0 + N as u64 - 1);
+            self.next_seqs(first.0 - given_out.0 + N as u64 - 1).unwrap();
         }
         self.appended(table, (first, N as u64), extents.into_iter(), place)
     }
@@ -115,9 +115,23 @@ fn a_flush_needs_only_what_is_not_stable_and_fails_when_that_is_lost() {
 }
 
 #[test]
+fn numbers_end_without_a_panic() {
+    for stored in [Seq::MAX, Seq(u64::MAX)] {
+        let volume = Volume::at(ExportId(1), SeqMarks { stored, evicted: Seq(0) });
+        assert_eq!(volume.next_seqs(1), Err(IoError::Numbers));
+        assert_eq!(volume.begin_zeroes(range(0, 8), true, 100), Err(IoError::Numbers));
+        assert_eq!(volume.figures().last_seq, stored);
+    }
+    let volume = Volume::at(ExportId(1), SeqMarks { stored: Seq(Seq::MAX.0 - 2), evicted: Seq(0) });
+    assert_eq!(volume.next_seqs(3), Err(IoError::Numbers));
+    assert_eq!(volume.next_seqs(2), Ok(Seq(Seq::MAX.0 - 1)));
+}
+
+#[test]
 fn a_cut_is_complete_when_every_write_that_began_before_it_has_landed() {
     let (table, volume) = (table(), Volume::new(ExportId(1)));
-    let (first, second, third) = (volume.next_seqs(1), volume.next_seqs(1), volume.next_seqs(1));
+    let (first, second, third) =
+        (volume.next_seqs(1).unwrap(), volume.next_seqs(1).unwrap(), volume.next_seqs(1).unwrap());
     let appended = |seq: Seq| {
         let extents = [data(seq.0 * 8, 8, seq.0, 16)];
         volume.appended(&table, (seq, 1), extents.into_iter(), PLACE).unwrap();
@@ -127,7 +141,7 @@ fn a_cut_is_complete_when_every_write_that_began_before_it_has_landed() {
     assert_eq!(volume.cut_state(), CutState::None);
     volume.flush(&table, &mut Vec::new()).unwrap();
     assert_eq!(volume.cut_state(), CutState::Landing);
-    let later = volume.next_seqs(1);
+    let later = volume.next_seqs(1).unwrap();
     appended(later);
     volume.failed(first, 1, WriteKind::Data);
     assert_eq!(volume.cut_state(), CutState::Landing);
@@ -151,21 +165,21 @@ fn recovery_takes_for_clean_what_was_written_back_and_leaves_out_what_was_evicte
     let figures = volume.figures();
     assert_eq!((figures.dirty_bytes, figures.clean_bytes), (4096, 4096));
     assert_eq!(volume.missing(range(0, 32)), [range(0, 8), range(24, 8)]);
-    assert_eq!(volume.next_seqs(1), Seq(22));
+    assert_eq!(volume.next_seqs(1).unwrap(), Seq(22));
 }
 
 #[test]
 fn cuts_that_wait_are_carried_in_order_each_with_what_was_written_before_the_next() {
     let (table, volume) = (table(), Volume::new(ExportId(1)));
     let write = |start| {
-        let seq = volume.next_seqs(1);
+        let seq = volume.next_seqs(1).unwrap();
         volume.append(&table, [data(start, 8, seq.0, 16)], PLACE).unwrap();
         seq
     };
     let first = write(0);
     volume.cut_now();
     // One write began before the second cut, and ends after it.
-    let (late, second) = (volume.next_seqs(1), write(0));
+    let (late, second) = (volume.next_seqs(1).unwrap(), write(0));
     volume.lock().freeze();
     let third = write(8);
     assert_eq!(volume.cut_state(), CutState::Complete(first));
@@ -194,7 +208,7 @@ fn what_is_written_again_and_again_gathers_in_one_cut_and_what_is_new_makes_anot
     {
         let volume = Volume::new(ExportId(1));
         let write = |start, count| {
-            let seq = volume.next_seqs(1);
+            let seq = volume.next_seqs(1).unwrap();
             volume.append(&table, [data(start, count, seq.0, 16)], PLACE).unwrap();
         };
         write(0, SECTORS * 2);
@@ -216,7 +230,7 @@ fn what_is_written_again_and_again_gathers_in_one_cut_and_what_is_new_makes_anot
 fn a_cut_that_is_taken_back_is_a_part_of_the_next_one() {
     let (table, volume) = (table(), Volume::new(ExportId(1)));
     let write = |start| {
-        let seq = volume.next_seqs(1);
+        let seq = volume.next_seqs(1).unwrap();
         volume.append(&table, [data(start, 8, seq.0, 16)], PLACE).unwrap();
         seq
     };
@@ -242,7 +256,7 @@ fn a_cut_that_is_taken_back_is_a_part_of_the_next_one() {
 fn there_is_a_bound_on_the_cuts_of_a_volume() {
     let (table, volume) = (table(), Volume::new(ExportId(1)));
     for at in 0..100 {
-        let seq = volume.next_seqs(1);
+        let seq = volume.next_seqs(1).unwrap();
         volume.append(&table, [data(at, 1, seq.0, 16)], PLACE).unwrap();
         if at == 0 || volume.lock().has_enough_for_another_cut(1, u64::MAX) {
             volume.lock().freeze();

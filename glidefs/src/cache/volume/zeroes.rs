@@ -89,7 +89,8 @@ impl Volume {
     /// Looks at about `limit` extents at most, and returns how many as well.
     ///
     /// # Errors
-    /// [`IoError::Removed`], and [`IoError::IndexFull`] when the record would make an index larger which has no memory.
+    /// [`IoError::Removed`], [`IoError::Numbers`], and [`IoError::IndexFull`] when the record would make an index larger which has no
+    /// memory.
     pub(in crate::cache) fn begin_zeroes(
         &self,
         range: SectorRange,
@@ -103,7 +104,7 @@ impl Volume {
         let (record, looked) = self.to_record(&inner, range, whole, limit);
         let Some(record) = record else { return Ok((Zeroing::Nothing, looked)) };
         let record = self.allowed(&inner, range, record).ok_or(IoError::IndexFull)?;
-        let first = inner.next_seqs(entries_of(record));
+        let first = inner.next_seqs(entries_of(record))?;
         Ok((Zeroing::Record(first, record), looked))
     }
 

@@ -73,7 +73,7 @@ fn cuts_whose_writes_cannot_be_appended_keep_no_other_from_the_store() {
         let remote = host.runtime.block_on(host.volumes.create(&name, SECTORS)).unwrap();
         volume.link_to_store(remote, Arc::clone(&daemon.queue), SECTORS, SECTORS);
         // A write with a sequence number and without a segment.
-        volume.next_seqs(1);
+        volume.next_seqs(1).unwrap();
         volume.cut_now();
         volume.ask_writeback();
     }

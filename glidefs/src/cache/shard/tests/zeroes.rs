@@ -20,7 +20,7 @@ fn in_pieces(bed: &mut Bed, cuts: u64, stride: u64) -> Arc<Volume> {
         volume.cut_once_more();
     }
     // Zeroes are not joined while a write is under way.
-    let held = volume.next_seqs(1);
+    let held = volume.next_seqs(1).unwrap();
     for piece in 0..PIECES {
         bed.zero(A, range(piece * stride, 1));
         if piece % 50 == 49 {

@@ -40,7 +40,7 @@ impl Full {
     }
 
     fn land(&self, range: SectorRange, kept: Option<SectorRange>) {
-        let seq = self.volume.next_seqs(1);
+        let seq = self.volume.next_seqs(1).unwrap();
         let sector = u32::try_from(seq.0 % (1 << 20)).unwrap() * 1024;
         let extent = Extent { range, seq, backing: Backing::Data { number: 0, sector } };
         self.volume.appended(&self.table, (seq, 1), [extent].into_iter(), PLACE).unwrap();

@@ -29,7 +29,7 @@ fn data(range: SectorRange, seq: Seq) -> Extent {
 }
 
 fn write(table: &SegmentTable, volume: &Volume, range: SectorRange) {
-    let seq = volume.next_seqs(1);
+    let seq = volume.next_seqs(1).unwrap();
     volume.appended(table, (seq, 1), [data(range, seq)].into_iter(), PLACE).unwrap();
 }
 
@@ -84,7 +84,7 @@ fn zeroes_do_not_grow_over_sectors_that_a_write_under_way_may_have() {
     let (table, volume) = (table(), Volume::new(ExportId(1)));
     write(&table, &volume, range(0, 16));
     assert!(zero(&table, &volume, range(0, 8)));
-    let late = volume.next_seqs(1);
+    let late = volume.next_seqs(1).unwrap();
     assert!(zero(&table, &volume, range(8, 8)));
     volume.appended(&table, (late, 1), [data(range(0, 8), late)].into_iter(), PLACE).unwrap();
     let mut plan = Vec::new();
@@ -95,7 +95,7 @@ fn zeroes_do_not_grow_over_sectors_that_a_write_under_way_may_have() {
 #[test]
 fn where_a_failed_record_may_be_on_disk_zeroes_are_recorded() {
     let (table, volume) = (table(), Volume::new(ExportId(1)));
-    let seq = volume.next_seqs(1);
+    let seq = volume.next_seqs(1).unwrap();
     volume.failed(seq, 1, WriteKind::Data);
     assert!(zero(&table, &volume, range(0, 8)));
     assert_eq!(volume.figures().extents, 1);
@@ -252,7 +252,7 @@ proptest! {
                             }
                         }
                     } else {
-                        Some(data(asked, volume.next_seqs(1)))
+                        Some(data(asked, volume.next_seqs(1).unwrap()))
                     };
                     under_way.extend(recorded.map(|recorded| Request { asked, recorded }));
                 }
