@@ -169,7 +169,7 @@ pub const SECTIONS: &[Section] = &[
                 "read_memory",
                 "\"64MiB\"",
                 "4MiB or more",
-                "Most memory for blocks that READs need from the store, from the block cache or from packs uploaded last. A quarter is for READs that need nothing from the store, three quarters for all others. Taken as needed; further READs wait. GETs under way, 64 at most, take memory of their own: up to 4MiB each.",
+                "Most memory for blocks that READs need from the store, from the block cache or from packs uploaded last. A quarter is for READs that need nothing from the store, three quarters for all others. Taken as needed; further READs wait. GETs under way, 64 at most, take memory of their own: up to 4MiB each. So do indexes of packs, while they are fetched and decoded: as much as this in all.",
             ),
             key(
                 "unconfirmed",

@@ -23,6 +23,8 @@ use crate::observe::chain;
 
 /// Longest object that is read whole, bytes: more than the longest manifest.
 const OBJECT_BYTES_MAX: u64 = 64 << 20;
+/// From this number of entries on, decoding an index takes milliseconds.
+const LONG_INDEX_ENTRIES: u32 = 1 << 15;
 /// How often an object that fails the check is read.
 const READS_MAX: usize = 2;
 /// How often an object without a checksum is read while no two reads agree.
@@ -118,8 +120,11 @@ impl Store {
 
     /// The decoded marker and its bytes.
     async fn marker(&self) -> Result<(Marker, Bytes), StoreError> {
-        let decode = |bytes: &Bytes| Ok((Marker::decode(bytes)?, bytes.clone()));
-        self.until_intact(&Key::Marker, || self.get_alike(&Key::Marker), decode).await
+        let look = || async {
+            let bytes = self.get_alike(&Key::Marker).await?;
+            Ok(Marker::decode(&bytes).map(|marker| (marker, bytes)))
+        };
+        self.until_intact(&Key::Marker, look).await
     }
 
     /// The bytes of an object without a checksum: two reads have to agree, since bytes also change on their way.
@@ -242,10 +247,21 @@ impl Store {
         self.create(&Key::Pack(volume, id), &pack.parts).await
     }
 
-    /// The index of a pack: one request.
+    /// The index of a pack: one request. A long index is decoded on a thread that may block.
     pub async fn pack_index(&self, pack: &PackRef) -> Result<PackIndex, StoreError> {
-        let key = Key::Pack(pack.volume, pack.pack);
-        self.checked_range(&key, pack.index(), |bytes| PackIndex::decode(bytes, pack)).await
+        let (key, pack) = (Key::Pack(pack.volume, pack.pack), *pack);
+        let look = || async {
+            let bytes = self.get_range(&key, pack.index()).await?;
+            if pack.entries < LONG_INDEX_ENTRIES {
+                return Ok(PackIndex::decode(&bytes, &pack));
+            }
+            let decoded = tokio::task::spawn_blocking(move || PackIndex::decode(&bytes, &pack)).await;
+            decoded.map_err(|error| match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => StoreError::ShuttingDown { operation: Operation::Get, key: key.to_string() },
+            })
+        };
+        self.until_intact(&key, look).await
     }
 
     /// The trailer of a pack, in one request. `total_bytes` is the length of the pack, as [`Self::list`] and [`Self::head`]
@@ -353,7 +369,7 @@ impl Store {
         key: &Key,
         decode: impl Fn(&[u8]) -> Result<T, FormatError>,
     ) -> Result<T, StoreError> {
-        self.until_intact(key, || self.get(key, OBJECT_BYTES_MAX), |bytes| decode(bytes)).await
+        self.until_intact(key, || async { Ok(decode(&self.get(key, OBJECT_BYTES_MAX).await?)) }).await
     }
 
     async fn checked_range<T>(
@@ -362,29 +378,23 @@ impl Store {
         range: std::ops::Range<u64>,
         decode: impl Fn(&Bytes) -> Result<T, FormatError>,
     ) -> Result<T, StoreError> {
-        self.until_intact(key, || self.get_range(key, range.clone()), decode).await
+        self.until_intact(key, || async { Ok(decode(&self.get_range(key, range.clone()).await?)) }).await
     }
 
-    async fn until_intact<T, F>(
-        &self,
-        key: &Key,
-        read: impl Fn() -> F,
-        decode: impl Fn(&Bytes) -> Result<T, FormatError>,
-    ) -> Result<T, StoreError>
+    /// The object that `look` reads and decodes.
+    async fn until_intact<T, F>(&self, key: &Key, look: impl Fn() -> F) -> Result<T, StoreError>
     where
-        F: Future<Output = Result<Bytes, StoreError>>,
+        F: Future<Output = Result<Result<T, FormatError>, StoreError>>,
     {
         let mut reads = 0;
         loop {
             reads += 1;
-            let error = match read().await {
-                Ok(bytes) => match decode(&bytes) {
-                    Ok(object) => return Ok(object),
-                    Err(source) if source.is_other_version() => {
-                        return Err(StoreError::OtherVersion { key: key.to_string(), source });
-                    }
-                    Err(source) => StoreError::Damaged { key: key.to_string(), source },
-                },
+            let error = match look().await {
+                Ok(Ok(object)) => return Ok(object),
+                Ok(Err(source)) if source.is_other_version() => {
+                    return Err(StoreError::OtherVersion { key: key.to_string(), source });
+                }
+                Ok(Err(source)) => StoreError::Damaged { key: key.to_string(), source },
                 Err(error @ StoreError::Damaged { .. }) => error,
                 Err(error) => return Err(error),
             };

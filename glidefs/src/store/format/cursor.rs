@@ -3,6 +3,7 @@
 //! Owns bounds. Does not own the meaning of fields. Invariant: no read goes beyond the end, and every number has one encoding.
 
 use super::error::FormatError;
+use super::limits::UNIX_MILLIS_MAX;
 
 /// Most bytes a varint takes.
 const VARINT_BYTES_MAX: usize = 10;
@@ -49,6 +50,12 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// A date, milliseconds since 1970-01-01 UTC.
+    pub fn unix_millis(&mut self) -> Result<u64, FormatError> {
+        let millis = self.u64()?;
+        if millis <= UNIX_MILLIS_MAX { Ok(millis) } else { Err(FormatError::Malformed("date")) }
+    }
+
     /// Checks that bytes without a meaning are zero, so that a later version can give these bytes a meaning.
     pub fn zeroes(&mut self, count: usize) -> Result<(), FormatError> {
         if self.bytes(count)?.iter().all(|byte| *byte == 0) {
@@ -81,6 +88,11 @@ impl<'a> Cursor<'a> {
     pub fn end(self) -> Result<(), FormatError> {
         if self.0.is_empty() { Ok(()) } else { Err(FormatError::Malformed("bytes behind the end")) }
     }
+}
+
+/// Appends a date that [`Cursor::unix_millis`] accepts, however far ahead the clock is.
+pub(super) fn put_unix_millis(bytes: &mut Vec<u8>, millis: u64) {
+    bytes.extend_from_slice(&millis.min(UNIX_MILLIS_MAX).to_le_bytes());
 }
 
 /// Appends `value` in the encoding of [`Cursor::varint`].

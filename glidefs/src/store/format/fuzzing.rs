@@ -190,6 +190,12 @@ fn sample_properties() -> Properties {
     }
 }
 
+/// The bytes of `manifest`, whatever its numbers are: what whoever may write into the bucket can make, as hashes need no key.
+#[cfg(test)]
+pub fn forged(manifest: &Manifest) -> Vec<u8> {
+    manifest::seal_body(manifest.version(), &manifest.body())
+}
+
 /// `bytes` over `sample`, except for magic and version.
 fn over(sample: &[u8], bytes: &[u8], magic: [u8; 8]) -> Vec<u8> {
     let mut forged = sample.to_vec();

@@ -13,9 +13,9 @@ use crate::units::{SECTOR_BYTES, SectorRange};
 
 pub(super) const MAGIC: [u8; 8] = *b"GLIDEIDX";
 /// Fewest bytes of an entry in the columns: gap, count, codec.
-const ENTRY_BYTES_MIN: usize = 3;
+pub(super) const ENTRY_BYTES_MIN: usize = 3;
 /// Most bytes of an entry: two varints of a sector, the codec, a varint of a length, two CRCs.
-const ENTRY_BYTES_MAX: usize = 10 + 10 + 1 + 3 + 4 + 4;
+pub(super) const ENTRY_BYTES_MAX: usize = 10 + 10 + 1 + 3 + 4 + 4;
 
 // Index. The plain columns have no padding; a column has one value for each entry to which the column applies.
 //
@@ -238,6 +238,12 @@ impl PackIndex {
             return Err(FormatError::Malformed("index and manifest disagree"));
         }
         Ok(Self { entries })
+    }
+
+    /// Memory for fetching and decoding the index of `pack`, bytes.
+    pub fn load_bytes(pack: &PackRef) -> u64 {
+        let fetched = u64::from(pack.index_stored_bytes) + u64::from(pack.index_plain_bytes);
+        fetched + u64::from(pack.entries) * size_of::<IndexEntry>() as u64
     }
 
     /// All entries of the index, ascending.

@@ -20,6 +20,12 @@ pub const ENTRIES_MAX: usize = 1 << 20;
 pub const HASH_BYTES: usize = blake3::OUT_LEN;
 /// Most packs a manifest lists.
 pub const PACKS_MAX: usize = 1 << 18;
+/// Highest number of a manifest, and highest epoch.
+pub(super) const NUMBER_MAX: u64 = (1 << 62) - 1;
+/// Largest volume that a manifest describes, sectors: no block device of Linux has 2^63 bytes.
+pub(super) const SIZE_SECTORS_MAX: u64 = (1 << 63) / SECTOR_BYTES;
+/// Latest date, milliseconds since 1970-01-01 UTC: the end of the year 9999.
+pub(super) const UNIX_MILLIS_MAX: u64 = 253_402_300_799_999;
 /// Length of a pack's header, bytes.
 pub(super) const PACK_HEADER_BYTES: usize = 48;
 /// Length of a pack's trailer, bytes.

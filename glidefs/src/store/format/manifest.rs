@@ -1,12 +1,12 @@
 //! Manifests: the state of a volume at a cut, as a list of packs.
 //!
 //! Owns the encoding. Does not own cuts, nor the choice of the packs of a manifest. Invariant: a manifest that decodes was
-//! written whole, and describes every pack without contradiction.
+//! written whole, and describes every pack without contradiction. Its numbers can be added without an overflow.
 
 use super::cursor::Cursor;
 use super::envelope::{begin_version, open_version, seal};
 use super::error::FormatError;
-use super::limits::{FORMAT_VERSION, PACKS_MAX};
+use super::limits::{FORMAT_VERSION, NUMBER_MAX, PACKS_MAX, SIZE_SECTORS_MAX, UNIX_MILLIS_MAX};
 use super::pack_ref::{PACK_REF_BYTES, PackRef};
 use super::sections::{SECTIONS_BYTES_MAX, Sections};
 use super::zstd;
@@ -69,15 +69,25 @@ impl Manifest {
     /// The manifest as bytes.
     ///
     /// # Errors
-    /// When [`Self::decode`] would refuse the bytes: more than [`PACKS_MAX`] packs, the number 0, or impossible packs or
-    /// sections.
+    /// When [`Self::decode`] would refuse the bytes: more than [`PACKS_MAX`] packs, impossible numbers, packs or sections.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
-        if self.packs.len() > PACKS_MAX || self.number == 0 {
-            return Err(FormatError::Malformed("number of packs or of the manifest"));
-        }
+        self.check_numbers()?;
         self.packs.iter().try_for_each(PackRef::check)?;
         self.sections.check(self.size_sectors)?;
         Ok(seal_body(self.version(), &self.body()))
+    }
+
+    fn check_numbers(&self) -> Result<(), FormatError> {
+        let Self { number, epoch, size_sectors, cut, created_unix_millis, origin, packs, .. } = self;
+        if packs.len() > PACKS_MAX || !(1..=NUMBER_MAX).contains(number) {
+            return Err(FormatError::Malformed("number of packs or of the manifest"));
+        }
+        let possible = *epoch <= NUMBER_MAX
+            && *size_sectors <= SIZE_SECTORS_MAX
+            && *cut <= Seq::MAX
+            && *created_unix_millis <= UNIX_MILLIS_MAX
+            && origin.is_none_or(|origin| origin.manifest <= NUMBER_MAX);
+        if possible { Ok(()) } else { Err(FormatError::Malformed("epoch, size, cut, date or origin")) }
     }
 
     /// The lowest version with room for the sections.
@@ -150,8 +160,8 @@ impl Manifest {
             _ => return Err(FormatError::Malformed("origin of a manifest")),
         };
         let name = take_name(&mut cursor)?;
-        if number == 0 || count.checked_mul(PACK_REF_BYTES).is_none_or(|bytes| bytes > cursor.left()) {
-            return Err(FormatError::Malformed("number of packs or of the manifest"));
+        if count.checked_mul(PACK_REF_BYTES).is_none_or(|bytes| bytes > cursor.left()) {
+            return Err(FormatError::Malformed("number of packs"));
         }
         let packs = (0..count).map(|_| PackRef::decode(&mut cursor)).collect::<Result<_, _>>()?;
         let sections = Sections::decode(&mut cursor, size_sectors)?;
@@ -169,7 +179,8 @@ impl Manifest {
             packs,
             sections,
         };
-        cursor.end().map(|()| manifest)
+        cursor.end()?;
+        manifest.check_numbers().map(|()| manifest)
     }
 }
 

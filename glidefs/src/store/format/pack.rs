@@ -157,7 +157,7 @@ impl PackTrailer {
             entries,
         };
         pack.check()?;
-        if first_seq > last_seq {
+        if first_seq > last_seq || last_seq > Seq::MAX {
             return Err(FormatError::Malformed("sequence numbers of a pack"));
         }
         Ok(Self { pack, index_hash, first_seq, last_seq })

@@ -5,9 +5,12 @@
 
 use super::cursor::Cursor;
 use super::error::FormatError;
+use super::index::{ENTRY_BYTES_MAX, ENTRY_BYTES_MIN};
 use super::limits::{
-    ENTRIES_MAX, HASH_BYTES, INDEX_OVERHEAD_BYTES, PACK_BYTES_MAX, PACK_HEADER_BYTES, TRAILER_BYTES,
+    BLOCK_BYTES_MAX, ENTRIES_MAX, HASH_BYTES, INDEX_OVERHEAD_BYTES, PACK_BYTES_MAX, PACK_HEADER_BYTES,
+    TRAILER_BYTES,
 };
+use super::zstd;
 use crate::store::ids::{PackId, VolumeId};
 
 /// Length of an encoded [`PackRef`], bytes.
@@ -55,15 +58,24 @@ impl PackRef {
         half
     }
 
-    /// Whether the fields can be those of a pack.
+    /// Whether the fields can be those of a pack. The lengths fit the number of entries, so whoever can write into the bucket cannot
+    /// make a reader take more memory than an index of [`ENTRIES_MAX`] entries needs.
     pub(super) fn check(&self) -> Result<(), FormatError> {
         let index_end = self.index_offset_bytes.checked_add(self.index_stored_bytes.into());
         let total_bytes = index_end.and_then(|end| end.checked_add(TRAILER_BYTES as u64));
+        let (entries, plain_bytes) = (self.entries as usize, self.index_plain_bytes as usize);
+        let stored_bytes_max =
+            zstd::compressed_bytes_max(plain_bytes).saturating_add(INDEX_OVERHEAD_BYTES) as u64;
+        let columns = entries.saturating_mul(ENTRY_BYTES_MIN)..=entries.saturating_mul(ENTRY_BYTES_MAX);
+        let data_bytes_max = entries.saturating_mul(BLOCK_BYTES_MAX) as u64;
         let possible = total_bytes == Some(self.total_bytes)
             && self.total_bytes <= PACK_BYTES_MAX
             && self.index_offset_bytes >= PACK_HEADER_BYTES as u64
             && self.index_stored_bytes as usize > INDEX_OVERHEAD_BYTES
-            && (1..=ENTRIES_MAX).contains(&(self.entries as usize))
+            && u64::from(self.index_stored_bytes) <= stored_bytes_max
+            && (1..=ENTRIES_MAX).contains(&entries)
+            && columns.contains(&plain_bytes)
+            && self.data_bytes <= data_bytes_max
             && self.lowest_sector <= self.highest_sector
             && self.highest_sector < u64::MAX;
         if possible { Ok(()) } else { Err(FormatError::Malformed("description of a pack")) }

@@ -2,7 +2,7 @@
 //!
 //! Owns the encodings. Invariant: a record that decodes was written whole.
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, put_unix_millis};
 use super::envelope::{begin, open, seal};
 use super::error::FormatError;
 use super::manifest::{Manifest, put_name, take_name};
@@ -41,7 +41,7 @@ impl NameRecord {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(NAME_MAGIC);
         bytes.extend_from_slice(&self.volume.0);
-        bytes.extend_from_slice(&self.created_unix_millis.to_le_bytes());
+        put_unix_millis(&mut bytes, self.created_unix_millis);
         seal(&mut bytes);
         bytes
     }
@@ -49,7 +49,7 @@ impl NameRecord {
     /// Decodes a name record.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = open(bytes, NAME_MAGIC)?;
-        let record = Self { volume: VolumeId(cursor.array()?), created_unix_millis: cursor.u64()? };
+        let record = Self { volume: VolumeId(cursor.array()?), created_unix_millis: cursor.unix_millis()? };
         cursor.end().map(|()| record)
     }
 }
@@ -72,7 +72,7 @@ impl Snapshot {
     /// As [`Manifest::encode`].
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
         let mut bytes = begin(SNAPSHOT_MAGIC);
-        bytes.extend_from_slice(&self.created_unix_millis.to_le_bytes());
+        put_unix_millis(&mut bytes, self.created_unix_millis);
         put_name(&mut bytes, &self.name);
         bytes.extend_from_slice(&self.manifest.encode()?);
         seal(&mut bytes);
@@ -82,7 +82,7 @@ impl Snapshot {
     /// Decodes a snapshot with the manifest inside.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = open(bytes, SNAPSHOT_MAGIC)?;
-        let created_unix_millis = cursor.u64()?;
+        let created_unix_millis = cursor.unix_millis()?;
         let name = take_name(&mut cursor)?;
         let manifest = Manifest::decode(rest(&mut cursor)?)?;
         Ok(Self { name, created_unix_millis, manifest })
@@ -105,7 +105,7 @@ impl Tombstone {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(TOMBSTONE_MAGIC);
         bytes.extend_from_slice(&self.volume.0);
-        bytes.extend_from_slice(&self.deleted_unix_millis.to_le_bytes());
+        put_unix_millis(&mut bytes, self.deleted_unix_millis);
         bytes.extend_from_slice(&self.writer.0);
         seal(&mut bytes);
         bytes
@@ -115,7 +115,7 @@ impl Tombstone {
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = open(bytes, TOMBSTONE_MAGIC)?;
         let volume = VolumeId(cursor.array()?);
-        let deleted_unix_millis = cursor.u64()?;
+        let deleted_unix_millis = cursor.unix_millis()?;
         let tombstone = Self { volume, deleted_unix_millis, writer: WriterId(cursor.array()?) };
         cursor.end().map(|()| tombstone)
     }
@@ -151,7 +151,7 @@ impl Candidates {
         for candidate in candidates {
             bytes.extend_from_slice(&candidate.volume.0);
             bytes.extend_from_slice(&candidate.pack.0);
-            bytes.extend_from_slice(&candidate.since_unix_millis.to_le_bytes());
+            put_unix_millis(&mut bytes, candidate.since_unix_millis);
         }
         seal(&mut bytes);
         bytes
@@ -166,7 +166,7 @@ impl Candidates {
         }
         let candidate = |_| {
             let (volume, pack) = (VolumeId(cursor.array()?), PackId(cursor.array()?));
-            Ok(Candidate { volume, pack, since_unix_millis: cursor.u64()? })
+            Ok(Candidate { volume, pack, since_unix_millis: cursor.unix_millis()? })
         };
         (0..count).map(candidate).collect::<Result<_, _>>().map(Self)
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::envelope::{begin, seal};
-use super::fuzzing::{check_manifest, check_pack, check_records, sample_manifest, sample_pack};
+use super::fuzzing::{check_manifest, check_pack, check_records, forged, sample_manifest, sample_pack};
 use super::index::Piece;
 use super::limits::HASH_BYTES;
 use super::pack::verify_pack;
@@ -211,7 +211,8 @@ proptest! {
 
     #[test]
     fn a_manifest_comes_back_as_it_was(
-        ids: [[u8; 16]; 3], numbers: [u64; 5], number in 1..=u64::MAX, generation: u32,
+        ids: [[u8; 16]; 3], number in 1..1_u64 << 62, epoch in 0..1_u64 << 62, size in 0..1_u64 << 54,
+        cut in 0..=Seq::MAX.0, millis in 0..=limits::UNIX_MILLIS_MAX, before in 0..1_u64 << 62, generation: u32,
         name in "[a-z0-9][a-zA-Z0-9._-]{0,127}", fork: bool, count in 0..40_usize, level: u8,
         deleted in prop::option::of(prop_oneof![Just(Deletion::CanBeUndone), Just(Deletion::ForGood)]),
         host in prop::option::of("[^\\p{Cc}]{1,60}"), released: bool,
@@ -231,25 +232,27 @@ proptest! {
         let manifest = Manifest {
             volume: VolumeId(ids[0]),
             number,
-            epoch: numbers[0],
+            epoch,
             writer: WriterId(ids[1]),
-            size_sectors: numbers[1].max(end),
-            cut: Seq(numbers[2]),
-            created_unix_millis: numbers[3],
+            size_sectors: size.max(end),
+            cut: Seq(cut),
+            created_unix_millis: millis,
             generation,
             name: name.parse().unwrap(),
-            origin: fork.then_some(Origin { volume: VolumeId(ids[2]), manifest: numbers[4] }),
+            origin: fork.then_some(Origin { volume: VolumeId(ids[2]), manifest: before }),
             packs: vec![PackRef { level, pack: PackId(ids[2]), ..sample.packs[0] }; count],
             sections,
         };
         let bytes = manifest.encode().unwrap();
         prop_assert_eq!(Manifest::decode(&bytes), Ok(manifest.clone()));
-        let snapshot = Snapshot { name: "s".parse().unwrap(), created_unix_millis: numbers[3], manifest };
+        let snapshot = Snapshot { name: "s".parse().unwrap(), created_unix_millis: millis, manifest };
         prop_assert_eq!(Snapshot::decode(&snapshot.encode().unwrap()), Ok(snapshot));
     }
 
     #[test]
-    fn small_records_come_back_as_they_were(volume: [u8; 16], writer: [u8; 16], millis: u64, store: u128) {
+    fn small_records_come_back_as_they_were(
+        volume: [u8; 16], writer: [u8; 16], millis in 0..=limits::UNIX_MILLIS_MAX, store: u128,
+    ) {
         let name = NameRecord { volume: VolumeId(volume), created_unix_millis: millis };
         prop_assert_eq!(NameRecord::decode(&name.encode()), Ok(name));
         let tombstone = Tombstone { volume: name.volume, deleted_unix_millis: millis, writer: WriterId(writer) };

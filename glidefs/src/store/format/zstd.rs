@@ -24,6 +24,11 @@ pub(super) fn compress(body: &[u8]) -> Vec<u8> {
     ::zstd::bulk::compress(body, BODY_LEVEL).unwrap_or_else(|error| panic!("zstd: {error}"))
 }
 
+/// Most bytes that [`compress`] makes of a body of `plain_bytes`.
+pub(super) fn compressed_bytes_max(plain_bytes: usize) -> usize {
+    ::zstd::zstd_safe::compress_bound(plain_bytes)
+}
+
 /// Decompresses `stored` to exactly `plain_bytes` bytes.
 pub(super) fn decompress(stored: &[u8], plain_bytes: usize) -> Result<Vec<u8>, FormatError> {
     let mut plain = Vec::with_capacity(plain_bytes);

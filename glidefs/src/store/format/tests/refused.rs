@@ -173,6 +173,72 @@ fn a_manifest_that_could_not_be_read_is_not_written() {
     }
 }
 
+/// Hashes need no key, so whoever may write into the bucket can make such a manifest. A cut of 2^64 - 1 once ended every daemon that
+/// opened the volume, at the next write.
+#[test]
+fn a_manifest_with_a_number_that_no_daemon_reaches_is_neither_written_nor_read() {
+    let sample = sample_manifest();
+    let origin = Origin { volume: VolumeId([8; 16]), manifest: u64::MAX };
+    for manifest in [
+        Manifest { cut: Seq(u64::MAX), ..sample.clone() },
+        Manifest { cut: Seq(1 << 62), ..sample.clone() },
+        Manifest { number: u64::MAX, ..sample.clone() },
+        Manifest { epoch: u64::MAX, ..sample.clone() },
+        Manifest { origin: Some(origin), ..sample.clone() },
+        Manifest { size_sectors: (1 << 54) + 1, ..sample.clone() },
+        Manifest { created_unix_millis: u64::MAX, ..sample.clone() },
+    ] {
+        assert!(matches!(manifest.encode(), Err(FormatError::Malformed(_))), "{manifest:?}");
+        assert!(
+            matches!(Manifest::decode(&forged(&manifest)), Err(FormatError::Malformed(_))),
+            "{manifest:?}"
+        );
+    }
+    let largest = Manifest { cut: Seq((1 << 62) - 1), size_sectors: 1 << 54, ..sample };
+    assert_eq!(Manifest::decode(&largest.encode().unwrap()), Ok(largest));
+}
+
+#[test]
+fn a_record_with_a_date_that_no_clock_shows_is_refused() {
+    let record = |magic: [u8; 8], fields: &[&[u8]]| {
+        let mut bytes = begin(magic);
+        for field in fields {
+            bytes.extend_from_slice(field);
+        }
+        seal(&mut bytes);
+        bytes
+    };
+    let (id, late) = ([1; 16], u64::MAX.to_le_bytes());
+    assert!(NameRecord::decode(&record(records::NAME_MAGIC, &[&id, &late])).is_err());
+    assert!(Tombstone::decode(&record(records::TOMBSTONE_MAGIC, &[&id, &late, &id])).is_err());
+    let one = 1_u32.to_le_bytes();
+    assert!(Candidates::decode(&record(records::CANDIDATES_MAGIC, &[&one, &id, &id, &late])).is_err());
+    let manifest = sample_manifest().encode().unwrap();
+    assert!(Snapshot::decode(&record(records::SNAPSHOT_MAGIC, &[&late, &[1, b's'], &manifest])).is_err());
+    // A clock that far ahead keeps no record from being read.
+    let name = NameRecord { volume: VolumeId(id), created_unix_millis: u64::MAX };
+    assert!(NameRecord::decode(&name.encode()).is_ok());
+}
+
+/// A description of 4 GiB of index for one entry once made a READ fetch all of these.
+#[test]
+fn a_pack_whose_lengths_do_not_fit_its_entries_is_refused() {
+    let pack = sample_pack().trailer.pack;
+    let refused = |pack: PackRef| {
+        let total_bytes = pack.index_offset_bytes + u64::from(pack.index_stored_bytes) + TRAILER_BYTES as u64;
+        let manifest = Manifest { packs: vec![PackRef { total_bytes, ..pack }], ..sample_manifest() };
+        Manifest::decode(&forged(&manifest)) == Err(FormatError::Malformed("description of a pack"))
+    };
+    assert!(!refused(pack));
+    assert!(refused(PackRef { index_stored_bytes: 256 << 20, ..pack }));
+    assert!(refused(PackRef { index_stored_bytes: u32::MAX - 1024, ..pack }));
+    assert!(refused(PackRef { index_stored_bytes: pack.index_stored_bytes + 100, ..pack }));
+    assert!(refused(PackRef { index_plain_bytes: 1 << 20, ..pack }));
+    assert!(refused(PackRef { index_plain_bytes: 1, ..pack }));
+    assert!(refused(PackRef { data_bytes: 1 << 63, ..pack }));
+    assert!(refused(PackRef { data_bytes: 5 * BLOCK_BYTES_MAX as u64, ..pack }));
+}
+
 #[test]
 fn a_small_object_that_claims_to_be_large_is_refused_before_memory_is_taken() {
     let bomb = |magic: [u8; 8], fields: &[u32]| {

@@ -149,7 +149,8 @@ pub(in crate::store::volume) fn is_hollow(
 ) -> bool {
     discarded_bytes > 0
         && oldest(packs, limits).is_some_and(|oldest| {
-            discarded_bytes >= oldest.iter().map(|pack| pack.data_bytes).sum::<u64>() / 2
+            let data_bytes = oldest.iter().fold(0_u64, |bytes, pack| bytes.saturating_add(pack.data_bytes));
+            discarded_bytes >= data_bytes / 2
         })
 }
 
@@ -194,4 +195,25 @@ fn runs<'a>(packs: &'a [PackRef], limits: &MergeLimits) -> impl Iterator<Item = 
         }
         Some(first..from)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::format::fuzzing::sample_manifest;
+
+    #[test]
+    fn lengths_of_packs_may_be_lies() {
+        let pack = sample_manifest().packs[0];
+        let one = PackRef {
+            lowest_sector: 0,
+            highest_sector: 7,
+            total_bytes: 32 << 20,
+            data_bytes: 1 << 63,
+            level: 1,
+            ..pack
+        };
+        let two = PackRef { lowest_sector: 8, highest_sector: 15, ..one };
+        assert!(!is_hollow(&[one, two], 4096, &MergeLimits::default()));
+    }
 }

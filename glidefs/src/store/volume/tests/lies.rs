@@ -1,9 +1,15 @@
-//! Stores whose listings leave out existing objects.
+//! Stores whose listings leave out existing objects, and manifests forged by whoever may write into the bucket.
 
 use super::support::*;
+use crate::store::client::Created;
 use crate::store::clock::SystemClock;
+use crate::store::error::StoreError;
+use crate::store::format::fuzzing::{forged, sample_manifest};
+use crate::store::format::{Manifest, PackRef, TRAILER_BYTES};
 use crate::store::gc::{self, GcOptions};
+use crate::store::key::Key;
 use crate::store::volume::VolumeError;
+use crate::units::Seq;
 
 const SIZE: u64 = 1 << 16;
 
@@ -45,4 +51,57 @@ async fn another_writer_is_found_though_a_listing_does_not_show_its_manifest() {
     world.objects.list_without(Some("manifests"));
     let found = volume.confirm().await;
     assert!(matches!(found, Err(VolumeError::Fenced(fence)) if fence == other.writer()), "{found:?}");
+}
+
+/// Creates the manifest after the newest one of volume `of`, changed by `change`.
+async fn forge(world: &World, of: &str, change: impl FnOnce(Manifest) -> Manifest) {
+    let store = world.daemon(9).volumes.store().clone();
+    let volume = store.name(&name(of)).await.unwrap().unwrap().volume;
+    let newest = store.latest_manifest(volume, None).await.unwrap().unwrap();
+    let manifest = change(Manifest { number: newest.number + 1, ..newest });
+    let key = Key::Manifest(volume, manifest.number);
+    assert_eq!(store.create(&key, &[forged(&manifest).into()]).await.unwrap(), Created::Created);
+}
+
+fn is_refused<T: std::fmt::Debug>(result: &Result<T, VolumeError>) -> bool {
+    matches!(result, Err(VolumeError::Store(error)) if matches!(**error, StoreError::Damaged { .. }))
+}
+
+#[tokio::test]
+async fn a_forged_manifest_costs_its_volume_and_no_other() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let other = daemon.volumes.create(&name("other"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    forge(&world, "vm", |manifest| Manifest { cut: Seq(u64::MAX), ..manifest }).await;
+    let taken = world.daemon(2).volumes.take_over(&name("vm")).await;
+    assert!(is_refused(&taken), "{taken:?}");
+    let error: &dyn std::error::Error = &taken.unwrap_err();
+    let text = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
+    assert!(text.collect::<String>().contains("impossible contents: epoch, size, cut, date or origin"));
+    // The writer does not take it for the answer to one of its own requests, and goes on reading.
+    assert!(is_refused(&volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await));
+    tags(&volume, range(0, 8), &[1; 8]).await;
+    other.commit(MemoryCut::new(1, &[(0, 8, 3)]), SIZE).await.unwrap();
+    let other = world.daemon(2).volumes.take_over(&name("other")).await.unwrap();
+    tags(&other, range(0, 8), &[3; 8]).await;
+}
+
+/// Eight indexes of 256 MiB each once were fetched at once.
+#[tokio::test]
+async fn an_index_that_is_said_to_be_long_is_not_fetched() {
+    let world = World::new();
+    world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    forge(&world, "vm", |manifest| {
+        let pack = sample_manifest().packs[0];
+        let index_stored_bytes = 256 << 20;
+        let total_bytes = pack.index_offset_bytes + u64::from(index_stored_bytes) + TRAILER_BYTES as u64;
+        Manifest { packs: vec![PackRef { total_bytes, index_stored_bytes, ..pack }; 8], ..manifest }
+    })
+    .await;
+    let daemon = world.daemon(2);
+    assert!(is_refused(&daemon.volumes.take_over(&name("vm")).await));
+    let bytes = daemon.stats.of(crate::store::stats::Operation::Get).bytes.get();
+    assert!(bytes < 10_000, "{bytes} bytes were fetched");
 }

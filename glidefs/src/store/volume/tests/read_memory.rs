@@ -7,7 +7,10 @@ use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::support::*;
+use crate::fair::WEIGHT_DEFAULT;
 use crate::store::block_cache::{BlockCache, BlockCacheOptions};
+use crate::store::ids::VolumeId;
+use crate::store::turns::Reader;
 use crate::store::volume::VolumeWriter;
 use crate::store::volume::error::VolumeError;
 
@@ -70,6 +73,24 @@ fn answer_no_get(world: &World) {
 /// What is done while GETs get no answer takes less time than the pause in which READs would give memory back.
 async fn is_stuck(read: impl Future) -> bool {
     tokio::time::timeout(Duration::from_millis(10), read).await.is_err()
+}
+
+#[tokio::test(start_paused = true)]
+async fn indexes_on_their_way_take_turns_at_a_bounded_memory() {
+    let world = World::new();
+    let state = written(&world.daemon(1), "own", 4).await.state();
+    let daemon = world.daemon_with_read_memory(1, BYTES_MAX, None);
+    let volume = daemon.volumes.resume(&state);
+    let other = Reader { volume: VolumeId([7; 16]), weight: WEIGHT_DEFAULT };
+    let taken = volume.host.reader.read_memory.index(other, BYTES_MAX).await;
+    let before = daemon.requests();
+    assert!(is_stuck(read(volume.clone(), 0)).await);
+    assert_eq!(daemon.since(before)[0], 0, "no index is fetched");
+    drop(taken);
+    read(volume.clone(), 0).await.unwrap();
+    assert_eq!(daemon.since(before)[0], 2, "index and block");
+    // An index longer than all of the memory has its turn as well.
+    drop(volume.host.reader.read_memory.index(other, 2 * BYTES_MAX).await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -98,13 +98,16 @@ async fn a_fork_of_a_tebibyte_with_a_hundred_gibibytes_of_data_costs_fewer_than_
     let manifest = origin.manifest().await.unwrap();
     let (first, apart) = (manifest.packs[0], SECTORS / PACKS);
     let data_bytes = PACK_BYTES_TARGET;
+    let stored_bytes = data_bytes / 2;
     let pack = |number: u64| PackRef {
         pack: PackId::random(&Seeded::new(number)),
-        total_bytes: first.total_bytes + data_bytes,
-        index_offset_bytes: first.index_offset_bytes + data_bytes,
+        total_bytes: first.total_bytes + stored_bytes,
+        index_offset_bytes: first.index_offset_bytes + stored_bytes,
         lowest_sector: number * apart,
         highest_sector: (number + 1) * apart - 1,
         data_bytes,
+        entries: 512,
+        index_plain_bytes: 512 * 12,
         ..first
     };
     let manifest = Manifest {

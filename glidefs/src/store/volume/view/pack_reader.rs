@@ -13,10 +13,12 @@ use super::metadata::Metadata;
 use super::read_memory::ReadMemory;
 use super::recent::RecentPacks;
 use super::resolve::{Opened, Part};
+use crate::fair::WEIGHT_DEFAULT;
 use crate::store::block_cache::BlockCache;
 use crate::store::client::Store;
 use crate::store::error::StoreError;
 use crate::store::format::{IndexEntry, PackIndex, PackRef};
+use crate::store::turns::Reader;
 use crate::store::volume::error::VolumeError;
 use crate::store::volume::types::ReadExtent;
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -48,7 +50,7 @@ pub(in crate::store::volume) enum Keeping {
 }
 
 impl PackReader {
-    /// The index of a pack, from `store` when the index is not in memory.
+    /// The index of a pack, from `store` when the index is not in memory. Indexes on their way take turns at a bounded memory.
     pub(in crate::store::volume) async fn index(
         &self,
         store: &Store,
@@ -56,7 +58,13 @@ impl PackReader {
     ) -> Result<Arc<PackIndex>, Arc<StoreError>> {
         let load = || {
             let (store, pack) = (store.clone(), *pack);
-            async move { store.pack_index(&pack).await }
+            let reader = Reader { volume: pack.volume, weight: WEIGHT_DEFAULT };
+            let memory =
+                self.read_memory.index(store.reader().unwrap_or(reader), PackIndex::load_bytes(&pack));
+            async move {
+                let _memory = memory.await;
+                store.pack_index(&pack).await
+            }
         };
         self.metadata.index(pack, load).await
     }

@@ -2,14 +2,16 @@
 //!
 //! Owns how many READs look for data in the store at once, and how much memory the blocks of READs take. Does not own blocks that a
 //! cache keeps, nor GETs. Invariant: the blocks of all READs take at most the configured bytes, but for the last READ of each of the two
-//! parts, for READs from the store and for READs from this host, which may exceed the part.
+//! parts, for READs from the store and for READs from this host, which may exceed the part. Indexes that are being fetched and decoded
+//! take as many bytes at most beside these, but for the last one.
 //!
 //! A READ with all blocks on this host takes memory from a part kept for such READs, and makes no request while the READ has the memory.
 //! So READs whose GETs are not answered never delay such a READ. Any other READ takes a *place* first. Only a READ with a place loads
 //! indexes of packs, so a READ that waits for a place is small. Then the READ takes memory for all of its blocks at once, without the
 //! indexes during the wait, and keeps place and memory during its GETs. The bytes of the READ take memory until the worker has copied
 //! the bytes. No READ with memory waits for a place or for more memory, so READs do not wait in a circle. A READ that waits until the
-//! store is reachable again has neither place nor memory.
+//! store is reachable again has neither place nor memory. The load of an index, for READs, merges and all else, takes memory last: it
+//! waits for nothing but the store then.
 
 use std::sync::Arc;
 
@@ -30,13 +32,16 @@ pub(in crate::store::volume) struct ReadMemory {
     remote: Arc<Turns>,
     /// Bytes, for blocks on this host.
     local: Arc<Turns>,
+    /// Bytes, for indexes being fetched and decoded.
+    indexes: Arc<Turns>,
 }
 
 impl ReadMemory {
     /// Memory of `bytes_max` bytes for the blocks of all READs.
     pub fn new(bytes_max: u64) -> Self {
         let local = bytes_max / LOCAL_PART;
-        Self { places: Turns::new(PLACES), remote: Turns::new(bytes_max - local), local: Turns::new(local) }
+        let [places, remote, local, indexes] = [PLACES, bytes_max - local, local, bytes_max].map(Turns::new);
+        Self { places, remote, local, indexes }
     }
 
     /// Memory taken by READs, bytes.
@@ -68,6 +73,12 @@ impl ReadMemory {
     /// Waits for memory for blocks of `bytes`, all on this host.
     pub async fn local(&self, reader: Reader, bytes: u64) -> Turn {
         self.local.take(reader, bytes).await
+    }
+
+    /// Waits for memory to fetch and decode an index, which takes `bytes` meanwhile.
+    pub fn index(&self, reader: Reader, bytes: u64) -> impl Future<Output = Turn> + use<> {
+        let indexes = Arc::clone(&self.indexes);
+        async move { indexes.take(reader, bytes).await }
     }
 
     /// As [`Self::local`]; `None` where the READ would have to wait.
