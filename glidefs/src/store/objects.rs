@@ -121,18 +121,21 @@ impl Store {
     /// The decoded marker and its bytes.
     async fn marker(&self) -> Result<(Marker, Bytes), StoreError> {
         let look = || async {
-            let bytes = self.get_alike(&Key::Marker).await?;
+            let bytes = self.get_alike(&Key::Marker, || self.get(&Key::Marker, OBJECT_BYTES_MAX)).await?;
             Ok(Marker::decode(&bytes).map(|marker| (marker, bytes)))
         };
         self.until_intact(&Key::Marker, look).await
     }
 
-    /// The bytes of an object without a checksum: two reads have to agree, since bytes also change on their way.
-    async fn get_alike(&self, key: &Key) -> Result<Bytes, StoreError> {
+    /// The bytes that `read` finds twice, since bytes also change on their way: for an object without a checksum, or with a wrong one.
+    async fn get_alike<F>(&self, key: &Key, read: impl Fn() -> F) -> Result<Bytes, StoreError>
+    where
+        F: Future<Output = Result<Bytes, StoreError>>,
+    {
         let begun = Instant::now();
         let mut found = Vec::new();
         for _ in 0..READS_UNLIKE_MAX {
-            let bytes = self.get(key, OBJECT_BYTES_MAX).await?;
+            let bytes = read().await?;
             if found.contains(&bytes) {
                 self.stats().damaged.add(found.len() as u64 - 1);
                 return Ok(bytes);
@@ -316,10 +319,12 @@ impl Store {
         self.checked_range(&Key::Pack(pack.volume, pack.pack), range.clone(), decode).await
     }
 
-    /// The data of one entry: see [`Self::blocks`].
+    /// The data of one entry, from two reads with the same bytes: [`StoreError::Damaged`] is about what the store has, and not about
+    /// bytes that changed on their way.
     pub async fn block(&self, pack: &PackRef, entry: &IndexEntry) -> Result<Bytes, StoreError> {
-        let blocks = self.blocks(pack, std::slice::from_ref(entry)).await?;
-        Ok(blocks.into_iter().next().unwrap_or_default())
+        let (key, range) = (Key::Pack(pack.volume, pack.pack), entry.block());
+        let bytes = self.get_alike(&key, || self.get_range(&key, range.clone())).await?;
+        decode_block(entry, &bytes).map_err(|source| StoreError::Damaged { key: key.to_string(), source })
     }
 
     /// Gives a volume a name. [`Created::Existed`]: the name is taken.

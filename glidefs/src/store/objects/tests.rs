@@ -377,7 +377,7 @@ async fn whatever_the_store_does_a_read_is_right_or_an_error() {
             let range = SectorRange::new(130, 250).unwrap();
             for piece in index.lookup(range) {
                 let PieceKind::Data(entry) = piece.kind else { continue };
-                let block = store.block(&reference, entry).await?;
+                let block = store.blocks(&reference, &[*entry]).await?.concat();
                 let at = ((entry.range.start() - 128) * SECTOR_BYTES) as usize;
                 assert_eq!(block, data[at..at + block.len()]);
             }

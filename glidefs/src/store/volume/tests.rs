@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 mod block_cache;
+mod broken;
 mod commits;
 mod compaction;
 mod damage;

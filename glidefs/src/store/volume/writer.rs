@@ -228,7 +228,7 @@ impl VolumeWriter {
         self.shared.weight.load(Ordering::Relaxed)
     }
 
-    fn now(&self) -> Duration {
+    pub(super) fn now(&self) -> Duration {
         self.host.options.clock.since_boot()
     }
 

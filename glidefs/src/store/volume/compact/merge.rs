@@ -2,7 +2,10 @@
 //!
 //! Owns reading, packing and uploading within a step. Does not own which packs are merged (`plan`), nor the manifest that lists
 //! the results (`compact`). Invariant: the results have, for each sector before the end of the step, the newest content among the
-//! merged packs.
+//! merged packs, unless the sector is listed as damaged.
+//!
+//! A block of which two reads find the same wrong bytes costs the sectors whose newest content it was. A pack that is missing,
+//! too short or without an index may come back, so it is never taken for damage: the step ends where the pack is needed first.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,9 +17,10 @@ use futures_util::future::try_join_all;
 use futures_util::try_join;
 
 use super::plan::{MergeLimits, PlannedStep, stored_bytes};
+use crate::store::error::StoreError;
 use crate::store::format::{
-    BLOCK_BYTES_MAX, Codec, EncodedPack, IndexEntry, Manifest, PACK_BYTES_TARGET, PACKS_MAX, PackBuilder,
-    PackIndex, PackRef,
+    BLOCK_BYTES_MAX, Codec, EncodedPack, FormatError, IndexEntry, Manifest, PACK_BYTES_TARGET, PACKS_MAX,
+    PackBuilder, PackIndex, PackRef,
 };
 use crate::store::ids::PackId;
 use crate::store::volume::blocking::blocking;
@@ -74,6 +78,10 @@ pub(in crate::store::volume) struct Merge {
     indexes: HashMap<PackId, Arc<PackIndex>>,
     /// Zero ranges of the results, ascending.
     pub zeroes: Vec<SectorRange>,
+    /// Ranges whose newest content is in a damaged block, ascending, each with the pack of the block. The results lack these sectors.
+    pub damaged: Vec<(SectorRange, PackId)>,
+    /// The pack that could not be read where the step ended, and why.
+    pub unread: Option<(PackId, VolumeError)>,
     /// Resolved parts waiting to be written, ascending.
     batch: Vec<Part>,
     /// The packs whose positions are in `batch`.
@@ -107,6 +115,8 @@ impl Merge {
             builder: None,
             indexes: HashMap::new(),
             zeroes: Vec::new(),
+            damaged: Vec::new(),
+            unread: None,
             batch: Vec::new(),
             batch_packs: Vec::new(),
             batch_bytes: 0,
@@ -128,7 +138,11 @@ impl Merge {
                 self.write_batch().await?;
             }
             // A step ends with a full pack, because a short pack would cut a run in two.
-            self.ended_early |= self.is_spent() && self.batch.is_empty() && self.builder.is_none();
+            // One without a result would begin at the same sector again: nothing but damage may take all that a step may cost.
+            self.ended_early |= self.is_spent()
+                && self.batch.is_empty()
+                && self.builder.is_none()
+                && !self.outputs.is_empty();
         }
         self.finish_pack().await
     }
@@ -140,7 +154,7 @@ impl Merge {
     /// Resolves some more sectors. `false` when no sectors are left.
     async fn look_up(&mut self) -> Result<bool, VolumeError> {
         let at = self.at;
-        let opened = self.open(between(at, at.saturating_add(1))).await?;
+        let Some(opened) = self.open(between(at, at.saturating_add(1))).await? else { return Ok(true) };
         let later = self.rows.next_begin(&self.inputs, at);
         let next = opened.iter().filter_map(|(_, index)| next_sector(index, at)).chain(later).min();
         let Some(next) = next else { return Ok(false) };
@@ -191,20 +205,39 @@ impl Merge {
         Ok(true)
     }
 
-    /// The inputs that may have something of `range`, with their indexes. From call to call `range` does not go back.
-    async fn open(&mut self, range: SectorRange) -> Result<Vec<Opened>, VolumeError> {
+    /// The inputs that may have something of `range`, with their indexes. From call to call `range` does not go back. `None` when the
+    /// step ends here, because an index cannot be had.
+    async fn open(&mut self, range: SectorRange) -> Result<Option<Vec<Opened>>, VolumeError> {
         let packs = self.rows.reaching(&self.inputs, range);
         let host = &self.volume.host;
         let opened = packs.map(|pack| async {
             let index = match self.indexes.get(&pack.pack) {
                 Some(index) => index.clone(),
-                None => host.reader.index(&host.store, pack).await?,
+                None => {
+                    host.reader.index(&host.store, pack).await.map_err(|error| (pack.pack, error.into()))?
+                }
             };
-            Ok::<_, VolumeError>((*pack, index))
+            Ok::<_, (PackId, VolumeError)>((*pack, index))
         });
-        let opened = try_join_all(opened).await?;
-        self.indexes = opened.iter().map(|(pack, index)| (pack.pack, index.clone())).collect();
-        Ok(opened)
+        match try_join_all(opened).await {
+            Ok(opened) => {
+                self.indexes = opened.iter().map(|(pack, index)| (pack.pack, index.clone())).collect();
+                Ok(Some(opened))
+            }
+            Err((pack, error)) if is_bad(&error) => {
+                self.end_without(pack, error);
+                Ok(None)
+            }
+            Err((_, error)) => Err(error),
+        }
+    }
+
+    /// Ends the step before the first sector that needs `pack`.
+    fn end_without(&mut self, pack: PackId, error: VolumeError) {
+        let (volume, cause) = (self.volume.id(), &error as &dyn std::error::Error);
+        tracing::warn!(%volume, %pack, error = cause, "a pack cannot be read, and is left out of merging");
+        self.ended_early = true;
+        self.unread = Some((pack, error));
     }
 
     fn place_in_batch(&mut self, opened: &Opened) -> usize {
@@ -239,16 +272,14 @@ impl Merge {
         Ok(!is_short && !self.ended_early)
     }
 
-    /// Reads the batch and packs the data.
-    async fn write_batch(&mut self) -> Result<(), VolumeError> {
-        self.batch_bytes = 0;
-        let (parts, packs) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.batch_packs));
+    /// The content of `parts`, which were resolved in `packs`.
+    async fn read(&self, packs: &[Opened], parts: &[Part]) -> Result<Vec<Piece>, VolumeError> {
         let host = &self.volume.host;
         let whole: Vec<_> = parts.iter().filter_map(whole_block).collect();
         let others: Vec<Part> = parts.iter().filter(|part| whole_block(part).is_none()).copied().collect();
         let (stored, extents) = try_join!(
-            host.reader.stored_blocks(&host.store, &packs, &whole),
-            host.reader.fetch(&host.store, &packs, &others, Keeping::Nothing),
+            host.reader.stored_blocks(&host.store, packs, &whole),
+            host.reader.fetch(&host.store, packs, &others, Keeping::Nothing),
         )?;
         let (mut stored, mut extents) = (stored.into_iter(), extents.into_iter());
         // Each part has its place in one of the two answers.
@@ -256,7 +287,52 @@ impl Merge {
             Some((_, entry)) => stored.next().map(|stored| Piece::Block(entry, stored)),
             None => extents.next().map(Piece::Extent),
         };
-        let pieces: Vec<Piece> = parts.iter().filter_map(piece).collect();
+        Ok(parts.iter().filter_map(piece).collect())
+    }
+
+    /// As [`Self::read`], without what is damaged in the store; and the first sector left out because a pack cannot be read. Finds by
+    /// halving which of `parts` cannot be read.
+    async fn read_around(
+        &mut self,
+        packs: &[Opened],
+        parts: &[Part],
+    ) -> Result<(Vec<Piece>, Option<u64>), VolumeError> {
+        let (mut pieces, mut unread) = (Vec::new(), vec![parts]);
+        while let Some(parts) = unread.pop() {
+            let error = match self.read(packs, parts).await {
+                Ok(read) => {
+                    pieces.extend(read);
+                    continue;
+                }
+                Err(error) if is_bad(&error) => error,
+                Err(error) => return Err(error),
+            };
+            let &[part] = parts else {
+                let (first, second) = parts.split_at(parts.len() / 2);
+                unread.extend([second, first]);
+                continue;
+            };
+            // A part without a block cannot fail.
+            let Some((number, _)) = part.block() else { return Err(error) };
+            let (host, pack) = (&self.volume.host, packs[number].0.pack);
+            match host.reader.fetch_alone(&host.store, packs, &[part]).await {
+                Ok(extents) => pieces.extend(extents.into_iter().map(Piece::Extent)),
+                Err(error) if has_changed(&error) => self.damaged.push((part.range, pack)),
+                Err(error) if is_bad(&error) => {
+                    self.end_without(pack, error);
+                    return Ok((pieces, Some(part.range.start())));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((pieces, None))
+    }
+
+    /// Reads the batch and packs the data.
+    async fn write_batch(&mut self) -> Result<(), VolumeError> {
+        self.batch_bytes = 0;
+        let (parts, packs) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.batch_packs));
+        let (pieces, rest) = self.read_around(&packs, &parts).await?;
         let (builder, volume, level, last_seq) =
             (self.builder.take(), self.volume.clone(), self.level, self.last_seq);
         let (pack_bytes, stops) = (self.pack_bytes, self.is_spent());
@@ -266,10 +342,11 @@ impl Merge {
         };
         let packed = blocking(move || pack(builder, pieces, begin, stops)).await?;
         self.builder = packed.open;
-        if let Some(rest) = packed.rest {
+        if let Some(rest) = packed.rest.or(rest) {
             self.ended_early = true;
             self.at = rest;
             self.zeroes.retain(|zeroes| zeroes.start() < rest);
+            self.damaged.retain(|(damaged, _)| damaged.start() < rest);
         }
         self.upload(packed.full).await
     }
@@ -290,6 +367,18 @@ impl Merge {
         }
         Ok(())
     }
+}
+
+/// Whether `error` is about one object in the store, and not about the store.
+fn is_bad(error: &VolumeError) -> bool {
+    error.is_missing() || error.is_damaged()
+}
+
+/// Whether `error` says that the store has as many bytes as were written, and other ones. An object that is too short may be one that
+/// is being copied back.
+fn has_changed(error: &VolumeError) -> bool {
+    let VolumeError::Store(error) = error else { return false };
+    matches!(&**error, StoreError::Damaged { source, .. } if !matches!(source, FormatError::Length { .. }))
 }
 
 /// The first sector from `at` on that `index` has an entry for.

@@ -20,6 +20,9 @@
 //! ```text
 //!                        0 0 0 │ 2 2 (up to here) 1 1 1 1 1 1 1 1 │ 3     from level 1 to 2, unfinished
 //! ```
+//!
+//! A pack that cannot be read is **left out**, and parts the list: newer packs are merged among each other, and so are older ones, but
+//! never the ones with the others, because for some sectors the pack may count before the older and behind the newer ones.
 
 use std::ops::Range;
 
@@ -46,6 +49,14 @@ pub(in crate::store::volume) struct PlannedStep {
     pub level: u8,
     /// Earlier steps have merged the sectors before this one.
     pub begin: u64,
+}
+
+impl PlannedStep {
+    /// The same step, where `from` other packs come first in the list.
+    fn behind(self, from: usize) -> Self {
+        let Range { start, end } = self.inputs;
+        Self { inputs: start + from..end + from, ..self }
+    }
 }
 
 /// Limits of merging, which tests make smaller.
@@ -78,21 +89,44 @@ struct Level {
     runs: Vec<usize>,
 }
 
-/// Whether a step of compaction is due.
+/// Whether a step of compaction is due when no pack is left out.
 pub(in crate::store::volume) fn is_due(packs: &[PackRef]) -> bool {
-    plan_step(packs, &MergeLimits::default()).is_some()
+    plan_step(packs, &MergeLimits::default(), |_| false).is_some()
 }
 
 /// The next step, if one is due.
-pub(in crate::store::volume) fn plan_step(packs: &[PackRef], limits: &MergeLimits) -> Option<PlannedStep> {
-    let levels = levels(packs, limits);
-    let steps = (0..levels.len()).filter_map(|at| {
-        let newer = at.checked_sub(1).and_then(|newer| levels.get(newer));
-        step_of_level(packs, newer, &levels[at], levels.get(at + 1))
+pub(in crate::store::volume) fn plan_step(
+    packs: &[PackRef],
+    limits: &MergeLimits,
+    is_left_out: impl Fn(&PackRef) -> bool,
+) -> Option<PlannedStep> {
+    let mut behind = 0;
+    let parts = packs.split(is_left_out).map(|part| {
+        let from = behind;
+        behind += part.len() + 1;
+        (from, part)
     });
+    let parts: Vec<_> = parts.collect();
+    let steps = parts.iter().flat_map(|(from, part)| steps_of_levels(part, limits, *from));
     // Of two steps into one level, an unfinished merge goes on first.
     let lowest = steps.min_by_key(|step| (step.level, step.begin == 0));
-    lowest.or_else(|| is_young(packs, limits).then(|| everything(packs)))
+    lowest.or_else(|| {
+        let (from, part) = parts.iter().find(|(_, part)| is_young(part, limits))?;
+        Some(everything(part).behind(*from))
+    })
+}
+
+/// The steps due for the levels of `packs`, which stand behind `from` others in the list.
+fn steps_of_levels(
+    packs: &[PackRef],
+    limits: &MergeLimits,
+    from: usize,
+) -> impl Iterator<Item = PlannedStep> {
+    let levels = levels(packs, limits);
+    (0..levels.len()).filter_map(move |at| {
+        let newer = at.checked_sub(1).and_then(|newer| levels.get(newer));
+        Some(step_of_level(packs, newer, &levels[at], levels.get(at + 1))?.behind(from))
+    })
 }
 
 /// The step due for the runs of `here`, whose neighbours in the list are `newer` and `older`.

@@ -2,6 +2,7 @@
 //!
 //! Owns the locks under which the state changes. Does not own the changes.
 
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU16;
 use std::sync::{Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use crate::fair::WEIGHT_DEFAULT;
 use crate::locks::MutexExt;
 use crate::properties::Properties;
 use crate::store::format::Manifest;
-use crate::store::ids::VolumeId;
+use crate::store::ids::{PackId, VolumeId};
 use crate::store::volume::damage;
 use crate::store::volume::notes::Loss;
 use crate::store::volume::types::{Fence, Resume};
@@ -23,8 +24,8 @@ pub(in crate::store::volume) struct WriterState {
     pub id: VolumeId,
     /// Held while the next manifest is made.
     pub change: tokio::sync::Mutex<()>,
-    /// Held during a step of compaction. The value is the number of discarded bytes of the oldest run, as far as steps have seen.
-    pub compaction: tokio::sync::Mutex<u64>,
+    /// Held during a step of compaction.
+    pub compaction: tokio::sync::Mutex<Compaction>,
     /// Streams of reads, for reading ahead.
     pub streams: Mutex<Streams>,
     head: Mutex<Head>,
@@ -78,6 +79,15 @@ impl WriterState {
     pub fn head(&self) -> MutexGuard<'_, Head> {
         self.head.lock_whole()
     }
+}
+
+/// What steps of compaction have seen.
+#[derive(Debug, Default)]
+pub(in crate::store::volume) struct Compaction {
+    /// Number of discarded bytes of the oldest run.
+    pub discarded_bytes: u64,
+    /// Packs that could not be read, each with the time since boot at which a step found that out.
+    pub left_out: HashMap<PackId, Duration>,
 }
 
 /// The newest manifest as its writer remembers it. The manifest itself is in the cache of all volumes.
