@@ -51,7 +51,7 @@ LONG_STAGES=(
 # need_machine_packages: installs the programs of checks in virtual machines. A virtual machine uses the host's programs, and has no
 # network to install others.
 need_machine_packages() {
-	need_packages fio=fio jq=jq curl=curl dmsetup=dmsetup mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs mkfs.ext4=e2fsprogs python3=python3
+	need_packages fio=fio jq=jq curl=curl dmsetup=dmsetup mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs mkfs.ext4=e2fsprogs python3=python3 b3sum=b3sum
 }
 
 # tools_of STAGE: installs the tools that the stage needs besides those for building.

@@ -1,0 +1,92 @@
+# The checks of scripts/bad-input on a store that somebody else can write into: a forged manifest costs its volume and no other.
+# Sourced, never run; needs common.sh, daemon.sh and the checks of bad-input.
+# shellcheck shell=bash
+
+# forge STORE NAME CUT: creates the manifest after the newest one of volume NAME: an empty volume with every write up to number CUT.
+forge() {
+	python3 - "$@" <<-'PYTHON'
+		import os, struct, subprocess, sys
+
+		store, name, cut = sys.argv[1], sys.argv[2].encode(), int(sys.argv[3])
+		with open(f"{store}/names/{sys.argv[2]}", "rb") as file:
+		    volume = file.read()[12:28]
+		folder = f"{store}/volumes/{volume.hex()}/manifests"
+		number = max(int(entry) for entry in os.listdir(folder) if entry.isdigit()) + 1
+		body = volume + b"forged".ljust(16) + bytes(24) + struct.pack("<5Q", number, 99, 1 << 17, cut, 0) + bytes(13)
+		body += bytes([len(name)]) + name
+		# A zstd frame with one block that is not compressed.
+		frame = struct.pack("<IBB", 0xFD2FB528, 0x20, len(body)) + struct.pack("<I", len(body) << 3 | 1)[:3] + body
+		manifest = b"GLIDEMAN" + struct.pack("<HHI", 1, 0, len(body)) + frame
+		blake3 = subprocess.run(["b3sum", "--raw"], input=manifest, stdout=subprocess.PIPE, check=True).stdout
+		with open(f"{folder}/{number:020}", "xb") as file:
+		    file.write(manifest + blake3)
+	PYTHON
+}
+
+# on HOST ARGUMENT…: the command line, connected to the daemon of HOST.
+on() { GLIDEFS_SOCKET="$WORK/$1/glidefs.sock" "$GLIDEFS" "${@:2}"; }
+
+# host HOST: starts the daemon of HOST, which has a cache of its own and shares the store.
+host() {
+	local waited=0
+	mkdir -p "$WORK/$1/cache" "$WORK/store"
+	cat >"$WORK/$1/glidefs.toml" <<-TOML
+		[cache]
+		dir = "$WORK/$1/cache"
+		size = "1GiB"
+		clean_size = "64MiB"
+		[api]
+		listen = "none"
+		socket = "$WORK/$1/glidefs.sock"
+		[store]
+		url = "file://$WORK/store"
+	TOML
+	setsid "$GLIDEFS" run --config "$WORK/$1/glidefs.toml" >>"$WORK/daemon.log" 2>&1 &
+	HOSTS[$1]=$!
+	until on "$1" status >/dev/null 2>&1; do
+		kill -0 "${HOSTS[$1]}" 2>/dev/null || die "the daemon of host $1 did not start"
+		sleep 0.2
+		waited=$((waited + 1))
+		[ $waited -lt 300 ] || die "the daemon of host $1 was not ready after a minute"
+	done
+}
+
+# device HOST NAME: the path of the device of export NAME.
+device() { on "$1" export show "$2" --json | jq -re .device; }
+# marked HOST NAME: writes a block to export NAME and reads the block again.
+marked() {
+	local device
+	device=$(device "$1" "$2") || return
+	block A | dd of="$device" bs=4096 oflag=direct conv=notrunc,fsync iflag=fullblock status=none &&
+		dd if="$device" bs=4096 count=1 iflag=direct status=none | cmp - <(block A)
+}
+
+# forged_manifest: a manifest with the last of all numbers as its cut is refused by a host that takes the volume over and by the host
+# that has the volume, and other exports of both hosts are served.
+forged_manifest() {
+	local name
+	declare -A HOSTS
+	host first
+	host second
+	for name in forged moves stays; do
+		holds "an export in the store" on first export create "$name" --size 64MiB
+		holds "it takes writes" marked first "$name"
+		holds "it is written back" on first export flush "$name"
+	done
+	forge "$WORK/store" forged 18446744073709551615
+	refuses "a forged manifest, by a host that takes the export over" 'manifests/.*is damaged' on second export open forged --take-over
+	holds "another export is taken over" on second export open moves --take-over
+	holds "the other export takes writes" marked second moves
+	holds "the host of the forged manifest serves its other exports" marked first stays
+	holds "and writes them back" on first export flush stays
+	kill -KILL "${HOSTS[first]}"
+	wait "${HOSTS[first]}" 2>/dev/null || true
+	host first
+	holds "so it does after a crash" marked first stays
+	for name in "${!HOSTS[@]}"; do
+		holds "the daemon of host $name has not ended" kill -0 "${HOSTS[$name]}"
+		on "$name" export list --json | jq -r '.[].name' | GLIDEFS_SOCKET="$WORK/$name/glidefs.sock" xargs -rn 1 timeout 60 "$GLIDEFS" export delete >/dev/null 2>&1 || true
+		kill -TERM "${HOSTS[$name]}"
+		wait "${HOSTS[$name]}" 2>/dev/null || true
+	done
+}
