@@ -1,8 +1,8 @@
 //! What a volume promises on whichever host it is: durability, how READs end without a store, limits and weight.
 //!
 //! Owns the values, their bounds, and the change of values by a request. Does not own where the values are kept: in the catalog of
-//! this host (`router`) and in the manifests of the volume (`store`). Invariant: whole milliseconds, so that properties which are
-//! [allowed](Properties::are_allowed) come back from catalog and manifest as they were.
+//! this host (`router`) and in the manifests of the volume (`store`). Invariant: allowed durations are
+//! whole milliseconds, so they survive catalog and manifest.
 
 pub mod limits;
 
@@ -48,7 +48,7 @@ impl Bound {
 /// Behaviour of a READ that needs the store while the store cannot be reached, or refuses this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnreachable {
-    /// Wait.
+    /// READs wait until the store answers.
     #[default]
     Wait,
     /// Fail after so long a wait.
@@ -68,7 +68,7 @@ impl OnUnreachable {
     }
 }
 
-/// The properties of a volume.
+/// What a volume promises on each host that opens it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Properties {
     /// The loss that acknowledged FLUSHes survive.

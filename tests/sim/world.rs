@@ -69,7 +69,7 @@ impl World {
                 | IoError::Unreadable
                 | IoError::Fenced
                 | IoError::Diverged
-                | IoError::Numbers
+                | IoError::NoSequenceNumber
                 | IoError::Detached => false,
             };
             assert!(explained, "{request:?} failed for no reason: {error:?}");

@@ -78,7 +78,7 @@ pub const SECTIONS: &[Section] = &[
                 "engine",
                 "\"auto\"",
                 "\"auto\", \"pwrite\", \"ring\", \"ring-fixed\", \"ring-direct\" or \"ring-fixed-direct\"",
-                "How workers append to the log; \"auto\" measures every engine in the directory at start and takes the best.",
+                "How workers append to the log; \"auto\" measures every engine in the directory at start and takes the best. On a full disk \"pwrite\" is used, whatever is set.",
             ),
             key(
                 "clean_size",

@@ -22,8 +22,8 @@ use crate::store::{
 const RECENT_BYTES_MAX: u64 = 288 << 20;
 /// Memory for packs being made: eight cuts on the way, with a pack each.
 const UPLOAD_BYTES_MAX: u64 = 256 << 20;
-/// How long the start waits for the store, and each export for the answer whose the export is; and the pause before the place is
-/// looked at again.
+/// How long the start waits for the store, and each export for the store to say which host has the export. Also the pause before
+/// the place is looked at again.
 pub(super) const STORE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Connects to the store, if one is configured, and starts the writeback. A place that is not found to be the store is looked at

@@ -198,7 +198,7 @@ fn marker(answers: &Answers) -> Finding {
             CHECK,
             format!("{location} has no glidefs store"),
             "a daemon that has exports in a store waits for that store; a daemon without makes a new store, unless volumes are there",
-            "check [store] url, and whether the file system of the store is mounted",
+            "check [store] url, whether the file system of the store is mounted, and whether only its marker (glidefs.json) is gone",
         ),
         Marker::Nothing => Finding::note(
             CHECK,
@@ -226,8 +226,8 @@ fn trouble(check: &'static str, trouble: &Trouble, variables: VariablesOf) -> Fi
         Trouble::Unfit(text) => (
             text,
             "a daemon with exports serves what its cache has, and sends nothing to this store; one without exports does not start",
-            "set [store] url to another prefix, or run the version of glidefs that made the store; of a damaged marker, the log of \
-             such a daemon has the content"
+            "set [store] url to another prefix, or run the version of glidefs that made the store; where its marker (glidefs.json) is \
+             damaged, restart a daemon with exports in this store: its log then has the line to write there"
                 .into(),
         ),
     };

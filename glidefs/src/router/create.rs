@@ -34,8 +34,7 @@ pub struct CreateExport {
     pub name: ExportName,
     /// The content that the export begins with, which determines the size.
     pub content: InitialContent,
-    /// The properties, where these are to be others than before. Before, a blank export has the usual ones, and the configured
-    /// default for READs while the store is away.
+    /// Changes to the defaults (a blank export; READs as configured) or to the volume's own (all others).
     pub properties: PropertiesChange,
     /// Queues of the device; the configured default when not given.
     pub queues: Option<u16>,
@@ -61,7 +60,7 @@ struct InitialState {
     properties: Properties,
     /// Whether the store has other properties of the volume.
     has_other_properties: bool,
-    /// Whether the store names no properties of a volume that had a past, and the request no durability.
+    /// True if the volume is not blank, the store names no properties, and the request no durability.
     is_assumed: bool,
 }
 
@@ -72,7 +71,7 @@ impl InitialState {
         self.is_released && self.is_known_to_store()
     }
 
-    /// Whether the store needs not be told the size nor the properties.
+    /// Whether the store has the size and the properties.
     fn is_known_to_store(&self) -> bool {
         let has_size = |resume: &Resume| resume.size_sectors == self.size.bytes() / SECTOR_BYTES;
         self.resume.as_ref().is_none_or(has_size) && !self.has_other_properties

@@ -37,11 +37,15 @@ pub enum RouterError {
         wanted: u64,
     },
     /// The name is taken by an export with another durability.
-    #[error("export {name} exists with another durability: ask for the one it has, or choose another name")]
+    #[error(
+        "export {name} exists with another durability: ask for the one it has, or choose another name for a new export; to change \
+         it, detach the export and open it on another host with this option"
+    )]
     OtherDurability { name: String },
     /// The name is taken by an export with another `on_unreachable`.
     #[error(
-        "export {name} exists with another on_unreachable: ask for the one it has, or choose another name"
+        "export {name} exists with another on_unreachable: ask for the one it has, or choose another name for a new export; to \
+         change it, detach the export and open it on another host with this option"
     )]
     OtherOnUnreachable { name: String },
     /// The name is taken by an export with other limits or another weight.

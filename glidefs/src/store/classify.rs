@@ -46,7 +46,11 @@ const FILE_PERMISSION: &str = "run as the owner of the directory, or change its 
 pub(super) fn classify(error: &object_store::Error) -> Verdict {
     use object_store::Error as E;
     match error {
-        E::NotFound { .. } if says(error, "NoSuchBucket") => Verdict::Refused(NO_BUCKET),
+        E::NotFound { .. }
+            if ["NoSuchBucket", "ContainerNotFound"].into_iter().any(|code| says(error, code)) =>
+        {
+            Verdict::Refused(NO_BUCKET)
+        }
         E::NotFound { .. } => Verdict::Missing,
         E::AlreadyExists { .. } => Verdict::Exists,
         E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
@@ -160,7 +164,6 @@ struct Service(HttpClient);
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let has_body = request.method() != "HEAD";
         let from_metadata = request.uri().host() == Some(METADATA_HOST);
         let response = match self.0.execute(request).await {
             Err(error) if from_metadata => return Err(no_credentials(error.to_string())),
@@ -171,8 +174,7 @@ impl HttpService for Service {
             return Err(no_credentials(format!("status {status}")));
         }
         // `object_store` has errors of its own for these statuses.
-        let has_kind = matches!(status, 304 | 401 | 403 | 409 | 412) || (status == 404 && !has_body);
-        if response.status().is_success() || has_kind {
+        if response.status().is_success() || matches!(status, 304 | 401 | 403 | 409 | 412) {
             return Ok(response);
         }
         let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());

@@ -208,7 +208,7 @@ impl Store {
         &*self.inner.options.entropy
     }
 
-    /// See [`RetryPolicy::missing_time`].
+    /// How long a missing object is asked for again: see [`RetryPolicy::missing_time`].
     pub(super) fn missing_time(&self) -> Duration {
         self.inner.options.retry.missing_time
     }
@@ -224,9 +224,11 @@ impl Store {
         let mut looks = 0;
         loop {
             match look().await {
-                Err(error) if is_missing(&error) && begun.elapsed() < retry.missing_time => looks += 1,
+                // However long a look takes, there is a second one.
+                Err(error) if is_missing(&error) && (looks == 0 || begun.elapsed() < retry.missing_time) => {}
                 answer => return answer,
             }
+            looks += 1;
             // When the daemon stops, the next look says so.
             let _ = timeout(retry.pause(looks, &**entropy), self.stopped()).await;
         }

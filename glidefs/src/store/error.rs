@@ -24,7 +24,10 @@ pub enum StoreError {
         key: String,
     },
     /// The object exists and failed the check twice.
-    #[error("{key} is damaged; restore it from a copy of the store, or delete what refers to it")]
+    #[error(
+        "{key} is damaged; restore it from a copy of the store, or delete what refers to it. If it is a manifest that none of your \
+         hosts wrote, delete it alone"
+    )]
     Damaged {
         /// Key of the damaged object.
         key: String,
@@ -112,8 +115,8 @@ pub enum StoreError {
     },
     /// The place has volumes and no marker.
     #[error(
-        "{location} has volumes, and its {} is gone, so nothing was changed: restore that object from a copy; the log of a host \
-         with exports in this store has its content",
+        "{location} has volumes, and its {} is gone, so nothing was changed: restore that object from a copy; or restart the daemon \
+         of a host with exports in this store: its log then has the line to write to that object",
         Key::Marker
     )]
     Unmarked {
@@ -135,6 +138,16 @@ pub enum StoreError {
         /// Why the place cannot be used; `None` for a place without a marker.
         #[source]
         source: Option<BoxError>,
+    },
+    /// The place shows the marker of a newer glidefs, and this host has used a store there.
+    #[error(
+        "{location} has the marker of a newer glidefs: run that version on this host; the marker must not be changed"
+    )]
+    Newer {
+        /// Location of the store whose marker it is.
+        location: String,
+        /// The format of the marker.
+        source: FormatError,
     },
     /// The place holds another store than this host has used so far.
     #[error(
@@ -201,7 +214,11 @@ impl StoreError {
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
-            Self::Unreachable { .. } | Self::ShuttingDown { .. } | Self::Away { .. } | Self::Another { .. }
+            Self::Unreachable { .. }
+                | Self::ShuttingDown { .. }
+                | Self::Away { .. }
+                | Self::Newer { .. }
+                | Self::Another { .. }
         )
     }
 }

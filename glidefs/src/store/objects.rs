@@ -83,13 +83,14 @@ impl Store {
                 return Err(StoreError::Another { location: location(), found: store_id, known });
             }
             (Ok(found), _) => found,
-            (Err(StoreError::Damaged { source, .. } | StoreError::OtherVersion { source, .. }), access) => {
-                return Err(match access {
-                    Access::Known(known) => {
-                        StoreError::Away { location: location(), known, source: Some(Box::new(source)) }
-                    }
-                    _ => StoreError::Foreign { location: location(), source },
-                });
+            (Err(StoreError::OtherVersion { source, .. }), Access::Known(_)) => {
+                return Err(StoreError::Newer { location: location(), source });
+            }
+            (Err(StoreError::Damaged { source, .. }), Access::Known(known)) => {
+                return Err(StoreError::Away { location: location(), known, source: Some(Box::new(source)) });
+            }
+            (Err(StoreError::Damaged { source, .. } | StoreError::OtherVersion { source, .. }), _) => {
+                return Err(StoreError::Foreign { location: location(), source });
             }
             (Err(error), access) if error.is_missing() => {
                 return Err(match access {
@@ -121,21 +122,18 @@ impl Store {
     /// The decoded marker and its bytes.
     async fn marker(&self) -> Result<(Marker, Bytes), StoreError> {
         let look = || async {
-            let bytes = self.get_alike(&Key::Marker, || self.get(&Key::Marker, OBJECT_BYTES_MAX)).await?;
+            let bytes = self.get_alike(&Key::Marker).await?;
             Ok(Marker::decode(&bytes).map(|marker| (marker, bytes)))
         };
         self.until_intact(&Key::Marker, look).await
     }
 
-    /// The bytes that `read` finds twice, since bytes also change on their way: for an object without a checksum, or with a wrong one.
-    async fn get_alike<F>(&self, key: &Key, read: impl Fn() -> F) -> Result<Bytes, StoreError>
-    where
-        F: Future<Output = Result<Bytes, StoreError>>,
-    {
+    /// The bytes of an object without a checksum: two reads have to agree, since bytes also change on their way.
+    async fn get_alike(&self, key: &Key) -> Result<Bytes, StoreError> {
         let begun = Instant::now();
         let mut found = Vec::new();
         for _ in 0..READS_UNLIKE_MAX {
-            let bytes = read().await?;
+            let bytes = self.get(key, OBJECT_BYTES_MAX).await?;
             if found.contains(&bytes) {
                 self.stats().damaged.add(found.len() as u64 - 1);
                 return Ok(bytes);
@@ -317,14 +315,6 @@ impl Store {
             entries.iter().map(block).collect()
         };
         self.checked_range(&Key::Pack(pack.volume, pack.pack), range.clone(), decode).await
-    }
-
-    /// The data of one entry, from two reads with the same bytes: [`StoreError::Damaged`] is about what the store has, and not about
-    /// bytes that changed on their way.
-    pub async fn block(&self, pack: &PackRef, entry: &IndexEntry) -> Result<Bytes, StoreError> {
-        let (key, range) = (Key::Pack(pack.volume, pack.pack), entry.block());
-        let bytes = self.get_alike(&key, || self.get_range(&key, range.clone())).await?;
-        decode_block(entry, &bytes).map_err(|source| StoreError::Damaged { key: key.to_string(), source })
     }
 
     /// Gives a volume a name. [`Created::Existed`]: the name is taken.

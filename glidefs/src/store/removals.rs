@@ -104,7 +104,7 @@ impl Store {
         let store = self.clone();
         let heads = stream::iter(packs).map(move |pack| {
             let (store, key) = (store.clone(), Key::Pack(pack.volume, pack.pack));
-            async move { store.head(&key).await.map(drop) }
+            async move { store.insist(StoreError::is_missing, || store.head(&key)).await.map(drop) }
         });
         match heads.buffer_unordered(HEADS_MAX).boxed().try_collect::<()>().await {
             Err(error) if error.is_missing() => Ok(Stay::Gone),

@@ -22,7 +22,7 @@ pub enum Operation {
     List,
     /// Delete one or more objects.
     Delete,
-    /// Ask for the length of an object.
+    /// Ask for the length of an object, by reading its first byte.
     Head,
 }
 

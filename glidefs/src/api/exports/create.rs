@@ -17,8 +17,9 @@ use crate::properties::PropertiesChange;
 use crate::router::{CreateExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX};
 
 /// What [`Export::assumed`] says, where it says something.
-const ASSUMED: &str = "the store names no durability and no limits, as of a volume with the usual ones or one made by an older \
-                       glidefs: durability local, and no limits but those of the request, are assumed";
+const ASSUMED: &str = "the store names no properties for this volume: it has the defaults, or an older glidefs made it. Assumed: \
+                       durability local, READs wait, no limits, weight 100, unless the request says otherwise. To change the \
+                       durability, detach the export and open it on another host with --durability.";
 
 /// The parameters of a new export, other than the content.
 struct NewExport {
@@ -78,8 +79,9 @@ fn answer((existed, export): (bool, Export)) -> (StatusCode, Json<Export>) {
     (if existed { StatusCode::OK } else { StatusCode::CREATED }, Json(export))
 }
 
-/// Open an export from the store, with the durability, limits and weight that the volume has there, unless the request names others. If another host has not released the export, the request is refused, unless `take_over` is
-/// set: then the export stops on the other host. If the export is open on this host, the request succeeds.
+/// Open an export from the store, with the durability, `on_unreachable`, limits and weight that the volume has there, unless the
+/// request names others. If another host has not released the export, the request is refused, unless `take_over` is set: then the
+/// export stops on the other host. If the export is open on this host, the request succeeds.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/open", operation_id = "open_export", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
     request_body = OpenRequest,
@@ -101,8 +103,9 @@ pub(in crate::api) async fn open(
     Ok(answer(create_from(&state, name.0, content, new).await?))
 }
 
-/// Restore a deleted export with its snapshots, durability, limits and weight. The content is the last state that was written back. Garbage collection ends
-/// the possibility. If several exports of the name were deleted, the one deleted last is restored.
+/// Restore a deleted export with its snapshots, durability, `on_unreachable`, limits and weight. The content is the last state that
+/// was written back. Garbage collection ends the possibility. If several exports of the name were deleted, the one deleted last is
+/// restored.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/undelete", operation_id = "undelete_export", tag = "exports", params(("name" = String, Path, description = "Name before the deletion.")),
     request_body = UndeleteRequest,
@@ -121,9 +124,8 @@ pub(in crate::api) async fn undelete(
     Ok(answer(create_from(&state, new_name, InitialContent::Deleted { of: name.0 }, new).await?))
 }
 
-/// Create an export with the content of this one, and with its durability, limits and weight unless the request names others. Only
-/// metadata is copied, whatever the size. Later writes to either export
-/// do not change the other.
+/// Create an export with the content of this one, and with its durability, `on_unreachable`, limits and weight unless the request
+/// names others. Only metadata is copied, whatever the size. Later writes to either export do not change the other.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/fork", operation_id = "fork_export", tag = "exports",
     params(("name" = String, Path, description = "Name of the export, or of a volume in the store.")),

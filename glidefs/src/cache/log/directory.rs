@@ -13,6 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FcntlArg, RenameFlags, fcntl, renameat2};
 
 use self::checkpoint::RealCheckpoint;
@@ -119,7 +120,7 @@ impl Disk for Directory {
 
     fn replace_superblock(&self, bytes: &[u8]) -> io::Result<()> {
         let (place, beside) = (self.superblock_path(), self.path.join("cache.meta.new"));
-        // The two names were perhaps exchanged a moment ago: no power cut may undo that once the file beside is written.
+        // The last exchange of names may not be durable: sync it, or a power cut brings back the file about to be overwritten.
         sync_directory(&self.path)?;
         // The file beside is the superblock before. It is not truncated, so that a full disk has room for this one.
         let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&beside)?;
@@ -269,7 +270,7 @@ impl SegmentFile for RealSegment {
             match nix::sys::uio::pwritev(&self.file, parts, position) {
                 Ok(written) if written == bytes => return Ok(()),
                 Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
-                Err(nix::errno::Errno::EINTR) => {}
+                Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }

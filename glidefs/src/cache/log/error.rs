@@ -120,7 +120,7 @@ pub enum CacheError {
     /// A system call on the cache's disk failed.
     #[error(
         "{operation} of {file} failed: see whether the disk has errors (dmesg) or is full, and start again; if the next start fails too, \
-         \"A damaged segment\" in operations.md says what to do"
+         \"Damaged data\" in operations.md says what to do"
     )]
     Disk {
         /// Operation that failed, for the message.

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_fails_in_another_way_is_no_start() {
+    fn an_error_other_than_a_full_disk_refuses_the_start() {
         let directory = tempfile::tempdir().unwrap();
         let disk = Faulty::new(directory.path());
         let catalog = Counting { start: Mutex::default(), fails: Mutex::new(vec![Some(libc::EIO)]) };

@@ -179,11 +179,11 @@ pub(super) fn add_data<T: Token>(shard: &mut Shard<T>, way: Way, mut pending: Pe
 /// Ends a request that the volume does not take.
 pub(super) fn refuse<T: Token>(shard: &mut Shard<T>, pending: Pending<T>, error: IoError) {
     let Pending { token, volume, room, .. } = pending;
-    if error == IoError::Numbers
+    if error == IoError::NoSequenceNumber
         && let Some(suppressed) = volume.bad_writebacks().pass()
     {
         let error = &error as &dyn std::error::Error;
-        tracing::error!(export = volume.id().0, error, suppressed, "a write fails");
+        tracing::error!(export = volume.id().0, error, suppressed, "a write has no sequence number");
     }
     release(shard, room);
     shard.finish(token, Err(error));

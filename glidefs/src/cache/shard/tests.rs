@@ -170,7 +170,7 @@ fn what_is_written_is_read_back_before_and_after_reopening() {
     );
 }
 
-/// A catalog of a version that believed every manifest may have the number 2^64 - 1: the first WRITE once ended the daemon.
+/// A catalog of a version that believed every manifest may have the number 2^64 - 1, at which the next one overflows.
 #[test]
 fn an_export_without_sequence_numbers_fails_its_writes_and_no_other_request() {
     let directory = tempfile::tempdir().unwrap();
@@ -184,7 +184,7 @@ fn an_export_without_sequence_numbers_fails_its_writes_and_no_other_request() {
         bed.rig.shard.zero(&volume, range(0, 8), true, reservation, MemoryToken::without_data(WRITE));
         let done = bed.settle();
         assert_eq!(done.len(), 2);
-        assert!(done.iter().all(|completion| completion.result == Err(IoError::Numbers)));
+        assert!(done.iter().all(|completion| completion.result == Err(IoError::NoSequenceNumber)));
         assert_eq!(bed.read(A, 0, 8).unwrap(), [0; 4096]);
         bed.flush(A).unwrap();
         assert!(bed.write(B, 0, &[2; 4096], false));

@@ -33,7 +33,7 @@ impl Volume {
     /// [`Self::failed`] or [`Self::gave_back`].
     ///
     /// # Errors
-    /// [`IoError::Numbers`] when no number is left.
+    /// [`IoError::NoSequenceNumber`] when no number is left.
     pub(in crate::cache) fn next_seqs(&self, count: u64) -> Result<Seq, IoError> {
         let mut inner = self.lock();
         let first = inner.next_seqs(count)?;
@@ -154,7 +154,7 @@ impl Inner {
         let before = self.last_seq.saturating_add(self.skipped_seqs);
         let last = before.saturating_add(count);
         if last > Seq::MAX.0 {
-            return Err(IoError::Numbers);
+            return Err(IoError::NoSequenceNumber);
         }
         self.skipped_seqs = 0;
         self.last_seq = last;

@@ -41,12 +41,12 @@ pub enum IoError {
          lost fails until it is written again or discarded; everything else is written back"
     )]
     Unreadable,
-    /// The export has given out all sequence numbers: somebody forged a state of the volume with a high one.
+    /// The export has given out all sequence numbers. A forged or damaged manifest had a number near the last.
     #[error(
-        "the export has no sequence number left for a write: the state in the store that it was opened from was forged or damaged; \
-         copy what can be read to a new export, and delete this one"
+        "the export has no sequence number left for a write: the state in the store that it was opened from was forged or damaged. \
+         Copy what can be read (glidefs export dump NAME FILE; glidefs import FILE --name NEW), and delete this export"
     )]
-    Numbers,
+    NoSequenceNumber,
     /// Another writer has the volume now.
     #[error("another host has taken the export over; what this one had not written back stays in its cache")]
     Fenced,
@@ -78,7 +78,7 @@ impl IoError {
             Self::IndexFull => "index_full",
             Self::Store => "store",
             Self::Unreadable => "unreadable",
-            Self::Numbers => "numbers",
+            Self::NoSequenceNumber => "no_sequence_number",
             Self::Fenced => "fenced",
             Self::Detached => "detached",
             Self::Diverged => "diverged",

@@ -219,7 +219,7 @@ impl Volume {
         self.store_link().is_some_and(|link| link.bound().is_some())
     }
 
-    /// Has the store name `properties` from the next manifest on; at once if they are a change. Without a store the setting has no
+    /// Writes `properties` into the next manifest, and asks for one at once if they changed. Without a store the setting has no
     /// effect.
     pub fn keep_properties(&self, properties: Properties) {
         if let Some(link) = self.store_link()

@@ -137,7 +137,7 @@ impl StoreLink {
         }
     }
 
-    /// Has the volume written back up to `seq` as soon as possible, and a new size or new properties as well.
+    /// Asks for a writeback up to `seq` as soon as possible, with the size and properties of now.
     pub fn ask(&self, id: ExportId, seq: Seq) {
         self.queue.ask(id, seq);
     }
@@ -198,7 +198,7 @@ impl StoreLink {
         self.stored_sectors.store(size_sectors, Ordering::Release);
     }
 
-    /// Has the next manifest name `properties`. Returns whether others were set before: then the store is to learn of the new ones.
+    /// Writes `properties` into the next manifest. True if they replace others: then a manifest is due.
     pub fn set_properties(&self, properties: Properties) -> bool {
         let is_change = self.remote.set_properties(properties);
         self.properties.fetch_add(u64::from(is_change), Ordering::AcqRel);

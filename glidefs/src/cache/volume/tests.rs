@@ -118,12 +118,12 @@ fn a_flush_needs_only_what_is_not_stable_and_fails_when_that_is_lost() {
 fn numbers_end_without_a_panic() {
     for stored in [Seq::MAX, Seq(u64::MAX)] {
         let volume = Volume::at(ExportId(1), SeqMarks { stored, evicted: Seq(0) });
-        assert_eq!(volume.next_seqs(1), Err(IoError::Numbers));
-        assert_eq!(volume.begin_zeroes(range(0, 8), true, 100), Err(IoError::Numbers));
+        assert_eq!(volume.next_seqs(1), Err(IoError::NoSequenceNumber));
+        assert_eq!(volume.begin_zeroes(range(0, 8), true, 100), Err(IoError::NoSequenceNumber));
         assert_eq!(volume.figures().last_seq, stored);
     }
     let volume = Volume::at(ExportId(1), SeqMarks { stored: Seq(Seq::MAX.0 - 2), evicted: Seq(0) });
-    assert_eq!(volume.next_seqs(3), Err(IoError::Numbers));
+    assert_eq!(volume.next_seqs(3), Err(IoError::NoSequenceNumber));
     assert_eq!(volume.next_seqs(2), Ok(Seq(Seq::MAX.0 - 1)));
 }
 

@@ -22,11 +22,11 @@ pub(in crate::cli) struct SnapshotName {
 #[derive(Clone, Copy, Debug, Args)]
 pub(in crate::cli) struct DeviceArgs {
     /// The loss an acknowledged FLUSH survives: of power (local), or of the host (store); or how much may be lost with the host
-    /// [default: local, or as the volume has been]
+    /// [default: local for a new export, else as the volume has it]
     #[arg(long, value_name = "local|store|bounded:SIZE,TIME")]
     pub durability: Option<Durability>,
-    /// How a read ends that needs an unreachable store: wait, or fail after this time [default: as configured, or as the volume has
-    /// been]
+    /// How a read ends that needs an unreachable store: wait, or fail after this time [default: as configured for a new export,
+    /// else as the volume has it]
     #[arg(long, value_name = "wait|TIME")]
     pub on_unreachable: Option<OnUnreachable>,
     #[command(flatten)]

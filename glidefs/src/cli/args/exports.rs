@@ -49,7 +49,7 @@ pub(in crate::cli) enum ExportCommand {
         A host releases an export when the export is detached, or when the daemon stops and removes all devices. An export that was \
         not released is opened with --take-over only: the export stops on the host that had it, and data which that host had not \
         written back stays in that host's cache. Opening an export that is open here is no error.\n\n\
-        Durability, limits and weight are those of the volume, unless options name others.\n\n\
+        Durability, on-unreachable, limits and weight are those of the volume, unless options name others.\n\n\
         With --discard-local, an export that stopped because another host has it, or because the store has another history, goes \
         on with the data in the store.")]
     Open {
@@ -73,8 +73,9 @@ pub(in crate::cli) enum ExportCommand {
         glidefs export list --deleted            which exports can be undeleted, and until when\n  \
         glidefs export undelete vm-1\n  \
         glidefs export undelete vm-1 --as vm-1-old\n\n\
-        The export comes back with its snapshots, durability, limits and weight, in the state that was last written back. Of several deleted exports with one name \
-        the one deleted last comes back. If the name is taken, --as gives another name.")]
+        The export comes back with its snapshots, durability, on-unreachable, limits and weight, in the state that was last written \
+        back. Of several deleted exports with one name the one deleted last comes back. If the name is taken, --as gives another \
+        name.")]
     Undelete {
         #[command(flatten)]
         name: Name,
@@ -93,7 +94,8 @@ pub(in crate::cli) enum ExportCommand {
         glidefs export fork golden vm-2\n  \
         glidefs export fork golden vm-3 --snapshot monday\n  \
         glidefs export fork vm-1 vm-1-here --local   the data on this host of an export that was lost\n\n\
-        No data is copied, whatever the size. Durability, limits and weight are those of the origin, unless options name others. Changes to one export do not show in the other, and either can be deleted.")]
+        No data is copied, whatever the size. Durability, on-unreachable, limits and weight are those of the origin, unless options \
+        name others. Changes to one export do not show in the other, and either can be deleted.")]
     Fork {
         #[command(flatten)]
         name: Name,

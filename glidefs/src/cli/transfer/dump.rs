@@ -79,7 +79,7 @@ async fn dump_snapshot(
         snapshot: Some(snapshot.to_string()),
         durability: Some(Durability::Local),
         on_unreachable: None,
-        // A limit of the volume's users does not hold for the dump.
+        // The origin's limits are for its clients, not for the dump.
         limits: LimitsChange {
             read_iops: Some(None),
             write_iops: Some(None),

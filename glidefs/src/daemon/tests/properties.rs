@@ -170,7 +170,7 @@ fn a_creation_that_stopped_leaves_no_weaker_promise_in_the_store() {
 }
 
 #[test]
-fn what_a_manifest_without_properties_may_have_promised_is_assumed_and_said_so() {
+fn defaults_are_assumed_for_a_manifest_without_properties_and_the_answer_says_so() {
     let world = World::new(55, 0);
     let first = Host::new(&world);
     create(&world, &first, blank()).unwrap();

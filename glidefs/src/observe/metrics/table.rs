@@ -233,7 +233,7 @@ metrics! {
     StoreRefused: Counter "glidefs_store_refused_total" in Number by []
         = "Requests that the object store refused because of credentials, permissions or a wrong place.";
     StoreAway: Gauge "glidefs_store_away" in Number by []
-        = "1 while the place of the store was not found to be the store of this host since the start, 0 otherwise: nothing is written back or fetched then.";
+        = "1 from the first look since the start that does not find the store at its place until a look finds it, else 0: nothing is written back or fetched then.";
     GcRuns: Counter "glidefs_store_gc_runs_total" in Number by [result]
         = "Garbage collections of the store by this host, by result: done or failed.";
     GcOverdue: Gauge "glidefs_store_gc_overdue_seconds" in Seconds by []

@@ -56,8 +56,7 @@ pub(super) fn write_again(file: &dyn StorageBackend, range: Range<u64>) -> io::R
     file.sync_data()
 }
 
-/// Reserves room on the disk for all of `file`: redb makes the file longer without, and could not write the pages there when the
-/// disk is full.
+/// Allocates the whole file: redb extends it sparsely, and writing such a page would fail on a full disk.
 pub(super) fn reserve(file: &File) -> io::Result<()> {
     let found = file.metadata()?;
     // Blocks count 512 bytes on every file system.

@@ -35,7 +35,7 @@ impl Store {
         let (created, tries) = self.try_put(key, parts).await?;
         if created == Created::Existed {
             let is_own = tries > 1
-                && match self.holds(key, parts, bytes).await {
+                && match self.insist(StoreError::is_missing, || self.holds(key, parts, bytes)).await {
                     // It was there when this creation was refused, and is deleted now.
                     Err(error) if error.is_missing() => false,
                     answer => answer?,
@@ -94,8 +94,9 @@ impl Store {
         match created {
             Ok(created) => Ok((created, tries)),
             Err(StoreError::Missing { key }) => {
-                let (operation, source) =
-                    (Operation::Put, "the store refuses to create it, and does not have it".into());
+                let source = "the store refuses to create it, and does not have it: look at its log, at the policies of the \
+                              bucket, and at proxies before the store";
+                let (operation, source) = (Operation::Put, source.into());
                 Err(StoreError::Unreachable { operation, key, tries, elapsed: begun.elapsed(), source })
             }
             Err(error) => Err(error),

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use futures_util::TryFutureExt;
-use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt};
+use object_store::{GetOptions, GetRange, ObjectMeta};
 
 use super::{ObjectInfo, Store, failure, info};
 use crate::store::classify::{Verdict, classify};
@@ -44,14 +44,10 @@ impl Store {
         let tries = self.tries(Operation::Get, &text, bytes_max);
         let policy = self.inner.options.retry;
         let once = || async {
-            let length = |found| {
-                let source = FormatError::Length { found, needed: bytes_max };
-                Failure::Final(StoreError::Damaged { key: text.clone(), source })
-            };
             let options = GetOptions { range: range.clone().map(GetRange::Bounded), ..GetOptions::default() };
             let head =
                 self.inner.backend.objects.get_opts(&path, options).map_err(|error| match classify(&error) {
-                    Verdict::TooShort => length(0),
+                    Verdict::TooShort => too_short(&text, 0, bytes_max),
                     _ => failure(Operation::Get, &text, error),
                 });
             // The time limit of the body depends on the length, which is known only now.
@@ -59,7 +55,7 @@ impl Store {
             let found = result.range.end.saturating_sub(result.range.start);
             let fits = range.as_ref().map_or(found <= bytes_max, |range| result.range == *range);
             if !fits {
-                return Err(length(found));
+                return Err(too_short(&text, found, bytes_max));
             }
             let body = result.bytes().map_err(|error| failure(Operation::Get, &text, error));
             let bytes = within(policy.try_time(found), body).await?;
@@ -110,7 +106,8 @@ impl Store {
         answer
     }
 
-    /// Length and age of an object. The answer to a HEAD has no body, so "missing" may also come from a proxy whose store is away.
+    /// Length and age of an object. Reads its first byte: a HEAD has an answer without a body, in which "missing" may also come from
+    /// a proxy whose store is away.
     pub async fn head(&self, key: &Key) -> Result<ObjectInfo, StoreError> {
         Ok(info(key.clone(), &self.find(key).await?))
     }
@@ -119,10 +116,20 @@ impl Store {
     pub(super) async fn find(&self, key: &impl Display) -> Result<ObjectMeta, StoreError> {
         let (path, text) = self.path(key);
         let attempt = || async {
-            let found = self.inner.backend.objects.head(&path).await;
-            found.map_err(|error| failure(Operation::Head, &text, error))
+            let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
+            let found = self.inner.backend.objects.get_opts(&path, options).await;
+            found.map(|found| found.meta).map_err(|error| match classify(&error) {
+                Verdict::TooShort => too_short(&text, 0, 1),
+                _ => failure(Operation::Head, &text, error),
+            })
         };
         let (meta, _) = self.tries(Operation::Head, &text, 0).run(attempt).await?;
         Ok(meta)
     }
+}
+
+/// The failure of a read of `needed` bytes of an object that has only `found` there.
+fn too_short(key: &str, found: u64, needed: u64) -> Failure {
+    let source = FormatError::Length { found, needed };
+    Failure::Final(StoreError::Damaged { key: key.into(), source })
 }

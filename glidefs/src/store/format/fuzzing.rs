@@ -190,7 +190,8 @@ fn sample_properties() -> Properties {
     }
 }
 
-/// The bytes of `manifest`, whatever its numbers are: what whoever may write into the bucket can make, as hashes need no key.
+/// The bytes of `manifest`, whatever its numbers are: as anybody who can write into the bucket can make them, since hashes need no
+/// key.
 #[cfg(test)]
 pub fn forged(manifest: &Manifest) -> Vec<u8> {
     manifest::seal_body(manifest.version(), &manifest.body())

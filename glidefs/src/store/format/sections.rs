@@ -1,9 +1,10 @@
 //! Optional sections of a manifest: the holder of the volume, damaged sectors, the deletion of the volume, packs on their way into a
 //! later manifest, and the volume's properties.
 //!
-//! Owns the encoding of the sections at the end of a manifest's body, but for the bytes of properties (`properties`). Does not own when a volume is held or released, the
-//! treatment of damaged sectors, when a deletion is final, nor when packs are listed before their content counts. Invariant:
-//! sections have one encoding. A section of an unknown kind was written by a newer glidefs, and is never taken for damage.
+//! Owns the encoding of the sections at the end of a manifest's body, but for the bytes of properties (`properties`). Does not own
+//! when a volume is held or released, the treatment of damaged sectors, when a deletion is final, nor when packs are listed before
+//! their content counts. Invariant: sections have one encoding. A section of an unknown kind was written by a newer glidefs, and is
+//! never taken for damage.
 //!
 //! ```text
 //! section:  tag u16 │ length u32 │ bytes            tags ascend, each at most once

@@ -43,7 +43,7 @@ async fn compacted(volume: &VolumeWriter, tag: Tag) {
     volume.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_compaction_left_goes_after_the_grace_period() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -70,7 +70,7 @@ async fn what_compaction_left_goes_after_the_grace_period() {
     tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[3; 8]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_deleted_volume_goes_and_its_fork_stays() {
     let world = World::new();
     let daemon = world.daemon(1);
@@ -96,7 +96,7 @@ async fn a_deleted_volume_goes_and_its_fork_stays() {
     assert_eq!(keys(&world).await, []);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn snapshots_keep_what_they_list_until_they_are_deleted() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -117,7 +117,7 @@ async fn snapshots_keep_what_they_list_until_they_are_deleted() {
     tags(&volume, range(0, 8), &[3; 8]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_view_stays_readable_for_the_grace_period() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -132,7 +132,7 @@ async fn a_view_stays_readable_for_the_grace_period() {
     compare(range(0, 8), &view.read(range(0, 8)).await.unwrap(), &[1; 8]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_commit_under_way_loses_nothing() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -151,8 +151,8 @@ async fn a_commit_under_way_loses_nothing() {
     tags(&volume, range(0, 8), &[1; 8]).await;
 }
 
-#[tokio::test]
-async fn a_writer_of_a_volume_that_was_deleted_and_collected_writes_nothing_there() {
+#[tokio::test(start_paused = true)]
+async fn a_writer_of_a_volume_that_was_deleted_and_collected_writes_nothing_there_and_may_delete_it() {
     let world = World::new();
     let (first, second) = (world.daemon(1), world.daemon(2));
     let volume = first.volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -166,5 +166,6 @@ async fn a_writer_of_a_volume_that_was_deleted_and_collected_writes_nothing_ther
     // An empty store is no proof of a deletion.
     let error = volume.commit(MemoryCut::new(2, &[(0, 8, 1)]), SIZE).await.unwrap_err();
     assert!(error.is_missing() && volume.loss().is_none(), "{error}");
+    volume.delete().await.unwrap();
     assert_eq!(keys(&world).await, []);
 }

@@ -322,7 +322,7 @@ fn damaged_after(
 
 /// An error when `damaged` has more ranges than a manifest can list. Ranges are never joined across whole sectors: whole sectors
 /// would be lost.
-pub(super) fn check_damage(damaged: &[SectorRange]) -> Result<(), VolumeError> {
+fn check_damage(damaged: &[SectorRange]) -> Result<(), VolumeError> {
     let runs = damaged.len();
     if runs > DAMAGED_RANGES_MAX { Err(VolumeError::TooDamaged { runs }) } else { Ok(()) }
 }

@@ -1,10 +1,9 @@
 //! Compaction: fewer packs with the same content, step by step.
 //!
 //! Owns how the result of a step becomes the next manifest. Does not own which packs a step merges (`plan`), how (`merge`), nor
-//! when: [`VolumeWriter::compact`] may be called as often as one likes. Invariants: compaction changes no content, but lists sectors
-//! as damaged whose blocks are damaged in the store; the packs of a step are neighbours in age, and their successors take their place;
-//! behind the successors no level is lower than that of the step but for the rest of an unfinished merge, so no pack that a step left
-//! out is ever taken for such a rest.
+//! when: [`VolumeWriter::compact`] may be called as often as one likes. Invariants: compaction changes no content; the packs of a step
+//! are neighbours in age, and their successors take their place; behind the successors no level is lower than that of the step, except
+//! in the rest of an unfinished merge: so a pack that was left out never looks like such a rest.
 
 pub(super) mod merge;
 pub(super) mod plan;
@@ -14,16 +13,13 @@ use std::time::Duration;
 
 use self::merge::Merge;
 use self::plan::{MergeLimits, PlannedStep, everything, is_hollow, oldest, plan_step};
-use super::commit::check_damage;
 use super::crowd::Crowd;
-use super::damage;
 use super::error::VolumeError;
 use super::ranges::overlaps;
 use super::types::{Resume, next_number};
-use super::view::resolve::absent;
 use super::writer::VolumeWriter;
 use super::writer::state::Compaction;
-use crate::store::format::{Manifest, PackRef, PieceKind, Sections};
+use crate::store::format::{Manifest, PackRef, PieceKind};
 use crate::store::ids::PackId;
 use crate::units::{SECTOR_BYTES, SectorRange};
 
@@ -63,7 +59,7 @@ impl VolumeWriter {
     ///
     /// # Errors
     /// [`VolumeError::Contended`] when the state that a step began with was replaced in every try. After an error about a pack that is
-    /// missing or damaged, steps leave the pack out for an hour.
+    /// missing or damaged, steps leave the pack out for an hour; [`VolumeError::PacksLeftOut`] when no step can do without such packs.
     pub async fn compact(&self) -> Result<Option<Compacted>, VolumeError> {
         self.compact_within(&MergeLimits::default()).await
     }
@@ -93,16 +89,20 @@ impl VolumeWriter {
         let Compaction { discarded_bytes, left_out } = compaction;
         let now = self.now();
         left_out.retain(|_, since| now.saturating_sub(*since) < LEFT_OUT_TIME);
-        let step = next_step(&manifest.packs, limits, *discarded_bytes, left_out);
-        let Some(step) = step else { return Ok(StepOutcome::NotDue) };
+        let Some(step) = next_step(&manifest.packs, limits, *discarded_bytes, left_out) else {
+            let none = HashMap::new();
+            let waits = next_step(&manifest.packs, limits, *discarded_bytes, &none).is_some();
+            let error = VolumeError::PacksLeftOut { volume: self.id(), packs: left_out.len() };
+            return if waits { Err(error) } else { Ok(StepOutcome::NotDue) };
+        };
         self.host.check_notes(self.id(), next_number(manifest.number)).await?;
         let mut merge = Merge::new(self.clone(), &manifest, &step, limits);
         merge.run().await?;
         let uploads = merge.uploads();
-        let Merge { inputs, outputs, last, at, ended_early, zeroes, damaged, unread, .. } = merge;
+        let Merge { inputs, outputs, last, at, ended_early, zeroes, unread, .. } = merge;
         if let Some((pack, error)) = unread {
             left_out.insert(pack, now);
-            // Without zeroes the results are nothing as long as older packs stay.
+            // A merge of all older packs drops zeroes, so its results are wrong while one of these packs stays.
             if last || outputs.is_empty() {
                 return Err(error);
             }
@@ -115,12 +115,6 @@ impl VolumeWriter {
             .collect();
         let successors = [&outputs[..], &rest].concat();
         let before = step.inputs.start.checked_sub(1).and_then(|at| manifest.packs.get(at));
-        let change = self.shared.change.lock().await;
-        let newest = self.manifest().await?;
-        let lost = self.shown(&newest, &damaged, &inputs).await.inspect_err(|_| {
-            // What newer packs have is not known, or there are too many ranges: the damage stays where it is.
-            left_out.extend(damaged.iter().map(|(_, pack)| (*pack, now)));
-        })?;
         let edit = |base: &Manifest| {
             // A released volume has nothing left on the way to the store: garbage collection relies on that.
             if base.is_released() && base.number != manifest.number {
@@ -131,16 +125,15 @@ impl VolumeWriter {
             let (newer, older) = (base.packs.get(..from)?, base.packs.get(until..)?);
             let same = base.packs.get(from..until)? == inputs
                 && (step.begin == 0 || newer.last() == before)
-                && (!last || older.is_empty())
-                && (damaged.is_empty() || base.number == newest.number);
+                && (!last || older.is_empty());
             let raised = |pack: &PackRef| PackRef { level: pack.level.max(step.level), ..*pack };
             same.then(|| Manifest {
                 generation: base.generation.saturating_add(1),
                 packs: newer.iter().chain(&successors).copied().chain(older.iter().map(raised)).collect(),
-                sections: with_damage(base, &lost),
                 ..base.clone()
             })
         };
+        let change = self.shared.change.lock().await;
         let published = self.publish(&uploads, edit).await?;
         drop(change);
         let Some(published) = published else { return Ok(StepOutcome::Overtaken) };
@@ -155,10 +148,10 @@ impl VolumeWriter {
             *discarded_bytes = 0;
         } else if let Some(oldest) = oldest(packs, limits) {
             // The step is done even if this count fails.
-            let covered_bytes = self.covered_bytes(oldest, &zeroes).await.unwrap_or(0);
-            *discarded_bytes = discarded_bytes.saturating_add(covered_bytes);
+            *discarded_bytes += self.covered_bytes(oldest, &zeroes).await.unwrap_or(0);
         }
-        let is_due = next_step(packs, limits, *discarded_bytes, left_out).is_some();
+        // A step that waits for packs which are left out is due, and says so.
+        let is_due = next_step(packs, limits, *discarded_bytes, &HashMap::new()).is_some();
         let committed = self.committed(&published, &uploads);
         Ok(StepOutcome::Done(Box::new(Compacted {
             resume: committed.resume,
@@ -168,28 +161,6 @@ impl VolumeWriter {
             compaction_due: is_due,
             crowd: committed.crowd,
         })))
-    }
-
-    /// What of `damaged`, sectors whose newest content among `inputs` is damaged, no newer pack of `manifest` hides.
-    async fn shown(
-        &self,
-        manifest: &Manifest,
-        damaged: &[(SectorRange, PackId)],
-        inputs: &[PackRef],
-    ) -> Result<Vec<SectorRange>, VolumeError> {
-        let mut ranges: Vec<SectorRange> = damaged.iter().map(|(range, _)| *range).collect();
-        for pack in manifest.packs.iter().take_while(|pack| inputs.first() != Some(pack)) {
-            if ranges.iter().any(|range| overlaps(pack, *range)) {
-                let index = self.host.reader.index(&self.host.store, pack).await?;
-                ranges = ranges.into_iter().flat_map(|range| absent(&index, range)).collect();
-            }
-        }
-        if !ranges.is_empty() {
-            check_damage(&with_damage(manifest, &ranges).damaged)?;
-            let (volume, sectors) = (self.id(), damage::sectors(&ranges));
-            tracing::error!(%volume, sectors, "blocks are damaged in the store: sectors are listed as damaged");
-        }
-        Ok(ranges)
     }
 
     /// Bytes of data in `oldest` that `zeroes` covers. `zeroes` ascends.
@@ -222,10 +193,4 @@ fn next_step(
     let step = plan_step(packs, limits, |pack| left_out.contains_key(&pack.pack));
     let hollow = || left_out.is_empty() && is_hollow(packs, discarded_bytes, limits);
     step.or_else(|| hollow().then(|| everything(packs)))
-}
-
-/// The sections of `base` with the sectors of `ranges` listed as damaged as well.
-fn with_damage(base: &Manifest, ranges: &[SectorRange]) -> Sections {
-    let damaged = damage::after(&base.sections.damaged, std::iter::empty(), ranges, base.size_sectors);
-    Sections { damaged, ..base.sections.clone() }
 }

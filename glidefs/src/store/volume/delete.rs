@@ -114,12 +114,16 @@ impl VolumeWriter {
         // The store is always asked, even if this writer trusts the manifest at hand, or believes the volume to be deleted: if
         // another host has taken the volume over, this writer must not delete the volume.
         let checked = match self.writable() {
-            Ok(()) | Err(VolumeError::Deleted { .. }) => self.check_newest().await,
+            Ok(()) | Err(VolumeError::Deleted { .. }) => {
+                host.store.insist(VolumeError::is_missing, || self.check_newest()).await
+            }
             lost => lost,
         };
         let manifest = match checked {
             Ok(()) => self.manifest().await?,
             Err(VolumeError::Deleted { .. }) => return self.finish_deletion().await,
+            // Collected, or somebody has emptied the store: there is nothing to delete.
+            Err(error) if error.is_missing() => return self.finish_deletion().await,
             Err(error) => return Err(error),
         };
         if manifest.sections.deleted.is_some() {

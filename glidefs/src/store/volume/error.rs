@@ -241,6 +241,16 @@ pub enum VolumeError {
         /// The volume for which the writers compete.
         volume: VolumeId,
     },
+    /// The next merge needs packs that could not be read.
+    #[error(
+        "merging of volume {volume} waits for {packs} packs that are missing or damaged: restore them in the store; the log names them"
+    )]
+    PacksLeftOut {
+        /// The volume with the packs.
+        volume: VolumeId,
+        /// Number of packs that are left out.
+        packs: usize,
+    },
     /// The text cannot be a name in the store.
     #[error(transparent)]
     Name(crate::store::ids::NameError),

@@ -246,8 +246,8 @@ impl Host {
         noted.map_err(|error| VolumeError::NotNoted(Arc::new(error)))
     }
 
-    /// Why this host lost the volume in the epoch of `resume`, as far as notes decide. A deletion can be undone, and versions before
-    /// concluded it from less than an object that says so: the store is asked again.
+    /// Why this host lost the volume in the epoch of `resume`, as far as notes decide. A deletion, which earlier versions noted, was
+    /// perhaps none: the store is asked.
     pub fn noted_loss(&self, resume: &Resume) -> Option<Loss> {
         self.options.notes.loss(resume.volume, resume.epoch).filter(|loss| *loss != Loss::Deleted)
     }

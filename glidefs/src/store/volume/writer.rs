@@ -204,7 +204,7 @@ impl VolumeWriter {
         self.shared.weight.store(weight, Ordering::Relaxed);
     }
 
-    /// Has every manifest from now on name `properties`. Returns whether other ones were set before.
+    /// Sets the properties for all manifests from now on. True if they replace others.
     pub fn set_properties(&self, properties: Properties) -> bool {
         let next = NextProperties::of(properties);
         let before = std::mem::replace(&mut *self.shared.properties.lock_whole(), next);

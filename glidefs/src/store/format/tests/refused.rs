@@ -173,8 +173,8 @@ fn a_manifest_that_could_not_be_read_is_not_written() {
     }
 }
 
-/// Hashes need no key, so whoever may write into the bucket can make such a manifest. A cut of 2^64 - 1 once ended every daemon that
-/// opened the volume, at the next write.
+/// Hashes need no key, so anybody who can write into the bucket can make such a manifest. A cut of 2^64 - 1 would overflow at the
+/// next write.
 #[test]
 fn a_manifest_with_a_number_that_no_daemon_reaches_is_neither_written_nor_read() {
     let sample = sample_manifest();
@@ -220,7 +220,7 @@ fn a_record_with_a_date_that_no_clock_shows_is_refused() {
     assert!(NameRecord::decode(&name.encode()).is_ok());
 }
 
-/// A description of 4 GiB of index for one entry once made a READ fetch all of these.
+/// A READ would fetch 4 GiB of index for one entry, if the description were believed.
 #[test]
 fn a_pack_whose_lengths_do_not_fit_its_entries_is_refused() {
     let pack = sample_pack().trailer.pack;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::store::client::Created;
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_keeps_what_it_may_list_and_observations_that_cannot_begin_anew() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -43,7 +43,7 @@ async fn damage(world: &World, key: &Key) {
     let _: Created = store.create(key, &[vec![1; 50].into()]).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_damaged_manifest_stops_the_collection_of_its_volume_only() {
     let world = World::new();
     let daemon = world.daemon(1);
@@ -81,7 +81,7 @@ async fn one_damaged_manifest_stops_the_collection_of_its_volume_only() {
     tags(&world.daemon(2).volumes.take_over(&name("fork")).await.unwrap(), range(0, 8), &[5; 8]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_fork_whose_only_manifest_is_damaged_keeps_what_was_there_before_it() {
     let world = World::new();
     let daemon = world.daemon(1);
@@ -101,7 +101,7 @@ async fn a_fork_whose_only_manifest_is_damaged_keeps_what_was_there_before_it() 
     assert_eq!(packs, 9 + 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_snapshot_can_be_forked_though_the_newest_manifest_of_the_volume_is_damaged() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_snapshot_can_be_forked_though_the_newest_manifest_of_the_volume_is_da
     tags(&fork, range(0, 8), &[1; 8]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_damaged_snapshot_keeps_what_its_volume_has() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_damaged_snapshot_keeps_what_its_volume_has() {
     assert_eq!(packs, 10);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_damaged_manifest_beside_a_void_mark_of_deletion_keeps_its_volume() {
     let world = World::new();
     let first = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();

@@ -24,7 +24,7 @@ async fn delayed<T: Send + 'static>(world: &World, change: impl Future<Output = 
     changing.await.unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_manifest_that_was_on_its_way_for_days_finds_its_packs() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -36,7 +36,7 @@ async fn a_manifest_that_was_on_its_way_for_days_finds_its_packs() {
     tags(&volume, range(0, 8), &[4, 4, 4, 4, 2, 2, 2, 2]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_manifest_of_a_process_that_ended_may_come_days_later() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -59,7 +59,7 @@ async fn a_manifest_of_a_process_that_ended_may_come_days_later() {
     tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &expected).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_merge_that_was_on_its_way_for_days_finds_its_packs() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -72,7 +72,7 @@ async fn a_merge_that_was_on_its_way_for_days_finds_its_packs() {
     tags(&volume, range(0, 16), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8, 8]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_late_manifest_with_a_number_that_was_freed_does_not_say_that_no_manifest_is_on_its_way() {
     let world = World::new();
     let store = world.daemon(9).volumes.store().clone();
@@ -100,7 +100,7 @@ async fn a_late_manifest_with_a_number_that_was_freed_does_not_say_that_no_manif
     tags(&volume, range(0, 8), &[3; 8]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_opening_that_stood_still_does_not_go_on_from_a_number_that_was_freed() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -126,7 +126,7 @@ async fn an_opening_that_stood_still_does_not_go_on_from_a_number_that_was_freed
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_opening_that_stood_still_does_not_begin_a_volume_that_is_gone_anew() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -144,7 +144,7 @@ async fn an_opening_that_stood_still_does_not_begin_a_volume_that_is_gone_anew()
     assert_eq!(keys(&world).await, []);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_undeletion_that_stood_still_does_not_go_on_from_a_number_that_was_freed() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -165,7 +165,7 @@ async fn an_undeletion_that_stood_still_does_not_go_on_from_a_number_that_was_fr
     tags(&back, range(0, 8), &[2; 8]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_an_upload_that_failed_left_goes_after_a_later_manifest() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -179,7 +179,7 @@ async fn what_an_upload_that_failed_left_goes_after_a_later_manifest() {
     tags(&volume, range(0, 8), &[4; 8]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_merging_left_of_the_last_hours_of_a_volume_goes_when_its_host_releases_the_volume() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -206,7 +206,7 @@ pub(super) async fn merged_after_a_snapshot(world: &World) -> VolumeWriter {
     volume
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_rollback_that_was_on_its_way_for_days_lists_no_pack_that_is_gone() {
     let world = World::new();
     let volume = merged_after_a_snapshot(&world).await;
@@ -228,7 +228,7 @@ async fn a_rollback_that_was_on_its_way_for_days_lists_no_pack_that_is_gone() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_rollback_whose_packs_a_manifest_keeps_may_come_days_later() {
     let world = World::new();
     let volume = merged_after_a_snapshot(&world).await;
@@ -270,7 +270,7 @@ async fn merge_while_a_fork_is_on_its_way(world: &World, volume: &VolumeWriter) 
     assert_eq!((report.packs_removed, report.packs_in_use, report.packs_waiting), (0, 1, 8));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_pack_that_a_run_saw_before_its_manifest_came_waits_anew_when_it_goes_out_of_use() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -291,7 +291,7 @@ async fn a_pack_that_a_run_saw_before_its_manifest_came_waits_anew_when_it_goes_
     merge_while_a_fork_is_on_its_way(&world, &volume).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_pack_that_a_run_saw_while_its_volume_was_deleted_waits_anew_when_it_goes_out_of_use() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -306,7 +306,7 @@ async fn a_pack_that_a_run_saw_while_its_volume_was_deleted_waits_anew_when_it_g
     merge_while_a_fork_is_on_its_way(&world, &back).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_merge_names_nothing_that_was_on_its_way_when_the_volume_was_released() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();

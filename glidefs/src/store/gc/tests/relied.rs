@@ -7,7 +7,7 @@ use super::*;
 use crate::store::client::Created;
 use crate::store::scripted::ManualClock;
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_rescue_beside_a_run_that_stands_still_before_its_removals_is_refused_or_finds_its_packs() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -52,7 +52,7 @@ pub(super) async fn late_snapshot(world: &World) -> VolumeWriter {
     volume
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_rollback_to_a_snapshot_that_arrived_after_its_packs_were_removed_changes_nothing() {
     let world = World::new();
     let volume = late_snapshot(&world).await;
@@ -64,7 +64,7 @@ async fn a_rollback_to_a_snapshot_that_arrived_after_its_packs_were_removed_chan
     tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 16), &[9; 16]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_snapshot_whose_name_has_a_snapshot_without_its_packs_is_not_taken_for_made() {
     let world = World::new();
     let volume = late_snapshot(&world).await;
@@ -76,7 +76,7 @@ async fn a_snapshot_whose_name_has_a_snapshot_without_its_packs_is_not_taken_for
     assert!(matches!(error, VolumeError::SnapshotExists { .. }), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_run_reports_packs_that_are_listed_and_gone() {
     let world = World::new();
     let volume = late_snapshot(&world).await;
@@ -87,7 +87,7 @@ async fn a_run_reports_packs_that_are_listed_and_gone() {
     assert_eq!(gc(&world, false).await.damaged, []);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_fork_by_a_host_whose_clock_stood_still_lists_no_pack_that_is_gone() {
     for from in [None, Some(name("s"))] {
         let world = World::new();
@@ -113,7 +113,7 @@ async fn a_fork_by_a_host_whose_clock_stood_still_lists_no_pack_that_is_gone() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_fork_of_a_state_that_is_not_the_newest_any_more_is_made_while_its_packs_are_there() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -128,7 +128,7 @@ async fn a_fork_of_a_state_that_is_not_the_newest_any_more_is_made_while_its_pac
     tags(&forking.await.unwrap().unwrap(), range(0, 8), &[1; 8]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_snapshot_by_a_host_whose_clock_stood_still_lists_no_pack_that_is_gone() {
     let world = World::new();
     let frozen = world.daemon_with_clock(1, Arc::default());
@@ -153,7 +153,7 @@ async fn a_snapshot_by_a_host_whose_clock_stood_still_lists_no_pack_that_is_gone
     assert_eq!(other.snapshots().await.unwrap(), []);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_rollback_by_a_host_whose_clock_stood_still_lists_no_pack_that_is_gone() {
     let world = World::new();
     drop(merged_after_a_snapshot(&world).await);
@@ -172,7 +172,7 @@ async fn a_rollback_by_a_host_whose_clock_stood_still_lists_no_pack_that_is_gone
     tags(&volume, range(0, 16), &[9; 16]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_fork_that_arrived_after_its_packs_were_removed_is_not_opened() {
     let world = World::new();
     let volume = merged_after_a_snapshot(&world).await;
@@ -196,7 +196,7 @@ fn record_of(volume: VolumeId, packs: &[PackId]) -> Vec<u8> {
     Candidates(packs.iter().map(candidate).collect()).encode()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_record_of_a_run_that_ended_stays_as_long_as_its_packs_and_refuses_those_who_would_rely_on_them() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -225,7 +225,7 @@ async fn a_record_of_a_run_that_ended_stays_as_long_as_its_packs_and_refuses_tho
     assert_eq!(keys(&world).await, []);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_damaged_record_removes_nothing_and_lets_nobody_rely_on_a_pack() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -253,7 +253,7 @@ async fn a_damaged_record_removes_nothing_and_lets_nobody_rely_on_a_pack() {
     tags(&volume.fork_known(&name("known")).await.unwrap(), range(0, 8), &[1; 8]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_pack_that_a_rescue_used_between_two_runs_waits_anew_when_it_goes_out_of_use() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();

@@ -6,7 +6,7 @@ use crate::store::format::{Manifest, NameRecord, PackRef};
 use crate::store::ids::VolumeId;
 use crate::units::Seq;
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_fork_that_comes_while_a_run_looks_keeps_what_it_lists() {
     let world = World::new();
     let daemon = world.daemon(1);
@@ -34,7 +34,7 @@ async fn a_fork_that_comes_while_a_run_looks_keeps_what_it_lists() {
     tags(&fork, range(0, 8), &[3; 8]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_run_that_saw_a_pack_in_use_resets_its_time() {
     let world = World::new();
     let daemon = world.daemon(1);
@@ -57,7 +57,7 @@ async fn a_run_that_saw_a_pack_in_use_resets_its_time() {
     assert_eq!(gc(&world, false).await.packs_removed, 8);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn two_runs_at_once_remove_the_same_and_nothing_else() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -76,7 +76,7 @@ async fn two_runs_at_once_remove_the_same_and_nothing_else() {
     assert_eq!(keys(&world).await.len(), 3 + 6);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_run_that_stops_anywhere_does_no_harm() {
     let mut stops = 0;
     for arrives in [false, true] {
@@ -145,7 +145,7 @@ async fn a_name_that_is_given_to_another_volume_during_a_run_stays() {
     assert_eq!(daemon.volumes.find(&name("vm")).await.unwrap(), Some(next.id()));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_volume_that_was_made_and_deleted_during_a_run_can_be_had_back() {
     let world = World::new();
     let daemon = world.daemon(1);
@@ -195,7 +195,7 @@ async fn a_name_that_a_run_takes_from_a_volume_that_is_gone_stays_with_the_next_
     assert!(removals > 0, "no run removed the name");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_run_says_whether_a_later_run_has_something_to_do() {
     let world = World::new();
     let daemon = world.daemon(1);
@@ -222,7 +222,7 @@ async fn a_run_says_whether_a_later_run_has_something_to_do() {
     assert_eq!((report.packs_waiting, report.is_unfinished), (8, false));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_deletion_that_stood_still_for_days_can_be_undone() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -238,7 +238,7 @@ async fn a_deletion_that_stood_still_for_days_can_be_undone() {
     tags(&back, range(0, 8), &[1; 8]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_observation_that_arrives_days_late_is_not_believed_alone() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();

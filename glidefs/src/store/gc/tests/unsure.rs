@@ -14,7 +14,7 @@ async fn damaged_record(world: &World) -> Key {
     key
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_snapshot_whose_check_failed_stays_for_the_next_try() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -34,7 +34,7 @@ async fn a_snapshot_whose_check_failed_stays_for_the_next_try() {
     assert!(matches!(error, VolumeError::SnapshotExists { .. }), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_fork_whose_check_failed_stays_for_the_next_try() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_fork_whose_check_failed_stays_for_the_next_try() {
     tags(&fork, range(0, 8), &[1; 8]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_snapshot_or_fork_that_arrived_after_its_packs_were_removed_is_not_forked() {
     let world = World::new();
     let volume = late_snapshot(&world).await;
@@ -83,7 +83,7 @@ async fn a_snapshot_or_fork_that_arrived_after_its_packs_were_removed_is_not_for
     assert!(matches!(error, VolumeError::Gone { .. }), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_damaged_record_does_not_make_a_snapshot_broken() {
     let world = World::new();
     let volume = merged_after_a_snapshot(&world).await;
@@ -98,7 +98,7 @@ async fn a_damaged_record_does_not_make_a_snapshot_broken() {
     volume.rollback(&name("s")).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_deleted_volume_whose_packs_a_fork_keeps_asks_for_no_further_run() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -116,7 +116,7 @@ async fn a_deleted_volume_whose_packs_a_fork_keeps_asks_for_no_further_run() {
     assert!(!gc(&world, false).await.is_unfinished);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_fork_made_while_a_run_reads_the_volumes_counts() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -134,7 +134,7 @@ async fn a_fork_made_while_a_run_reads_the_volumes_counts() {
     assert_eq!(packs.filter(|pack| in_use.uses(pack)).count(), 9);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_run_names_a_hundred_missing_packs_and_looks_for_no_more() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();

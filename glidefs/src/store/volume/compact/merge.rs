@@ -2,10 +2,9 @@
 //!
 //! Owns reading, packing and uploading within a step. Does not own which packs are merged (`plan`), nor the manifest that lists
 //! the results (`compact`). Invariant: the results have, for each sector before the end of the step, the newest content among the
-//! merged packs, unless the sector is listed as damaged.
+//! merged packs.
 //!
-//! A block of which two reads find the same wrong bytes costs the sectors whose newest content it was. A pack that is missing,
-//! too short or without an index may come back, so it is never taken for damage: the step ends where the pack is needed first.
+//! A pack that is missing or damaged may be restored, so nothing is given up: the step ends where the pack is needed first.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,10 +16,9 @@ use futures_util::future::try_join_all;
 use futures_util::try_join;
 
 use super::plan::{MergeLimits, PlannedStep, stored_bytes};
-use crate::store::error::StoreError;
 use crate::store::format::{
-    BLOCK_BYTES_MAX, Codec, EncodedPack, FormatError, IndexEntry, Manifest, PACK_BYTES_TARGET, PACKS_MAX,
-    PackBuilder, PackIndex, PackRef,
+    BLOCK_BYTES_MAX, Codec, EncodedPack, IndexEntry, Manifest, PACK_BYTES_TARGET, PACKS_MAX, PackBuilder,
+    PackIndex, PackRef,
 };
 use crate::store::ids::PackId;
 use crate::store::volume::blocking::blocking;
@@ -78,8 +76,6 @@ pub(in crate::store::volume) struct Merge {
     indexes: HashMap<PackId, Arc<PackIndex>>,
     /// Zero ranges of the results, ascending.
     pub zeroes: Vec<SectorRange>,
-    /// Ranges whose newest content is in a damaged block, ascending, each with the pack of the block. The results lack these sectors.
-    pub damaged: Vec<(SectorRange, PackId)>,
     /// The pack that could not be read where the step ended, and why.
     pub unread: Option<(PackId, VolumeError)>,
     /// Resolved parts waiting to be written, ascending.
@@ -115,7 +111,6 @@ impl Merge {
             builder: None,
             indexes: HashMap::new(),
             zeroes: Vec::new(),
-            damaged: Vec::new(),
             unread: None,
             batch: Vec::new(),
             batch_packs: Vec::new(),
@@ -138,11 +133,7 @@ impl Merge {
                 self.write_batch().await?;
             }
             // A step ends with a full pack, because a short pack would cut a run in two.
-            // One without a result would begin at the same sector again: nothing but damage may take all that a step may cost.
-            self.ended_early |= self.is_spent()
-                && self.batch.is_empty()
-                && self.builder.is_none()
-                && !self.outputs.is_empty();
+            self.ended_early |= self.is_spent() && self.batch.is_empty() && self.builder.is_none();
         }
         self.finish_pack().await
     }
@@ -224,7 +215,7 @@ impl Merge {
                 self.indexes = opened.iter().map(|(pack, index)| (pack.pack, index.clone())).collect();
                 Ok(Some(opened))
             }
-            Err((pack, error)) if is_bad(&error) => {
+            Err((pack, error)) if is_about_one_object(&error) => {
                 self.end_without(pack, error);
                 Ok(None)
             }
@@ -235,7 +226,7 @@ impl Merge {
     /// Ends the step before the first sector that needs `pack`.
     fn end_without(&mut self, pack: PackId, error: VolumeError) {
         let (volume, cause) = (self.volume.id(), &error as &dyn std::error::Error);
-        tracing::warn!(%volume, %pack, error = cause, "a pack cannot be read, and is left out of merging");
+        tracing::warn!(%volume, %pack, error = cause, "a pack cannot be read, and is left out of merging for an hour: restore it, or reads that need it fail");
         self.ended_early = true;
         self.unread = Some((pack, error));
     }
@@ -290,39 +281,29 @@ impl Merge {
         Ok(parts.iter().filter_map(piece).collect())
     }
 
-    /// As [`Self::read`], without what is damaged in the store; and the first sector left out because a pack cannot be read. Finds by
-    /// halving which of `parts` cannot be read.
-    async fn read_around(
+    /// As [`Self::read`], for the parts before the first one whose block is missing or damaged; and the first sector of that one. Finds
+    /// it by halving.
+    async fn read_before_bad(
         &mut self,
         packs: &[Opened],
         parts: &[Part],
     ) -> Result<(Vec<Piece>, Option<u64>), VolumeError> {
-        let (mut pieces, mut unread) = (Vec::new(), vec![parts]);
-        while let Some(parts) = unread.pop() {
-            let error = match self.read(packs, parts).await {
+        let (mut pieces, mut rest, mut count) = (Vec::new(), parts, parts.len());
+        while !rest.is_empty() {
+            let (first, behind) = rest.split_at(count.min(rest.len()));
+            match self.read(packs, first).await {
                 Ok(read) => {
                     pieces.extend(read);
-                    continue;
+                    rest = behind;
                 }
-                Err(error) if is_bad(&error) => error,
-                Err(error) => return Err(error),
-            };
-            let &[part] = parts else {
-                let (first, second) = parts.split_at(parts.len() / 2);
-                unread.extend([second, first]);
-                continue;
-            };
-            // A part without a block cannot fail.
-            let Some((number, _)) = part.block() else { return Err(error) };
-            let (host, pack) = (&self.volume.host, packs[number].0.pack);
-            match host.reader.fetch_alone(&host.store, packs, &[part]).await {
-                Ok(extents) => pieces.extend(extents.into_iter().map(Piece::Extent)),
-                Err(error) if has_changed(&error) => self.damaged.push((part.range, pack)),
-                Err(error) if is_bad(&error) => {
-                    self.end_without(pack, error);
-                    return Ok((pieces, Some(part.range.start())));
+                Err(error) if !is_about_one_object(&error) => return Err(error),
+                Err(_) if first.len() > 1 => count = first.len() / 2,
+                Err(error) => {
+                    // A part without a block cannot fail.
+                    let Some((number, _)) = first[0].block() else { return Err(error) };
+                    self.end_without(packs[number].0.pack, error);
+                    return Ok((pieces, Some(first[0].range.start())));
                 }
-                Err(error) => return Err(error),
             }
         }
         Ok((pieces, None))
@@ -332,7 +313,7 @@ impl Merge {
     async fn write_batch(&mut self) -> Result<(), VolumeError> {
         self.batch_bytes = 0;
         let (parts, packs) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.batch_packs));
-        let (pieces, rest) = self.read_around(&packs, &parts).await?;
+        let (pieces, rest) = self.read_before_bad(&packs, &parts).await?;
         let (builder, volume, level, last_seq) =
             (self.builder.take(), self.volume.clone(), self.level, self.last_seq);
         let (pack_bytes, stops) = (self.pack_bytes, self.is_spent());
@@ -346,7 +327,6 @@ impl Merge {
             self.ended_early = true;
             self.at = rest;
             self.zeroes.retain(|zeroes| zeroes.start() < rest);
-            self.damaged.retain(|(damaged, _)| damaged.start() < rest);
         }
         self.upload(packed.full).await
     }
@@ -370,15 +350,8 @@ impl Merge {
 }
 
 /// Whether `error` is about one object in the store, and not about the store.
-fn is_bad(error: &VolumeError) -> bool {
+fn is_about_one_object(error: &VolumeError) -> bool {
     error.is_missing() || error.is_damaged()
-}
-
-/// Whether `error` says that the store has as many bytes as were written, and other ones. An object that is too short may be one that
-/// is being copied back.
-fn has_changed(error: &VolumeError) -> bool {
-    let VolumeError::Store(error) = error else { return false };
-    matches!(&**error, StoreError::Damaged { source, .. } if !matches!(source, FormatError::Length { .. }))
 }
 
 /// The first sector from `at` on that `index` has an entry for.

@@ -88,7 +88,7 @@ async fn a_forged_manifest_costs_its_volume_and_no_other() {
     tags(&other, range(0, 8), &[3; 8]).await;
 }
 
-/// Eight indexes of 256 MiB each once were fetched at once.
+/// Eight indexes of 256 MiB each would be fetched at once.
 #[tokio::test]
 async fn an_index_that_is_said_to_be_long_is_not_fetched() {
     let world = World::new();

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
 use tokio::time::sleep;
 
 use super::divergence::{SIZE, commit};
 use super::support::*;
 use crate::store::backend::Backend;
 use crate::store::faulty::{Fault, Faults, FaultyStore};
-use crate::store::key::{Folder, Key};
-use crate::store::volume::{Loss, Notes, VolumeError, VolumeWriter};
+use crate::store::format::Tombstone;
+use crate::store::ids::WriterId;
+use crate::store::key::Key;
+use crate::store::volume::{Loss, Notes, VolumeWriter};
 
 /// A new process of a daemon whose requests meet the faults.
 fn faulty(world: &World) -> (Daemon, Arc<Faults>) {
@@ -106,15 +110,55 @@ async fn an_export_that_a_version_before_took_for_deleted_goes_on_if_its_manifes
     let again = daemon.volumes.resume(&state);
     again.confirm().await.unwrap();
     assert_eq!((commit(&again, 2, 2).await.unwrap().number, again.loss()), (3, None));
+}
 
-    // In a store without it, a deletion that was noted is believed again, after a time.
-    let again = world.daemon(1).volumes.resume(&again.state());
-    let store = daemon.volumes.store();
-    let manifests = store.list(Folder::Manifests(volume.id()), None).await.unwrap().objects;
-    let keys: Vec<Key> = manifests.into_iter().map(|object| object.key).collect();
-    store.delete(&keys).await.unwrap();
+#[tokio::test(start_paused = true)]
+async fn a_manifest_that_is_missing_for_two_moments_long_apart_does_not_end_the_export() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    let state = commit(&volume, 1, 1).await.unwrap();
+    let newest = Key::Manifest(volume.id(), state.number);
+    let path = Path::from(newest.to_string());
+    let bytes = world.objects.get(&path).await.unwrap().bytes().await.unwrap();
+    let again = world.daemon(1).volumes.resume(&state);
+    volume.host.store.delete(std::slice::from_ref(&newest)).await.unwrap();
+    let comes_back = async {
+        sleep(Duration::from_secs(5)).await;
+        world.objects.put(&path, bytes.into()).await.unwrap();
+    };
+    tokio::join!(tags(&again, range(0, 8), &[1; 8]), comes_back);
+    world.advance_hours(24);
+    volume.host.store.delete(std::slice::from_ref(&newest)).await.unwrap();
     assert!(again.confirm().await.unwrap_err().is_missing());
-    world.clock.advance(Duration::from_secs(31));
-    let error = again.confirm().await.unwrap_err();
-    assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn packs_that_are_missing_for_a_moment_are_not_taken_for_gone() {
+    let world = World::new();
+    let (daemon, faults) = faulty(&world);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    commit(&volume, 1, 1).await.unwrap();
+    let packs = volume.view().await.unwrap().manifest().packs.clone();
+    let stay = volume.host.will_stay(volume.id(), packs);
+    despite(&faults, Fault::Missing, stay).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_mark_of_deletion_that_the_next_writer_made_void_ends_no_export() {
+    for (writer, ends) in [(7, false), (1, true)] {
+        let world = World::new();
+        let (volume, faults) = without_its_manifest(&world).await;
+        let mark = Tombstone { volume: volume.id(), deleted_unix_millis: 1, writer: WriterId([writer; 16]) };
+        world
+            .objects
+            .put(&Path::from(Key::Tombstone(volume.id()).to_string()), mark.encode().into())
+            .await
+            .unwrap();
+        // The mark itself is found.
+        faults.set(Fault::Missing, 0);
+        world.daemon(1).volumes.store().delete(&[Key::Manifest(volume.id(), 2)]).await.unwrap();
+        let error = volume.confirm().await.unwrap_err();
+        assert_eq!(error.is_fatal(), ends, "{error}");
+        assert_eq!(world.notes_of(1).unwrap().loss(volume.id(), 1), None);
+    }
 }

@@ -142,22 +142,6 @@ impl PackReader {
         Ok(blocks.into_iter().flatten().collect())
     }
 
-    /// As [`Self::fetch`], for one part, with GETs that nobody shares: an error says something of the block of this part alone, as the
-    /// store has it. The block cache may have a block that is damaged in the store.
-    pub async fn fetch_alone(
-        &self,
-        store: &Store,
-        packs: &[Opened],
-        part: &[Part; 1],
-    ) -> Result<Vec<ReadExtent>, VolumeError> {
-        let needed = needed(part);
-        let mut blocks = self.blocks_here(packs, &needed, self.block_cache.as_ref()).await;
-        for (block, (pack, entry)) in blocks.iter_mut().zip(&needed).filter(|(block, _)| block.is_none()) {
-            *block = Some(store.block(&packs[*pack].0, entry).await?);
-        }
-        Ok(extents(part, &needed, &blocks))
-    }
-
     /// Data of `parts`, which were resolved in `packs`, if this host has all blocks.
     pub async fn fetch_here(&self, packs: &[Opened], parts: &[Part]) -> Option<Vec<ReadExtent>> {
         let needed = needed(parts);

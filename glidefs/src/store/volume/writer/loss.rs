@@ -23,9 +23,12 @@ impl VolumeWriter {
         }
     }
 
-    /// Gives up a volume deleted by this writer.
-    pub(in crate::store::volume) fn lose_deleted(&self) {
+    /// Gives up a deleted volume, in this process: the store says to the next process that the volume is deleted, or that the
+    /// deletion was undone.
+    pub(in crate::store::volume) fn lose_deleted(&self) -> VolumeError {
+        tracing::warn!(volume = %self.shared.id, "a volume is deleted from the store");
         self.head().lost = Some(Loss::Deleted);
+        self.lost(Loss::Deleted)
     }
 
     /// Gives the volume up for good and notes the loss: after a restart, this host must not take its local data for the newest.

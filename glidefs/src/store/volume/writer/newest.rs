@@ -16,7 +16,7 @@ use crate::store::format::Manifest;
 use crate::store::key::{Folder, Key};
 use crate::store::volume::error::VolumeError;
 use crate::store::volume::limits::TRUST_TIME_MAX;
-use crate::store::volume::notes::{Loss, ManifestHash};
+use crate::store::volume::notes::ManifestHash;
 use crate::store::volume::types::{Fence, next_number};
 use crate::store::volume::view::loaded::LoadedManifest;
 
@@ -74,7 +74,7 @@ impl VolumeWriter {
     async fn look_past_listing(&self, number: u64, begun: Duration) -> Result<(), VolumeError> {
         let (id, store) = (self.shared.id, &self.host.store);
         let (found, hash) = match store.manifest_or_newer(id, number).await {
-            Err(error) if error.is_missing() => return Err(self.went_back(number, begun, error).await?),
+            Err(error) if error.is_missing() => return Err(self.judge_missing(number, begun, error).await),
             found => found?,
         };
         if found.number > number {
@@ -96,28 +96,34 @@ impl VolumeWriter {
 
     /// What it means that manifest `number` of this writer is `missing`, although garbage collection never removes the newest
     /// manifest of an existing volume. Only an object that says so ends the export: a mark of deletion at once; an older manifest,
-    /// which a store that went back has, when no question since some time found a newer one. An empty store proves nothing, but for
-    /// a deletion that was noted.
-    async fn went_back(
-        &self,
-        number: u64,
-        begun: Duration,
-        missing: StoreError,
-    ) -> Result<VolumeError, VolumeError> {
-        let (id, store) = (self.shared.id, &self.host.store);
-        if store.tombstone(id).await?.is_some() {
-            return Ok(self.lose(Loss::Deleted).await);
+    /// which a store that went back has, after a time. A store in which nothing is found proves nothing.
+    async fn judge_missing(&self, number: u64, begun: Duration, missing: StoreError) -> VolumeError {
+        let (id, store, own) = (self.shared.id, &self.host.store, self.head().own);
+        match store.tombstone(id).await {
+            // A mark by another writer is void where this writer followed that one.
+            Ok(Some(tombstone)) if tombstone.writer == own.writer => return self.lose_deleted(),
+            Ok(_) => {}
+            Err(error) => return error.into(),
         }
-        let since = *self.head().missing_since.get_or_insert(begun);
-        if begun.saturating_sub(since) < store.missing_time() {
-            return Ok(missing.into());
+        if !self.believes_missing(number, begun) {
+            return missing.into();
         }
-        let noted = self.host.options.notes.loss(id, self.head().own.epoch);
-        Ok(match store.latest_manifest_hashed(id, None).await? {
-            Some((older, _)) if older.number < number => self.stop_until_restart(self.foreign(&older)),
-            None if noted == Some(Loss::Deleted) => self.stop_until_restart(Loss::Deleted),
-            _ => missing.into(),
-        })
+        match store.latest_manifest_hashed(id, None).await {
+            Ok(Some((older, _))) if older.number < number => self.stop_until_restart(self.foreign(&older)),
+            Ok(_) => missing.into(),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Whether the store is believed that a manifest is missing which it must have: it has said so for
+    /// [`crate::store::retry::RetryPolicy::missing_time`]. `number`: the newest manifest when the question began, at `begun`.
+    fn believes_missing(&self, number: u64, begun: Duration) -> bool {
+        let mut head = self.head();
+        if head.number != number {
+            return false;
+        }
+        let since = *head.missing_since.get_or_insert(begun);
+        begun.saturating_sub(since) >= self.host.store.missing_time()
     }
 
     /// Decides about manifest `number`, which the store has, although this writer was at manifest `before` when the question
@@ -136,7 +142,7 @@ impl VolumeWriter {
         // The store contradicts itself, or is away: the next change asks anew.
         let (manifest, hash) = found.inspect_err(|_| self.head().known = None)?;
         if manifest.sections.deleted.is_some() {
-            return Err(self.lose(Loss::Deleted).await);
+            return Err(self.lose_deleted());
         }
         let found = Fence { epoch: manifest.epoch, writer: manifest.writer };
         let noted = self.host.options.notes.intended(self.shared.id, manifest.number, &hash) == Some(true);
@@ -146,7 +152,7 @@ impl VolumeWriter {
         let is_own = found == self.head().own;
         if is_own
             && !is_known
-            && let Some(later) = self.noted_above(manifest.number).await?
+            && let Some(later) = self.noted_above(manifest.number, before, begun).await?
         {
             return Box::pin(self.adopt_or_yield(later, before, begun)).await;
         }
@@ -167,21 +173,26 @@ impl VolumeWriter {
 
     /// The highest number above `number` that this host has noted and the store has. Used when the note on `number` is gone:
     /// notes on only the last two numbers are kept, and a host that noted a number had all manifests below.
-    async fn noted_above(&self, number: u64) -> Result<Option<u64>, VolumeError> {
-        let (id, store) = (self.shared.id, &self.host.store);
-        let highest = self.host.options.notes.highest(id).filter(|highest| *highest > number);
-        let Some(highest) = highest else { return Ok(None) };
-        let found = async |later| store.head(&Key::Manifest(id, later)).await.map(|_| later);
-        let look = || async {
-            match found(highest).await {
-                Err(error) if error.is_missing() && highest - 1 > number => found(highest - 1).await,
-                found => found,
+    async fn noted_above(
+        &self,
+        number: u64,
+        before: u64,
+        begun: Duration,
+    ) -> Result<Option<u64>, VolumeError> {
+        let Some(highest) = self.host.options.notes.highest(self.shared.id) else { return Ok(None) };
+        for later in [highest, highest.saturating_sub(1)].into_iter().filter(|later| *later > number) {
+            match self.host.store.head(&Key::Manifest(self.shared.id, later)).await {
+                Ok(_) => return Ok(Some(later)),
+                // The store need not have the highest one, but the one below.
+                Err(error) if error.is_missing() => {
+                    if later < highest && !self.believes_missing(before, begun) {
+                        return Err(error.into());
+                    }
+                }
+                Err(error) => return Err(error.into()),
             }
-        };
-        match store.insist(StoreError::is_missing, look).await {
-            Err(error) if error.is_missing() => Ok(None),
-            found => Ok(Some(found?)),
         }
+        Ok(None)
     }
 
     /// Notes `manifest`, which may count as noted by an allowance for earlier versions: the next note ends that allowance.

@@ -86,7 +86,12 @@ impl VolumeWriter {
             match self.check_newest().await {
                 // A writer that cannot ask does not know whether the object is gone for good.
                 Err(lost) if lost.is_fatal() || lost.is_unreachable() => Err(lost),
-                _ => self.host.store.insist(VolumeError::is_missing, || self.look(&look)).await,
+                _ => {
+                    let found = self.host.store.insist(VolumeError::is_missing, || self.look(&look)).await?;
+                    // A later question that finds an object missing is about another moment.
+                    self.head().missing_since = None;
+                    Ok(found)
+                }
             }
         })
         .await
@@ -113,7 +118,7 @@ impl VolumeWriter {
             let _permit = permit;
             let Some(block_cache) = &volume.host.options.block_cache else { return };
             let counters = block_cache.counters();
-            match volume.looking(|view: View| async move { view.read_ahead(window).await }).await {
+            match volume.look(|view: View| async move { view.read_ahead(window).await }).await {
                 Ok(0) => {}
                 Ok(bytes) => {
                     counters.ahead_windows.add(1);
