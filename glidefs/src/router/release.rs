@@ -151,7 +151,7 @@ impl Router {
             match timeout(self.options.confirm_patience, remote.hold()).await {
                 Ok(Ok(taken)) => Ok(taken),
                 Ok(Err(source)) if source.is_fatal() => {
-                    // The writer has noted the loss. Confirming passes the loss on to the cache without another request.
+                    // The writer knows the loss. Confirming passes the loss on to the cache without another request.
                     let _: Result<bool, VolumeError> = volume.confirm(self.options.confirm_patience).await;
                     Err(RouterError::Lost { name: name(), source })
                 }

@@ -47,7 +47,9 @@ pub(super) fn classify(error: &object_store::Error) -> Verdict {
     use object_store::Error as E;
     match error {
         E::NotFound { .. }
-            if ["NoSuchBucket", "ContainerNotFound"].into_iter().any(|code| says(error, code)) =>
+            if ["<Code>NoSuchBucket", "<Code>ContainerNotFound"]
+                .into_iter()
+                .any(|code| says(error, code)) =>
         {
             Verdict::Refused(NO_BUCKET)
         }

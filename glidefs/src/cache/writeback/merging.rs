@@ -169,8 +169,8 @@ fn failed(shared: &Shared, volume: &Volume, error: &VolumeError) {
         link.fence();
         shared.writeback_ended();
     }
-    // The store's client has logged for all volumes together that the store refuses this host.
-    if error.is_refused() {
+    // The store's client has logged for all volumes together that the store refuses this host, and the merge which packs it left out.
+    if error.is_refused() || matches!(error, VolumeError::PacksLeftOut { .. }) {
         return;
     }
     if let Some(suppressed) = volume.bad_writebacks().pass() {

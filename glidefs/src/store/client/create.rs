@@ -84,10 +84,14 @@ impl Store {
             let tries = self.tries(Operation::Put, &text, payload.content_length() as u64);
             let (created, more) = tries.run(attempt).await?;
             count.fetch_add(more, Relaxed);
-            if created == Created::Existed {
-                self.find(key).await?;
+            match created {
+                Created::Created => Ok(created),
+                // An empty object is there as well.
+                Created::Existed => match self.find(key).await {
+                    Ok(_) | Err(StoreError::Damaged { .. }) => Ok(created),
+                    Err(error) => Err(error),
+                },
             }
-            Ok(created)
         };
         let created = self.insist(StoreError::is_missing, look).await;
         let tries = count.load(Relaxed);

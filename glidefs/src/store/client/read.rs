@@ -118,10 +118,14 @@ impl Store {
         let attempt = || async {
             let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
             let found = self.inner.backend.objects.get_opts(&path, options).await;
-            found.map(|found| found.meta).map_err(|error| match classify(&error) {
+            let found = found.map_err(|error| match classify(&error) {
                 Verdict::TooShort => too_short(&text, 0, 1),
                 _ => failure(Operation::Head, &text, error),
-            })
+            })?;
+            let meta = found.meta.clone();
+            // A connection with an unread body is not used again.
+            found.bytes().await.map_err(|error| failure(Operation::Head, &text, error))?;
+            Ok(meta)
         };
         let (meta, _) = self.tries(Operation::Head, &text, 0).run(attempt).await?;
         Ok(meta)

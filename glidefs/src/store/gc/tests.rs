@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::*;
 use crate::store::key::Folder;
 use crate::store::volume::tests::support::*;
-use crate::store::volume::{StatePoint, VolumeError, VolumeWriter};
+use crate::store::volume::{Loss, StatePoint, VolumeError, VolumeWriter};
 
 const SIZE: u64 = 1 << 21;
 const GRACE: Duration = Duration::from_hours(24);
@@ -149,6 +149,24 @@ async fn a_commit_under_way_loses_nothing() {
     world.advance_hours(23);
     assert_eq!(gc(&world, false).await.packs_in_use, 1);
     tags(&volume, range(0, 8), &[1; 8]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_that_saw_its_volume_deleted_by_another_host_knows_so_when_all_of_the_volume_is_collected() {
+    let world = World::new();
+    let (first, second) = (world.daemon(1), world.daemon(2));
+    let volume = first.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let state = volume.state();
+    second.volumes.take_over(&name("vm")).await.unwrap().delete().await.unwrap();
+    let error = volume.confirm().await.unwrap_err();
+    assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
+    for _ in 0..5 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    assert_eq!(keys(&world).await, []);
+    let again = world.daemon(1).volumes.resume(&state);
+    assert!(matches!(again.loss(), Some(Loss::Fenced(_))), "{:?}", again.loss());
 }
 
 #[tokio::test(start_paused = true)]

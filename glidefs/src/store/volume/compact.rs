@@ -88,7 +88,10 @@ impl VolumeWriter {
         let manifest = self.manifest().await?;
         let Compaction { discarded_bytes, left_out } = compaction;
         let now = self.now();
-        left_out.retain(|_, since| now.saturating_sub(*since) < LEFT_OUT_TIME);
+        left_out.retain(|left_out, since| {
+            now.saturating_sub(*since) < LEFT_OUT_TIME
+                && manifest.packs.iter().any(|pack| pack.pack == *left_out)
+        });
         let Some(step) = next_step(&manifest.packs, limits, *discarded_bytes, left_out) else {
             let none = HashMap::new();
             let waits = next_step(&manifest.packs, limits, *discarded_bytes, &none).is_some();

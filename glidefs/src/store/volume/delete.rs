@@ -123,7 +123,11 @@ impl VolumeWriter {
             Ok(()) => self.manifest().await?,
             Err(VolumeError::Deleted { .. }) => return self.finish_deletion().await,
             // Collected, or somebody has emptied the store: there is nothing to delete.
-            Err(error) if error.is_missing() => return self.finish_deletion().await,
+            Err(error)
+                if error.is_missing() && host.store.latest_manifest(self.id(), None).await?.is_none() =>
+            {
+                return Ok(());
+            }
             Err(error) => return Err(error),
         };
         if manifest.sections.deleted.is_some() {

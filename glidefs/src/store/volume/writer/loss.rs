@@ -33,17 +33,19 @@ impl VolumeWriter {
 
     /// Gives the volume up for good and notes the loss: after a restart, this host must not take its local data for the newest.
     pub(super) async fn lose(&self, loss: Loss) -> VolumeError {
-        let own = {
-            let mut head = self.head();
-            head.lost = Some(loss.clone());
-            head.own
-        };
-        tracing::warn!(volume = %self.shared.id, %own, loss = ?loss, "a volume is not this writer's any more");
-        if let Err(error) = self.host.options.notes.lose(self.shared.id, own.epoch, &loss).await {
+        self.head().lost = Some(loss.clone());
+        tracing::warn!(volume = %self.shared.id, own = %self.head().own, loss = ?loss, "a volume is not this writer's any more");
+        self.note_loss(&loss).await;
+        self.lost(loss)
+    }
+
+    /// Notes a loss for the next process.
+    pub(super) async fn note_loss(&self, loss: &Loss) {
+        let epoch = self.head().own.epoch;
+        if let Err(error) = self.host.options.notes.lose(self.shared.id, epoch, loss).await {
             let error = &error as &dyn std::error::Error;
             tracing::error!(volume = %self.shared.id, error, "the loss of a volume could not be noted; the next start finds the loss again");
         }
-        self.lost(loss)
     }
 
     /// Gives the volume up in this process only. The store is behind this host's knowledge, or has nothing of the volume: this

@@ -142,6 +142,10 @@ impl VolumeWriter {
         // The store contradicts itself, or is away: the next change asks anew.
         let (manifest, hash) = found.inspect_err(|_| self.head().known = None)?;
         if manifest.sections.deleted.is_some() {
+            // Garbage collection will remove all that says so; that another writer took the volume over before stays true.
+            if manifest.epoch > self.head().own.epoch {
+                self.note_loss(&self.foreign(&manifest)).await;
+            }
             return Err(self.lose_deleted());
         }
         let found = Fence { epoch: manifest.epoch, writer: manifest.writer };
