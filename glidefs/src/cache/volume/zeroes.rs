@@ -89,8 +89,8 @@ impl Volume {
     /// Looks at about `limit` extents at most, and returns how many as well.
     ///
     /// # Errors
-    /// [`IoError::Removed`], [`IoError::NoSequenceNumber`], and [`IoError::IndexFull`] when the record would make an index larger which has no
-    /// memory.
+    /// [`IoError::Removed`], [`IoError::NoSequenceNumber`], and [`IoError::IndexFull`] when the record would make an index larger
+    /// which has no memory.
     pub(in crate::cache) fn begin_zeroes(
         &self,
         range: SectorRange,
