@@ -28,6 +28,9 @@ pub(super) fn command(
             check(&config)?;
             Ok::<_, CliError>(config)
         })?;
+        for key in &config.ignored {
+            eprintln!("warning: {}: {key} {IGNORED}", args.config.display());
+        }
         return emit(checked(&config).as_bytes());
     }
     if args.standby {
@@ -40,12 +43,14 @@ pub(super) fn command(
     let Some(protocol) = args.successor else {
         let config = loaded(args, Config::load(&args.config)?);
         init_log(&config.log)?;
+        warn_of_ignored(&config);
         return run(&config, Start::Alone);
     };
     let successor = Successor::take(protocol).map_err(CliError::Successor)?;
     let done = Config::load(&args.config).map_err(CliError::from).and_then(|config| {
         let config = loaded(args, config);
         init_log(&config.log)?;
+        warn_of_ignored(&config);
         run(&config, Start::Successor(successor.clone()))
     });
     if let Err(error) = &done {
@@ -82,11 +87,20 @@ fn late(config: &Path) -> String {
     )
 }
 
+/// What a key without an effect is said to be.
+const IGNORED: &str = "is no longer needed, ignored since 0.2";
+
 fn loaded(args: &RunArgs, mut config: Config) -> Config {
     if args.remove_devices {
         config.control.on_stop = OnStop::Remove;
     }
     config
+}
+
+fn warn_of_ignored(config: &Config) {
+    for key in &config.ignored {
+        tracing::warn!(key, "this key of the configuration {IGNORED}");
+    }
 }
 
 fn init_log(log: &LogSection) -> Result<(), CliError> {

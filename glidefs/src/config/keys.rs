@@ -50,6 +50,10 @@ const fn set(key: Key) -> Key {
     Key { set: true, ..key }
 }
 
+/// Keys of version 0.1 that no longer have an effect, by section and name; a section without a name is gone as a whole. Until
+/// version 0.3 a file may still have them: they are ignored with a warning.
+pub const REMOVED: &[(&str, &str)] = &[];
+
 /// Every section, in the order of the file.
 pub const SECTIONS: &[Section] = &[
     Section {

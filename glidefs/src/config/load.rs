@@ -3,7 +3,10 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
+
 use super::check::check;
+use super::keys::REMOVED;
 use super::sections::Config;
 use crate::worker::cpus::Usable;
 
@@ -78,7 +81,9 @@ impl Config {
 
     /// Reads and checks `text`, the content of `path`, for a daemon that may use the CPUs `usable`.
     pub fn parse(path: &Path, text: &str, usable: &Usable) -> Result<Self, ConfigError> {
-        let mut config: Self = toml::from_str(text).map_err(|error| {
+        let read = without_removed(text, REMOVED)
+            .and_then(|(file, ignored)| Ok(Self { ignored, ..Self::deserialize(file)? }));
+        let mut config = read.map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             let (line, key) = locate(text, at);
             let message = format!("{key}{}", error.message());
@@ -91,6 +96,27 @@ impl Config {
         })?;
         Ok(config)
     }
+}
+
+/// The content of a file without the keys of `removed`, and those of them that the file had, as warnings name them. All other
+/// keys keep their places. A pair without a key removes the whole section.
+pub(super) fn without_removed<'a>(
+    text: &'a str,
+    removed: &[(&str, &str)],
+) -> Result<(toml::Deserializer<'a>, Vec<String>), toml::de::Error> {
+    let mut file = toml::de::DeTable::parse(text)?;
+    let sections = file.get_mut();
+    let mut ignored = Vec::new();
+    for &(section, key) in removed {
+        if key.is_empty() {
+            ignored.extend(sections.remove(section).map(|_| format!("[{section}]")));
+        } else if let Some(toml::de::DeValue::Table(keys)) =
+            sections.get_mut(section).map(toml::Spanned::get_mut)
+        {
+            ignored.extend(keys.remove(key).map(|_| format!("[{section}] {key}")));
+        }
+    }
+    Ok((toml::Deserializer::from(file), ignored))
 }
 
 /// The line (from 1) of the byte `at` of the file, and the key on that line, written `[section] key: `.

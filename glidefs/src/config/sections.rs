@@ -37,6 +37,9 @@ pub struct Config {
     /// The text of the file; empty for a configuration that was not read from a file.
     #[serde(skip)]
     pub source: String,
+    /// Keys of the file that have no effect, each as `[section] key`.
+    #[serde(skip)]
+    pub ignored: Vec<String>,
     /// Whether devices are started without user copy, with one stable buffer per tag.
     #[serde(skip)]
     pub bounce_mode: bool,

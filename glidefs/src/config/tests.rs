@@ -6,7 +6,7 @@ use std::num::NonZeroU8;
 use std::path::Path;
 
 use super::keys::{SECTIONS, commented_config};
-use super::load::bounce_mode;
+use super::load::{bounce_mode, without_removed};
 use super::{ByteSize, Config, ConfigError};
 use crate::worker::cpus::{CpusShort, Usable};
 
@@ -228,4 +228,14 @@ fn bounce_mode_is_on_off_or_an_error() {
 fn a_missing_file_says_how_to_make_one() {
     let message = Config::load(Path::new("/nonexistent.toml")).unwrap_err().to_string();
     assert!(message.contains("glidefs init /nonexistent.toml"), "{message}");
+}
+
+#[test]
+fn a_removed_key_is_ignored_and_named_and_a_later_fault_keeps_its_place() {
+    let text = "[cache]\nold = 1\nsize = \"10GB\"\n[gone]\na = { b = 1 }\n";
+    let (file, ignored) =
+        without_removed(text, &[("cache", "old"), ("cache", "never"), ("gone", "")]).unwrap();
+    assert_eq!(ignored, ["[cache] old", "[gone]"]);
+    let error = <Config as serde::Deserialize>::deserialize(file).unwrap_err();
+    assert_eq!(error.span().map(|span| &text[span]), Some("\"10GB\""));
 }
