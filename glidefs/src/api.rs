@@ -22,7 +22,7 @@
 //! |---|---|
 //! | `serve`, `connection`, `seats`, `shares` | the doors, one connection, how many connections, how many for changes |
 //! | `guard`, `token`, `peer` | who may ask |
-//! | `body`, `idempotency`, `off_thread`, `paging` | reading a request, once at most, work on all exports, pages of lists |
+//! | `body`, `off_thread`, `paging` | reading a request, work on all exports, pages of lists |
 //! | `error`, `refusals` | which error has which code, which operation answers with which |
 //! | `state`, `wire` | what handlers share, and the types of requests and answers |
 
@@ -32,7 +32,6 @@ mod connection;
 mod error;
 mod exports;
 mod guard;
-mod idempotency;
 mod off_thread;
 mod page;
 mod paging;

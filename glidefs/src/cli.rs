@@ -31,7 +31,7 @@ use clap::Parser;
 use self::args::{Cli, Command};
 use self::commands::{csi, daemon, doctor, exports, files, snapshots, upgrade};
 use self::error::CliError;
-use crate::api::wire::{Export, IdempotencyKey};
+use crate::api::wire::Export;
 use crate::client::Client;
 use crate::config::Config;
 use crate::handover::Start;
@@ -54,10 +54,9 @@ pub fn main<E: Error + 'static>(
             let _ = writeln!(std::io::stderr(), "glidefs: {}", chain(&error));
             // A refused configuration stays refused. Status 2 tells systemd not to start the daemon again.
             match error {
-                CliError::Config(_)
-                | CliError::Names(_)
-                | CliError::KeyOfMany
-                | CliError::Found { failures: 1.., .. } => ExitCode::from(2),
+                CliError::Config(_) | CliError::Names(_) | CliError::Found { failures: 1.., .. } => {
+                    ExitCode::from(2)
+                }
                 CliError::WaitEnded { .. } => ExitCode::from(3),
                 _ => ExitCode::FAILURE,
             }
@@ -88,12 +87,10 @@ fn dispatch(
         Command::SupportBundle { config, out, json } => bundle::run(&cli.daemon, &config, out, json),
         Command::Bench { command } => bench::run(command),
         Command::Export { command } => {
-            let key = command.key().cloned();
-            with_key(&cli.daemon, key, async |client| exports::run(client, command).await)
+            with_client(&cli.daemon, async |client| exports::run(client, command).await)
         }
         Command::Snapshot { command } => {
-            let key = command.key().cloned();
-            with_key(&cli.daemon, key, async |client| snapshots::run(client, command).await)
+            with_client(&cli.daemon, async |client| snapshots::run(client, command).await)
         }
         Command::Csi(args) => csi::run(&cli.daemon, args),
         Command::Import(args) => {
@@ -128,16 +125,7 @@ fn with_client(
     daemon: &args::DaemonArgs,
     work: impl AsyncFnOnce(&Client) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
-    with_key(daemon, None, work)
-}
-
-/// Runs `work` with a client of the daemon that sends `key` with a request to change something.
-fn with_key(
-    daemon: &args::DaemonArgs,
-    key: Option<IdempotencyKey>,
-    work: impl AsyncFnOnce(&Client) -> Result<(), CliError>,
-) -> Result<(), CliError> {
-    let client = daemon.client()?.with_key(key);
+    let client = daemon.client()?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     runtime.block_on(work(&client))

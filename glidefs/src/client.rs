@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
-use crate::api::wire::{IDEMPOTENCY_KEY, IdempotencyKey, Problem, ProblemCode};
+use crate::api::wire::{Problem, ProblemCode};
 use crate::api::{Token, TokenError};
 use crate::router::ExportName;
 
@@ -105,14 +105,12 @@ enum DaemonAddress {
 pub(crate) struct Client {
     address: DaemonAddress,
     token: Option<Token>,
-    /// The key of every request that changes something.
-    key: Option<IdempotencyKey>,
 }
 
 impl Client {
     /// A client of the daemon behind the Unix socket `socket`.
     pub fn of_socket(socket: &Path) -> Self {
-        Self { address: DaemonAddress::Socket(socket.into()), token: None, key: None }
+        Self { address: DaemonAddress::Socket(socket.into()), token: None }
     }
 
     /// A client of the daemon at `url`, which has the form http://HOST:PORT, with the token of `token_file`.
@@ -125,12 +123,7 @@ impl Client {
         }
         let address = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(9470));
         let token = token_file.map(Token::load).transpose()?;
-        Ok(Self { address: DaemonAddress::Tcp(address), token, key: None })
-    }
-
-    /// This client with `key` in every request that changes something, of which there should be one.
-    pub fn with_key(self, key: Option<IdempotencyKey>) -> Self {
-        Self { key, ..self }
+        Ok(Self { address: DaemonAddress::Tcp(address), token })
     }
 
     /// Whether the daemon's address is a socket or a loopback address, so that the daemon's devices are on this host.
@@ -311,11 +304,7 @@ impl Client {
             DaemonAddress::Socket(_) => "localhost",
             DaemonAddress::Tcp(address) => address,
         };
-        let key = self.key.as_ref().filter(|_| method != Method::GET);
         let mut request = Request::builder().method(method).uri(path).header(HOST, host);
-        if let Some(key) = key {
-            request = request.header(IDEMPOTENCY_KEY, key.to_header());
-        }
         if !body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");
         }

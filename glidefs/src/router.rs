@@ -16,7 +16,6 @@
 //! | `options` | limits and defaults |
 //! | `state` | the life cycle: states, events, the transition function |
 //! | `catalog` | the database of exports on disk |
-//! | `keys` | requests that are sent again: idempotency keys |
 //! | `entry` | one export in memory, and the right to change the export |
 //! | `exports`, `numbers` | the exports in memory, and the device numbers in use |
 //! | `create` | how an export comes into being |
@@ -49,7 +48,6 @@ mod error;
 mod exports;
 mod history;
 mod info;
-mod keys;
 mod loss;
 mod moving;
 mod name;
@@ -79,7 +77,6 @@ use tokio::sync::{Notify, OwnedRwLockReadGuard, watch};
 use self::background::{Background, finish};
 pub use self::catalog::Catalog;
 use self::catalog::record::ExportRecord;
-pub(crate) use self::catalog::request_record::{Fingerprint, KeptAnswer, RequestKey};
 pub(crate) use self::catalog::{CatalogGlance, CatalogHandle, error::CatalogError, health::CatalogHealth};
 use self::confirm::Unasked;
 pub use self::create::CreateExport;
@@ -88,7 +85,6 @@ use self::entry::{ExportEntry, HeldExport};
 pub(crate) use self::error::RouterError;
 use self::exports::Exports;
 pub(crate) use self::info::{ExportInfo, Glance};
-pub(crate) use self::keys::{Admission, KEPT_BODY_BYTES_MAX, KeyUnderWay, Keys};
 pub use self::name::ExportName;
 pub(crate) use self::name::{NAME_CHARS_MAX, NameError};
 pub(crate) use self::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, kernel_boot_id};
@@ -132,8 +128,6 @@ pub struct Router {
     background: Background,
     /// Limits the log lines about a store that cannot be asked.
     away: Repeat,
-    /// Requests with an idempotency key.
-    keys: Arc<Keys>,
     /// Exports from the catalog, held so that operations on them wait until [`Router::start`] has dealt with them.
     loaded: Mutex<Vec<HeldExport>>,
 }
@@ -154,7 +148,6 @@ impl Router {
         options: RouterOptions,
     ) -> Arc<Self> {
         let records = catalog.take_loaded();
-        let keys = Keys::new(catalog.request_journal(), catalog.take_requests(), &options.boot_id);
         let mut exports = Exports::new(catalog.next_export_id(), options.exports_max);
         let stopping = Arc::new(tokio::sync::RwLock::new(false));
         let mut loaded = Vec::with_capacity(records.len());
@@ -186,7 +179,6 @@ impl Router {
             tries_changed: Notify::new(),
             background: Background::default(),
             away: Repeat::default(),
-            keys,
             loaded: Mutex::new(loaded),
         })
     }
@@ -226,10 +218,9 @@ impl Router {
         }
     }
 
-    /// Memory of all exports, without the indexes of their volumes, and of idempotency keys, bytes.
+    /// Memory of all exports, without the indexes of their volumes, bytes.
     pub fn memory_bytes(&self) -> u64 {
-        let exports: u64 = self.entries().iter().map(|entry| entry.glance().memory_bytes).sum();
-        exports.saturating_add(self.keys.memory_bytes())
+        self.entries().iter().map(|entry| entry.glance().memory_bytes).sum()
     }
 
     /// The exports that are not at rest, by name. For tests and benches: the daemon visits exports.
@@ -254,19 +245,9 @@ impl Router {
         self.catalog.health()
     }
 
-    /// Requests with an idempotency key.
-    pub(crate) fn keys(&self) -> &Arc<Keys> {
-        &self.keys
-    }
-
     /// Limits and defaults in force.
     pub fn options(&self) -> &RouterOptions {
         &self.options
-    }
-
-    /// Whether new operations are refused.
-    pub(crate) fn is_stopping(&self) -> bool {
-        *self.stops.borrow()
     }
 
     /// Refuses new operations, and returns when the running ones have ended. Devices stay as they are.

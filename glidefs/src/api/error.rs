@@ -119,52 +119,6 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::Unconfirmed, message)
     }
 
-    /// The header `Idempotency-Key` has no key.
-    pub fn bad_idempotency_key(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, ProblemCode::BadIdempotencyKey, message)
-    }
-
-    /// The path takes no idempotency key.
-    pub fn no_idempotency_key(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, ProblemCode::NoIdempotencyKey, message)
-    }
-
-    /// The key belongs to another request.
-    pub fn idempotency_key_reused() -> Self {
-        let message = "the idempotency key was used for another request, with another method, path, query or body: choose a new key for each \
-                       request, and send a request again exactly as before";
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, ProblemCode::IdempotencyKeyReused, message)
-    }
-
-    /// The first request with the key is under way.
-    pub fn idempotency_key_in_use() -> Self {
-        let message = "the first request with this idempotency key is under way: send the request again in a moment for the answer";
-        Self::new(StatusCode::CONFLICT, ProblemCode::IdempotencyKeyInUse, message)
-    }
-
-    /// Nobody knows whether the request with the key was carried out.
-    pub fn idempotency_outcome_unknown() -> Self {
-        let message = "the first request with this idempotency key has failed, or the daemon ended meanwhile, so the request may or may not \
-                       have been carried out: look at the state of the export, and if it is not as wished, send the request with a new key";
-        Self::new(StatusCode::CONFLICT, ProblemCode::IdempotencyOutcomeUnknown, message)
-    }
-
-    /// The request with the key was carried out, and the answer was too large to be kept.
-    pub fn idempotency_answer_too_large(status: u16) -> Self {
-        let message = format!(
-            "the request with this idempotency key was carried out, with status {status}, and is not carried out again; the answer was too \
-             large to be kept: look at the state of the exports"
-        );
-        Self::new(StatusCode::CONFLICT, ProblemCode::IdempotencyAnswerTooLarge, message)
-    }
-
-    /// There is no room for another key.
-    pub fn too_many_idempotency_keys() -> Self {
-        let message = "too many requests with an idempotency key are under way, or have an unknown outcome: send the request again later; \
-                       nothing was done";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::TooManyIdempotencyKeys, message)
-    }
-
     /// The catalog cannot be written.
     pub fn catalog_fails(reason: &str) -> Self {
         let message = format!("the catalog cannot be written ({reason}): make room on the disk of cache.dir");

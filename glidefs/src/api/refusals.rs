@@ -1,7 +1,7 @@
 //! The refusals of each operation, as the description of the API lists them.
 //!
 //! Owns which codes an operation may answer with, and where refusals stand in the description. Does not own the codes (`wire`) nor when a
-//! request is refused. Invariant: every operation has the codes of its parts: access, path, query, body, key. The tests of the API compare
+//! request is refused. Invariant: every operation has the codes of its parts: access, path, query, body. The tests of the API compare
 //! every answer with the description.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,6 @@ use utoipa::openapi::{
     Content, Header, ObjectBuilder, OpenApi, PathItem, Ref, RefOr, Response, ResponseBuilder,
 };
 
-use super::idempotency::takes_no_key;
 use super::wire::{PROBLEM_TYPE, ProblemCode as P};
 
 /// Codes that any operation may answer with: those of access, and that of failures of the daemon.
@@ -57,18 +56,7 @@ const VOLUME: &[P] = &[
     P::BadSize,
 ];
 
-/// Codes of operations that take an idempotency key.
-const KEY: &[P] = &[
-    P::CatalogFails,
-    P::BadIdempotencyKey,
-    P::IdempotencyAnswerTooLarge,
-    P::IdempotencyKeyInUse,
-    P::IdempotencyKeyReused,
-    P::IdempotencyOutcomeUnknown,
-    P::TooManyIdempotencyKeys,
-];
-
-/// The codes of an operation besides those of access, name, query, body and key. `None` for an operation that is not listed here, which a test
+/// The codes of an operation besides those of access, name, query and body. `None` for an operation that is not listed here, which a test
 /// refuses.
 pub(super) fn own_codes(operation: &str) -> Option<Vec<&'static [P]>> {
     Some(match operation {
@@ -106,11 +94,10 @@ pub(super) fn own_codes(operation: &str) -> Option<Vec<&'static [P]>> {
 
 /// Adds the refusals of every operation to the description.
 pub(super) fn describe(api: &mut OpenApi) {
-    for (path, item) in &mut api.paths.paths {
-        let of_path: &[P] = if takes_no_key(path) { &[P::NoIdempotencyKey] } else { &[] };
+    for item in api.paths.paths.values_mut() {
         for operation in operations(item) {
             let mut by_status: BTreeMap<u16, Vec<P>> = BTreeMap::new();
-            for code in codes(operation, of_path) {
+            for code in codes(operation) {
                 for status in code.statuses() {
                     by_status.entry(*status).or_default().push(code);
                 }
@@ -122,10 +109,10 @@ pub(super) fn describe(api: &mut OpenApi) {
     }
 }
 
-/// All codes of an operation, in the order of their names. `of_path` are those of the path.
-fn codes(operation: &Operation, of_path: &'static [P]) -> Vec<P> {
+/// All codes of an operation, in the order of their names.
+fn codes(operation: &Operation) -> Vec<P> {
     let mut groups = own_codes(operation.operation_id.as_deref().unwrap_or_default()).unwrap_or_default();
-    groups.extend([ACCESS, of_path]);
+    groups.push(ACCESS);
     let parameters = operation.parameters.iter().flatten();
     for parameter in parameters {
         let RefOr::T(parameter) = parameter else { continue };
@@ -133,7 +120,6 @@ fn codes(operation: &Operation, of_path: &'static [P]) -> Vec<P> {
             // The code of a refusal is no name: any other text is not found.
             ParameterIn::Path if parameter.name == "code" => groups.push(&[P::BadRequest]),
             ParameterIn::Path => groups.push(NAME),
-            ParameterIn::Header => groups.extend([KEY, BODY]),
             _ => groups.push(&[P::BadRequest]),
         }
     }

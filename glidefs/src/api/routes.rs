@@ -15,8 +15,7 @@ use super::error::ApiError;
 use super::state::AppState;
 use super::wire::{Problem, ProblemCode};
 use super::{
-    batch, exports, guard, idempotency, page, problems, refusals, shares, snapshots, system, trace, upgrade,
-    volumes,
+    batch, exports, guard, page, problems, refusals, shares, snapshots, system, trace, upgrade, volumes,
 };
 
 #[derive(utoipa::OpenApi)]
@@ -93,10 +92,7 @@ fn described() -> OpenApiRouter<AppState> {
 /// and methods.
 pub(crate) fn service(state: AppState, connections_max: usize) -> axum::Router {
     let (routes, _) = described().split_for_parts();
-    let keyed = idempotency::Keyed::of(&state);
     routes
-        .route_layer(axum::middleware::from_fn_with_state(keyed, idempotency::keyed))
-        // Around the keys: a request that is refused here spends none.
         .route_layer(axum::middleware::from_fn_with_state(
             shares::Shares::of(connections_max),
             shares::bounded,
@@ -111,7 +107,6 @@ pub(crate) fn service(state: AppState, connections_max: usize) -> axum::Router {
 /// The description of the API: the content of `/openapi.json`.
 pub fn description() -> OpenApi {
     let mut description = described().into_openapi();
-    idempotency::describe(&mut description);
     refusals::describe(&mut description);
     description
 }

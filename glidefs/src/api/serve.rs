@@ -204,7 +204,6 @@ pub(super) async fn serve_with(
     let Listeners { tcp, unix, _file: file } = listeners;
     let Access { token, hosts, group, connections_max } = access;
     let (stats, traces) = (Arc::clone(&state.stats), state.traces.clone());
-    let keys = Arc::clone(state.router.keys());
     let routes = service(state, connections_max);
     let door = |routes: axum::Router, max, stats: &Arc<_>| Door {
         routes,
@@ -243,14 +242,9 @@ pub(super) async fn serve_with(
     drop((tcp, unix));
     // These answers have no end of their own.
     traces.end_all();
-    // A request with an idempotency key goes on without a connection.
-    let drained = futures_util::future::join(join_all(doors.iter().map(Seats::empty)), keys.idle());
+    let drained = join_all(doors.iter().map(Seats::empty));
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
-        let keyed = keys.under_way();
-        tracing::warn!(
-            keyed,
-            "some requests to the API were cut off at the end; of those with an idempotency key the outcome is unknown"
-        );
+        tracing::warn!("some requests to the API were cut off at the end");
     }
     drop(file);
     Ok(())

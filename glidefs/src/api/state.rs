@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use super::idempotency::KeyStats;
 use super::off_thread::OffThread;
 use super::seats::DoorStats;
 use super::shared_text::{SharedTextStats, SharedTexts};
@@ -85,8 +84,6 @@ pub struct ApiStats {
     pub tops: Arc<SharedTextStats>,
     /// Clients that read traces, and the traces.
     pub traces: Arc<TraceStats>,
-    /// Requests with an idempotency key.
-    pub keys: Arc<KeyStats>,
 }
 
 /// Whether the daemon has finished recovery: set once, read by `/readyz`.

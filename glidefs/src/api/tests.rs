@@ -4,7 +4,6 @@ mod access;
 mod batch;
 mod clients;
 mod description;
-mod idempotency;
 mod listening;
 mod page;
 mod paging;

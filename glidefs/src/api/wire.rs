@@ -7,7 +7,6 @@
 mod answers;
 mod batch;
 mod codes;
-mod key;
 mod paging;
 mod problem;
 mod requests;
@@ -23,7 +22,6 @@ pub use self::answers::{
 };
 pub use self::batch::{BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult};
 pub use self::codes::{PROBLEMS_PATH, ProblemCode, markdown as problems_markdown};
-pub use self::key::{IDEMPOTENCY_KEY, IDEMPOTENCY_REPLAYED, IdempotencyKey};
 pub use self::paging::PageQuery;
 pub use self::problem::{BatchError, ErrorDetail, PROBLEM_TYPE, Problem, ProblemExplanation};
 pub use self::requests::{

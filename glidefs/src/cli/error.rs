@@ -45,9 +45,6 @@ pub(super) enum CliError {
     /// The exports of the command are not known.
     #[error(transparent)]
     Names(#[from] NamesError),
-    /// One key for several requests.
-    #[error("--idempotency-key is for one export: name one, or leave the key out")]
-    KeyOfMany,
     /// `glidefs doctor` found something to mend.
     #[error("failures: {failures}, warnings: {warnings}")]
     Found { failures: usize, warnings: usize },

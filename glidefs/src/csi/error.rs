@@ -137,14 +137,7 @@ fn refusal_code(code: &str) -> Code {
     let Some(code) = ProblemCode::of(code) else { return Code::Internal };
     match code {
         P::NotFound | P::NotInStore => Code::NotFound,
-        P::BadIdempotencyKey
-        | P::NoIdempotencyKey
-        | P::IdempotencyKeyReused
-        | P::BadName
-        | P::BadSize
-        | P::BadParameter
-        | P::BadRequest
-        | P::TooLarge => Code::InvalidArgument,
+        P::BadName | P::BadSize | P::BadParameter | P::BadRequest | P::TooLarge => Code::InvalidArgument,
         P::ExistsWithOtherParameters | P::ExistsInStore | P::SnapshotExists | P::Conflict => {
             Code::AlreadyExists
         }
@@ -178,8 +171,6 @@ fn refusal_code(code: &str) -> Code {
         | P::DeviceTimedOut
         | P::Timeout
         | P::UpgradeUnderWay
-        | P::IdempotencyKeyInUse
-        | P::TooManyIdempotencyKeys
         | P::TooManyBatches
         | P::TooManyUnderWay => Code::Unavailable,
         P::Catalog
@@ -187,8 +178,6 @@ fn refusal_code(code: &str) -> Code {
         | P::Internal
         | P::MethodNotAllowed
         | P::TooManyTraces
-        | P::IdempotencyAnswerTooLarge
-        | P::IdempotencyOutcomeUnknown
         | P::UpgradeFailed => Code::Internal,
     }
 }

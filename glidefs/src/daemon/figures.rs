@@ -132,9 +132,6 @@ impl Parts {
             let health = catalog.catalog_health();
             out.value(Metric::CatalogFailing, &[], u64::from(health.failing().is_some()));
             out.value(Metric::CatalogErrors, &[], health.errors());
-            let keys = catalog.keys();
-            out.value(Metric::ApiKeys, &[], keys.count() as u64);
-            out.value(Metric::ApiKeysUnnoted, &[], keys.unnoted());
         }));
         if router.options().waiting_since.is_some() {
             registry.register(Arc::new(move |out: &mut Samples| {

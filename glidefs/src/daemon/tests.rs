@@ -8,7 +8,6 @@ mod elsewhere;
 mod handed_over;
 mod holders;
 mod host;
-mod keys;
 mod loss;
 mod model;
 mod operations;

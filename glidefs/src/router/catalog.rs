@@ -5,11 +5,10 @@
 //!
 //! | File | What it owns |
 //! |---|---|
-//! | `record`, `volume_record`, `loss`, `request_record`, `encoding` | values, and their bytes |
+//! | `record`, `volume_record`, `loss`, `encoding` | values, and their bytes |
 //! | `tables`, `commit` | the tables, and how changes are made in them |
 //! | `change`, `queue`, `writer` | changes on their way to the one thread that writes |
 //! | `journal` | the journals of volumes, for writers in the store |
-//! | `requests` | requests with an idempotency key, on their way to the writer |
 //! | `handle` | the way to the catalog for the cache and the store's side |
 //! | `health` | whether the catalog can be written |
 //! | `glance` | a look at a copy, without a daemon |
@@ -25,8 +24,6 @@ mod journal;
 mod loss;
 mod queue;
 pub(super) mod record;
-pub(super) mod request_record;
-pub(super) mod requests;
 mod tables;
 pub(super) mod volume_record;
 mod writer;
@@ -54,8 +51,6 @@ use self::journal::{CatalogJournal, JournalMemory};
 use self::loss::decode_loss;
 use self::queue::Changes;
 use self::record::{Desired, ExportRecord};
-use self::request_record::{RequestKey, RequestRecord};
-use self::requests::RequestJournal;
 use self::tables::{Contents, RawEntry, SCHEMA_VERSION, commits, initialise, read};
 use self::volume_record::VolumeRecord;
 use self::writer::{Opener, Writer, reserve, write_again};
@@ -83,15 +78,10 @@ pub struct Catalog {
     health: Arc<CatalogHealth>,
     changes: Changes,
     writer: Option<JoinHandle<()>>,
-    /// The requests read by [`Catalog::open`], until the router takes them.
-    requests: Vec<LoadedRequest>,
-    /// Whether a test has the changes of exports and of requests refused.
+    /// Whether a test has the changes of exports refused.
     #[cfg(test)]
-    refuses: Arc<std::sync::atomic::AtomicBool>,
+    refuses: std::sync::atomic::AtomicBool,
 }
-
-/// A request with an idempotency key, and the record of the request, or why the record cannot be read.
-pub(super) type LoadedRequest = (RequestKey, Result<RequestRecord, DecodeError>);
 
 impl Catalog {
     /// The version of the schema, which this program reads and writes.
@@ -127,11 +117,8 @@ impl Catalog {
         if version != SCHEMA_VERSION {
             return Err(CatalogError::Newer { path: path.into(), found: version });
         }
-        let mut contents = read(&database)
+        let contents = read(&database)
             .map_err(|source| CatalogError::Read { path: path.into(), source: Arc::new(source) })?;
-        let loaded =
-            |(key, bytes): ([u8; 32], Vec<u8>)| (RequestKey::of_bytes(key), RequestRecord::decode(&bytes));
-        let requests = std::mem::take(&mut contents.requests).into_iter().map(loaded).collect();
         let (start, store_id) = (contents.start, contents.store_id);
         let next_export_id = u32::try_from(contents.next).unwrap_or(u32::MAX);
         let Loaded { exports, volumes, journal } = Loaded::decode(path, contents)?;
@@ -164,9 +151,8 @@ impl Catalog {
             health,
             changes,
             writer: Some(writer),
-            requests,
             #[cfg(test)]
-            refuses: Arc::default(),
+            refuses: std::sync::atomic::AtomicBool::default(),
         })
     }
 
@@ -204,21 +190,6 @@ impl Catalog {
     /// The journals for the writers of volumes in the store.
     pub fn journal(&self) -> Arc<dyn Notes> {
         Arc::new(self.journal.clone())
-    }
-
-    /// Hands over the requests with an idempotency key read by [`Catalog::open`].
-    pub(super) fn take_requests(&mut self) -> Vec<LoadedRequest> {
-        std::mem::take(&mut self.requests)
-    }
-
-    /// The way to the catalog for requests with an idempotency key.
-    pub(super) fn request_journal(&self) -> RequestJournal {
-        RequestJournal::new(
-            self.changes.clone(),
-            self.path.clone(),
-            #[cfg(test)]
-            Arc::clone(&self.refuses),
-        )
     }
 
     /// Hands over the exports read by [`Catalog::open`], each with the state of the volume in the store, for the volume's writer

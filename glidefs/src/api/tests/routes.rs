@@ -44,6 +44,30 @@ async fn an_export_lives_from_create_to_delete() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_sent_again_succeeds_with_the_same_result_and_another_one_is_a_conflict() {
+    let served = Served::new().await;
+    served.create("golden", "1MiB").await;
+    for (path, body, first, other) in [
+        ("/v1/exports", r#"{"name": "a", "size": "1GiB"}"#, 201, r#"{"name": "a", "size": "2GiB"}"#),
+        ("/v1/exports/golden/fork", r#"{"name": "a", "queues": 1}"#, 200, r#"{"name": "a", "queues": 2}"#),
+        ("/v1/exports/a/detach", "", 200, ""),
+        ("/v1/exports/a/attach", "", 200, ""),
+    ] {
+        let answers = [served.send("POST", path, body).await, served.send("POST", path, body).await];
+        assert_eq!(answers.each_ref().map(|answer| answer.status), [first, 200], "{path}");
+        assert_eq!(answers[0].json(), answers[1].json(), "{path}");
+        if !other.is_empty() {
+            let (status, code, _) = served.send("POST", path, other).await.refusal();
+            assert_eq!((status, code.as_str()), (409, "exists_with_other_parameters"), "{path}");
+        }
+    }
+    for existed in [true, false] {
+        let deleted = served.send("DELETE", "/v1/exports/a", "").await;
+        assert_eq!((deleted.status, deleted.json()), (200, json!({"name": "a", "existed": existed})));
+    }
+}
+
+#[tokio::test]
 async fn limits_and_weight_are_set_at_creation_and_changed_while_the_export_is_served() {
     let served = Served::new().await;
     let create = json!({

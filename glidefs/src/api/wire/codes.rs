@@ -53,9 +53,6 @@ macro_rules! codes {
 }
 
 codes! {
-    BadIdempotencyKey = "bad_idempotency_key" [400] "The idempotency key is not allowed.",
-        "The header `Idempotency-Key` is not 1 to 255 printable characters, or is there twice.",
-        "Send one key, such as a UUID.";
     BadName = "bad_name" [400] "The name is not allowed.",
         "A name begins with a letter or a digit, and has letters, digits, `.`, `_` and `-`: 128 characters at most.",
         "Choose another name.";
@@ -119,18 +116,6 @@ codes! {
     Held = "held" [409] "Another host has the export.",
         "The host that `detail` names has the volume open and has not released it.",
         "Detach the export on the other host, or open it with `take_over`.";
-    IdempotencyAnswerTooLarge = "idempotency_answer_too_large" [409] "The answer was too large to be kept.",
-        "The request with the idempotency key was carried out, and is not carried out again.",
-        "Look at the state of the exports.";
-    IdempotencyKeyInUse = "idempotency_key_in_use" [409] "The first request with the key is under way.",
-        "Another request with the same idempotency key has not ended.",
-        "Send the request again after the seconds of the header `Retry-After`.";
-    IdempotencyKeyReused = "idempotency_key_reused" [422] "The idempotency key belongs to another request.",
-        "The key was sent with another method, path, query or body before.",
-        "Choose a new key for each request, and send a request again exactly as before.";
-    IdempotencyOutcomeUnknown = "idempotency_outcome_unknown" [409] "Nobody knows whether the request was carried out.",
-        "The first request with the idempotency key has failed, or the daemon ended while it was under way.",
-        "Look at the state of the export, and if it is not as wished, send the request with a new key.";
     IdsExhausted = "ids_exhausted" [507] "No export id is left.",
         "Ids of exports are never used again, and all are used up on this host.",
         "Begin with an empty cache on another directory.";
@@ -149,9 +134,6 @@ codes! {
     NoDriver = "no_driver" [503] "The kernel has no ublk driver.",
         "The module ublk_drv is not loaded, or the kernel has none.",
         "Run `modprobe ublk_drv`, and `glidefs doctor`.";
-    NoIdempotencyKey = "no_idempotency_key" [400] "The path takes no idempotency key.",
-        "The operation cannot be remembered by the header `Idempotency-Key`.",
-        "Send the request without the header; `detail` says why.";
     NoPermission = "no_permission" [503] "The daemon may not make block devices.",
         "The kernel refuses the daemon for lack of rights.",
         "Run the daemon as root or with CAP_SYS_ADMIN.";
@@ -209,9 +191,6 @@ codes! {
     TooManyExports = "too_many_exports" [409] "The host has as many exports as allowed.",
         "The number of exports has reached `[exports] max`.",
         "Delete exports, or raise the bound.";
-    TooManyIdempotencyKeys = "too_many_idempotency_keys" [503] "There is no room for another idempotency key.",
-        "Too many requests with a key are under way, or have an unknown outcome. Nothing of this one was done.",
-        "Send the request again after the seconds of the header `Retry-After`.";
     TooManyTraces = "too_many_traces" [503] "Too many clients read traces.",
         "Four clients read traces.",
         "End one of the clients, or ask again later.";
@@ -244,13 +223,7 @@ impl ProblemCode {
 
     /// Whether an answer with the code says when to send the request again.
     pub const fn has_retry_after(self) -> bool {
-        matches!(
-            self,
-            Self::TooManyBatches
-                | Self::TooManyUnderWay
-                | Self::IdempotencyKeyInUse
-                | Self::TooManyIdempotencyKeys
-        )
+        matches!(self, Self::TooManyBatches | Self::TooManyUnderWay)
     }
 
     /// Where the daemon explains the code.

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::settings::SettingsArgs;
-use crate::api::wire::{Durability, IdempotencyKey};
+use crate::api::wire::Durability;
 use crate::config::{ByteSize, OnUnreachable, TimeSpan, ValueError};
 use crate::router::{ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX};
 
@@ -52,15 +52,6 @@ pub(in crate::cli) struct Limit {
     /// Wait for at most so long: exit status 3 then, and the work goes on
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<TimeSpan>,
-}
-
-/// The key of the command's request.
-#[derive(Clone, Debug, Args)]
-pub(in crate::cli) struct KeyArgs {
-    /// Text for this one request, such as `$(uuidgen)`: within 24 hours the same command with the same key is not carried out again, and
-    /// prints the answer of the first time, also when that answer was lost
-    #[arg(long, value_name = "KEY")]
-    pub idempotency_key: Option<IdempotencyKey>,
 }
 
 #[derive(Clone, Copy, Debug, Args)]

@@ -3,10 +3,9 @@
 use clap::Subcommand;
 
 use super::bulk::{BulkNames, Count};
-use super::common::{DeviceArgs, KeyArgs, Limit, Name, OutputArgs, SnapshotName, size};
+use super::common::{DeviceArgs, Limit, Name, OutputArgs, SnapshotName, size};
 use super::settings::SettingsArgs;
 use super::transfer::DumpArgs;
-use crate::api::wire::IdempotencyKey;
 use crate::router::{ExportName, ExportSize};
 
 #[derive(Debug, Subcommand)]
@@ -37,8 +36,6 @@ pub(in crate::cli) enum ExportCommand {
         #[command(flatten)]
         device: DeviceArgs,
         #[command(flatten)]
-        key: KeyArgs,
-        #[command(flatten)]
         output: OutputArgs,
     },
     /// Open an export from the store, on this host
@@ -64,8 +61,6 @@ pub(in crate::cli) enum ExportCommand {
         #[command(flatten)]
         device: DeviceArgs,
         #[command(flatten)]
-        key: KeyArgs,
-        #[command(flatten)]
         output: OutputArgs,
     },
     /// Bring a deleted export back, and open it on this host
@@ -84,8 +79,6 @@ pub(in crate::cli) enum ExportCommand {
         new: Option<ExportName>,
         #[command(flatten)]
         device: DeviceArgs,
-        #[command(flatten)]
-        key: KeyArgs,
         #[command(flatten)]
         output: OutputArgs,
     },
@@ -110,8 +103,6 @@ pub(in crate::cli) enum ExportCommand {
         local: bool,
         #[command(flatten)]
         device: DeviceArgs,
-        #[command(flatten)]
-        key: KeyArgs,
         #[command(flatten)]
         output: OutputArgs,
     },
@@ -233,8 +224,6 @@ pub(in crate::cli) enum ExportCommand {
         #[arg(long)]
         force: bool,
         #[command(flatten)]
-        key: KeyArgs,
-        #[command(flatten)]
         output: OutputArgs,
     },
 }
@@ -249,8 +238,6 @@ pub(in crate::cli) enum SnapshotCommand {
         #[command(flatten)]
         limit: Limit,
         #[command(flatten)]
-        key: KeyArgs,
-        #[command(flatten)]
         output: OutputArgs,
     },
     /// List the snapshots of an export
@@ -261,16 +248,12 @@ pub(in crate::cli) enum SnapshotCommand {
         output: OutputArgs,
     },
     /// Give an export the content and size kept by a snapshot
-    #[command(after_help = "Examples:\n  \
-        glidefs export detach vm-1 && glidefs snapshot rollback vm-1 before-upgrade && glidefs export attach vm-1\n  \
-        glidefs snapshot rollback vm-1 before-upgrade --idempotency-key job-7\n\n\
-        The export must be detached. Later writes are given up: make a snapshot first to keep them. A script that may run the command twice \
-        gives --idempotency-key, so that writes since the first time are not given up.")]
+    #[command(after_help = "Example:\n  \
+        glidefs export detach vm-1 && glidefs snapshot rollback vm-1 before-upgrade && glidefs export attach vm-1\n\n\
+        The export must be detached. Later writes are given up: make a snapshot first to keep them.")]
     Rollback {
         #[command(flatten)]
         snapshot: SnapshotName,
-        #[command(flatten)]
-        key: KeyArgs,
         #[command(flatten)]
         output: OutputArgs,
     },
@@ -280,34 +263,6 @@ pub(in crate::cli) enum SnapshotCommand {
         #[command(flatten)]
         snapshot: SnapshotName,
         #[command(flatten)]
-        key: KeyArgs,
-        #[command(flatten)]
         output: OutputArgs,
     },
-}
-
-impl ExportCommand {
-    /// The key of the command's request.
-    pub fn key(&self) -> Option<&IdempotencyKey> {
-        match self {
-            Self::Create { key, .. }
-            | Self::Open { key, .. }
-            | Self::Undelete { key, .. }
-            | Self::Fork { key, .. }
-            | Self::Delete { key, .. } => key.idempotency_key.as_ref(),
-            _ => None,
-        }
-    }
-}
-
-impl SnapshotCommand {
-    /// The key of the command's request.
-    pub fn key(&self) -> Option<&IdempotencyKey> {
-        match self {
-            Self::Create { key, .. } | Self::Rollback { key, .. } | Self::Delete { key, .. } => {
-                key.idempotency_key.as_ref()
-            }
-            Self::List { .. } => None,
-        }
-    }
 }

@@ -22,17 +22,16 @@ use crate::config::ByteSize;
 use crate::router::{ExportName, ExportSize};
 
 pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Result<(), CliError> {
-    let has_key = command.key().is_some();
     match command {
-        ExportCommand::Create { names, count, size, detached, device, key: _, output } => {
-            let chosen = one_if(has_key, count.of(names.choose(std::io::stdin())?)?)?;
+        ExportCommand::Create { names, count, size, detached, device, output } => {
+            let chosen = count.of(names.choose(std::io::stdin())?)?;
             create(client, chosen, size, detached, device, output).await
         }
-        ExportCommand::Open { names, take_over, discard_local, device, key: _, output } => {
-            let chosen = one_if(has_key, names.choose(std::io::stdin())?)?;
+        ExportCommand::Open { names, take_over, discard_local, device, output } => {
+            let chosen = names.choose(std::io::stdin())?;
             open(client, chosen, take_over, discard_local, device, output).await
         }
-        ExportCommand::Undelete { name, new, device, key: _, output } => {
+        ExportCommand::Undelete { name, new, device, output } => {
             let request = UndeleteRequest {
                 name: new.map(|name| name.to_string()),
                 durability: device.durability,
@@ -44,7 +43,7 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
             };
             change(client, &name, "/undelete", &request, output).await
         }
-        ExportCommand::Fork { name, new, snapshot, local, device, key: _, output } => {
+        ExportCommand::Fork { name, new, snapshot, local, device, output } => {
             let request = ForkRequest {
                 name: new.to_string(),
                 snapshot: snapshot.map(|name| name.to_string()),
@@ -88,17 +87,9 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
             }
             Chosen::Many(names) => bulk::run(client, Operation::Detach { force }, &names, output).await,
         },
-        ExportCommand::Delete { names, yes, force, key: _, output } => {
-            delete(client, one_if(has_key, names.choose(std::io::stdin())?)?, yes, force, output).await
+        ExportCommand::Delete { names, yes, force, output } => {
+            delete(client, names.choose(std::io::stdin())?, yes, force, output).await
         }
-    }
-}
-
-/// `chosen`, unless the command has a key and several exports: a key is for one request.
-fn one_if(has_key: bool, chosen: Chosen) -> Result<Chosen, CliError> {
-    match chosen {
-        Chosen::Many(_) if has_key => Err(CliError::KeyOfMany),
-        chosen => Ok(chosen),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::client::{Client, export_path};
 
 pub(in crate::cli) async fn run(client: &Client, command: SnapshotCommand) -> Result<(), CliError> {
     match command {
-        SnapshotCommand::Create { snapshot, limit, key: _, output } => {
+        SnapshotCommand::Create { snapshot, limit, output } => {
             let request = SnapshotRequest { name: snapshot.snapshot.to_string() };
             let create_path = export_path(&snapshot.name, "/snapshots");
             let create = client.post(&create_path, &request);
@@ -28,7 +28,7 @@ pub(in crate::cli) async fn run(client: &Client, command: SnapshotCommand) -> Re
             let snapshots: Vec<Snapshot> = client.get(&export_path(&name.name, "/snapshots")).await?;
             answer(output.json, &snapshots, |snapshots| print::snapshots(snapshots))
         }
-        SnapshotCommand::Rollback { snapshot, key: _, output } => {
+        SnapshotCommand::Rollback { snapshot, output } => {
             let request = RollbackRequest { snapshot: snapshot.snapshot.to_string() };
             let rollback_path = export_path(&snapshot.name, "/rollback");
             let rollback = client.post(&rollback_path, &request);
@@ -37,7 +37,7 @@ pub(in crate::cli) async fn run(client: &Client, command: SnapshotCommand) -> Re
             let export: Export = DaemonWait::new(output.json, None).until(rollback, look, "").await?;
             answer(output.json, &export, print::export)
         }
-        SnapshotCommand::Delete { snapshot, key: _, output } => {
+        SnapshotCommand::Delete { snapshot, output } => {
             let below = format!("/snapshots/{}", snapshot.snapshot);
             let deleted: Deleted = client.delete(&export_path(&snapshot.name, &below)).await?;
             answer(output.json, &deleted, print::deleted)

@@ -104,17 +104,6 @@ pub(super) fn api_samples(stats: &ApiStats, out: &mut Samples) {
     }
     out.value(Metric::ApiScrapes, &[], get(&stats.scrapes.scrapes));
     out.value(Metric::ApiEncodings, &[], get(&stats.scrapes.encodings));
-    for (outcome, cell) in [
-        ("executed", &stats.keys.executed),
-        ("failed", &stats.keys.failed),
-        ("replayed", &stats.keys.replayed),
-        ("in_use", &stats.keys.in_use),
-        ("reused", &stats.keys.reused),
-        ("unknown", &stats.keys.unknown),
-        ("no_room", &stats.keys.no_room),
-    ] {
-        out.value(Metric::ApiKeyed, &[outcome], get(cell));
-    }
     out.value(Metric::TraceReaders, &[], get(&stats.traces.readers));
     out.value(Metric::Traces, &[], get(&stats.traces.traces));
     out.value(Metric::TracesLost, &["table"], get(&stats.traces.not_traced));

@@ -371,12 +371,6 @@ metrics! {
         = "Scrapes of /metrics asked for by clients.";
     ApiEncodings: Counter "glidefs_api_encodings_total" in Number by []
         = "Texts made for scrapes of /metrics; scrapes that come together share one text.";
-    ApiKeyed: Counter "glidefs_api_keyed_requests_total" in Number by [outcome]
-        = "Requests with an idempotency key. executed: carried out, a success; failed: refused or failed; replayed: answered as the first time; in_use: the first is under way; reused: the key is another request's; unknown: the first failed or was cut off; no_room: nothing was done.";
-    ApiKeys: Gauge "glidefs_api_idempotency_keys" in Number by []
-        = "Idempotency keys that are kept, or whose requests are under way; 10,000 at most.";
-    ApiKeysUnnoted: Counter "glidefs_api_idempotency_keys_unnoted_total" in Number by []
-        = "Requests with an idempotency key that were carried out and whose answers could not be written to the catalog: after the next start their outcome counts as unknown.";
     TraceReaders: Gauge "glidefs_api_trace_readers" in Number by []
         = "Readers of traces of requests: clients, as glidefs trace is one, and the forwarding to traces.otlp_endpoint; while there are none, nothing is traced.";
     Traces: Counter "glidefs_api_traces_total" in Number by []

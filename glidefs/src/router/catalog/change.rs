@@ -3,7 +3,6 @@
 use uuid::Uuid;
 
 use super::record::ExportRecord;
-use super::request_record::{RequestKey, RequestRecord};
 use crate::cache::Start;
 use crate::store::VolumeId;
 use crate::store::volume::{Loss, ManifestHash, Past, Resume};
@@ -26,8 +25,6 @@ pub(super) enum Change {
     Evicted(Vec<(ExportId, Seq)>),
     /// Changes the journal of a volume.
     Journal(JournalChange),
-    /// Changes the requests with an idempotency key.
-    Request(RequestChange),
     Remove(ExportId),
     /// The identity of the store with the volumes.
     Store(Uuid),
@@ -48,12 +45,4 @@ pub(super) enum JournalChange {
     Forget(Past),
     /// This host has lost this epoch of the volume.
     Lost(VolumeId, u64, Loss),
-}
-
-/// One change of the requests with an idempotency key.
-#[derive(Debug)]
-pub(super) struct RequestChange {
-    /// The request to add or replace, after the removals.
-    pub put: Option<(RequestKey, RequestRecord)>,
-    pub removed: Vec<RequestKey>,
 }

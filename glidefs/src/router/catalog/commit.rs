@@ -4,13 +4,13 @@
 
 use redb::{Database, ReadableTable, Table, WriteTransaction};
 
-use super::change::{Change, JournalChange, RequestChange};
+use super::change::{Change, JournalChange};
 use super::encoding::DecodeError;
 use super::loss::encode_loss;
 use super::record::ExportRecord;
 use super::tables::{
-    ALLOWED, COMMITS_KEY, EXPORTS, INTENTS, LOST, META, NEXT_EXPORT_ID_KEY, REQUESTS, START_BEGUN_KEY,
-    START_KEY, STORE, STORE_ID_KEY, STORED, key_of,
+    ALLOWED, COMMITS_KEY, EXPORTS, INTENTS, LOST, META, NEXT_EXPORT_ID_KEY, START_BEGUN_KEY, START_KEY,
+    STORE, STORE_ID_KEY, STORED, key_of,
 };
 use super::volume_record::VolumeRecord;
 use crate::cache::Start;
@@ -109,7 +109,6 @@ impl<'a> Tables<'a> {
                 self.transaction.open_table(STORE)?.insert(STORE_ID_KEY, id.as_u128())?;
             }
             Change::Journal(change) => apply_to_journal(self.transaction, change)?,
-            Change::Request(change) => apply_to_requests(self.transaction, change)?,
         }
         Ok(None)
     }
@@ -192,19 +191,6 @@ fn apply_to_journal(transaction: &WriteTransaction, change: &JournalChange) -> R
             let key = (key_of(*volume), *epoch);
             transaction.open_table(LOST)?.insert(key, bytes.as_slice())?;
         }
-    }
-    Ok(())
-}
-
-/// Makes a change of the requests with an idempotency key.
-fn apply_to_requests(transaction: &WriteTransaction, change: &RequestChange) -> Result<(), redb::Error> {
-    let mut requests = transaction.open_table(REQUESTS)?;
-    for key in &change.removed {
-        requests.remove(key.bytes())?;
-    }
-    if let Some((key, record)) = &change.put {
-        let bytes = record.encode().map_err(|error| other(error.to_string()))?;
-        requests.insert(key.bytes(), bytes.as_slice())?;
     }
     Ok(())
 }

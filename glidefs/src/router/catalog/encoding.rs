@@ -41,9 +41,6 @@ pub enum DecodeError {
     /// The identity of a volume or a writer is malformed.
     #[error("it is not a record")]
     Id(#[from] crate::store::ids::IdError),
-    /// The fingerprint of a request is malformed.
-    #[error("it has no fingerprint of 64 hex digits")]
-    Fingerprint,
 }
 
 impl DecodeError {

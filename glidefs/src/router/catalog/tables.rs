@@ -1,7 +1,7 @@
 //! The catalog's tables, and how they are read.
 //!
 //! Owns the layout of `catalog.redb`. Does not own how tables are changed (`commit`) nor the bytes of a value (`record`,
-//! `volume_record`, `loss`, `request_record`).
+//! `volume_record`, `loss`).
 //!
 //! | Table | Key | Value |
 //! |---|---|---|
@@ -12,9 +12,9 @@
 //! | `intents` | volume, number and hash of a manifest that the store was asked to create | nothing |
 //! | `allowed` | volume | the number above which all manifests count as being in the volume's journal |
 //! | `lost` | volume and epoch | why this host lost the epoch |
-//! | `requests` | hash of an idempotency key | record of the request with the key |
 //!
-//! `intents`, `allowed` and `lost` together are the journals of the volumes.
+//! `intents`, `allowed` and `lost` together are the journals of the volumes. Catalogs of other versions may have a table `requests`, which is
+//! left alone.
 
 use std::collections::HashSet;
 
@@ -34,7 +34,6 @@ pub(super) const INTENTS: TableDefinition<(u128, u64, &[u8; 32]), ()> = TableDef
 /// Volumes from a catalog of a version without a journal, each with the number of the newest manifest in that catalog.
 pub(super) const ALLOWED: TableDefinition<u128, u64> = TableDefinition::new("allowed");
 pub(super) const LOST: TableDefinition<(u128, u64), &[u8]> = TableDefinition::new("lost");
-pub(super) const REQUESTS: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("requests");
 pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 pub(super) const SCHEMA_VERSION_KEY: &str = "schema_version";
 pub(super) const NEXT_EXPORT_ID_KEY: &str = "next_export_id";
@@ -49,7 +48,7 @@ pub(super) fn initialise(database: &Database) -> Result<u64, redb::Error> {
     let transaction = database.begin_write()?;
     let tables: HashSet<String> = transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
     let has_journal = tables.contains(INTENTS.name());
-    let later = [INTENTS.name(), LOST.name(), REQUESTS.name(), ALLOWED.name()];
+    let later = [INTENTS.name(), LOST.name(), ALLOWED.name()];
     let version = {
         let mut meta = transaction.open_table(META)?;
         let found = meta.get(SCHEMA_VERSION_KEY)?.map(|value| value.value());
@@ -67,7 +66,6 @@ pub(super) fn initialise(database: &Database) -> Result<u64, redb::Error> {
     if version == SCHEMA_VERSION && !later.iter().all(|name| tables.contains(*name)) {
         transaction.open_table(INTENTS)?;
         transaction.open_table(LOST)?;
-        transaction.open_table(REQUESTS)?;
         if has_journal {
             transaction.open_table(ALLOWED)?;
         } else {
@@ -116,8 +114,6 @@ pub(super) struct Contents {
     pub allowed: Vec<(VolumeId, u64)>,
     /// Volume, epoch, and the encoded loss.
     pub losses: Vec<(VolumeId, u64, Vec<u8>)>,
-    /// Hash of the key, and the encoded request.
-    pub requests: Vec<([u8; 32], Vec<u8>)>,
 }
 
 pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
@@ -164,12 +160,7 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
         let (volume, epoch) = key.value();
         losses.push((volume_id(volume), epoch, bytes.value().to_vec()));
     }
-    let mut requests = Vec::new();
-    for item in transaction.open_table(REQUESTS)?.iter()? {
-        let (key, bytes) = item?;
-        requests.push((*key.value(), bytes.value().to_vec()));
-    }
-    Ok(Contents { entries, next, start, store_id, intents, allowed, losses, requests })
+    Ok(Contents { entries, next, start, store_id, intents, allowed, losses })
 }
 
 /// Number of the last transaction; 0 in a catalog of a version that did not number transactions, and in a new one.

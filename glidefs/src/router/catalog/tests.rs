@@ -395,14 +395,13 @@ async fn the_end_of_an_export_takes_no_journal_of_another_one_that_has_its_volum
 }
 
 #[tokio::test]
-async fn a_table_of_a_newer_version_is_passed_over_and_kept() {
-    // As an older program does with the requests of this one.
-    const LATER: redb::TableDefinition<&[u8; 32], &[u8]> = redb::TableDefinition::new("later");
+async fn a_table_of_another_version_is_passed_over_and_kept() {
+    const OTHER: redb::TableDefinition<&[u8; 32], &[u8]> = redb::TableDefinition::new("requests");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog.redb");
     Catalog::open(&path).unwrap().put(record(1, "a")).await.unwrap();
     let row = |transaction: &redb::WriteTransaction| {
-        let mut table = transaction.open_table(LATER).unwrap();
+        let mut table = transaction.open_table(OTHER).unwrap();
         table.insert(&[7; 32], b"kept".as_slice()).unwrap().map(|old| old.value().to_vec())
     };
     tamper(&path, |transaction| assert_eq!(row(transaction), None));
