@@ -40,7 +40,7 @@ pub fn run() {
 fn measure(exports: u32, each: usize, tags: u16) {
     let directory = tempfile::tempdir_in(directory()).expect("the bench directory can be written");
     let cache = open(directory.path());
-    let mut host = Host::new(cache.clone(), QUEUES_MAX, None);
+    let mut host = Host::new(cache.clone(), QUEUES_MAX);
     let mut writers = host.client();
     let ids = (0..exports).map(|number| ExportId(READER.0 + 1 + number));
     host.attach(&mut writers, ids, tags, EXPORT_BYTES);

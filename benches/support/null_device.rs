@@ -12,7 +12,6 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::num::NonZeroU8;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
@@ -136,9 +135,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// A worker over `cache`, for at most `queues_max` devices, which may poll for so many per cent of a CPU. The worker's thread lives
-    /// as long as the process.
-    pub fn new(cache: Cache, queues_max: u32, polling_percent: Option<NonZeroU8>) -> Self {
+    /// A worker over `cache`, for at most `queues_max` devices. The worker's thread lives as long as the process.
+    pub fn new(cache: Cache, queues_max: u32) -> Self {
         let stop_keeper = Arc::new(AtomicBool::new(false));
         let (mut keeper, stop) = (cache.keeper(), Arc::clone(&stop_keeper));
         std::thread::Builder::new().name("keeper".into()).spawn(move || keeper.run(&stop)).expect("a thread");
@@ -148,7 +146,6 @@ impl Host {
             slots_per_worker: 256,
             queues_max,
             appends: Appends::Pwrite,
-            polling_percent,
         };
         let worker = start(&cache, &options).expect("a worker").remove(0);
         let ring = rings().into_iter().find(|ring| !before.contains(ring)).expect("the worker has a ring");

@@ -126,7 +126,7 @@ pub fn run(words: impl Iterator<Item = String>) {
 fn run_in(place: &Path, choice: &Choice) {
     let directory = tempfile::tempdir_in(place).expect("the place can be written");
     write_log(directory.path());
-    let mut host = Host::new(open(directory.path(), choice.mapped_bytes), 64, None);
+    let mut host = Host::new(open(directory.path(), choice.mapped_bytes), 64);
     let mut client = host.client();
     host.attach(&mut client, [EXPORT], TAGS, EXPORT_BYTES);
     for case in CASES.iter().filter(|case| case.name.contains(&choice.case)) {

@@ -144,11 +144,7 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
     let devices = Arc::new(UblkDevices::new(
         workers.clone(),
         features,
-        crate::ublk::Settings {
-            bounce: config.bounce_mode,
-            moves: config.workers.moves,
-            batch: config.workers.batch,
-        },
+        config.bounce_mode,
         cache.tag(),
         config.control.command_timeout.0,
         untouchable,

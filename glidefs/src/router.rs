@@ -27,7 +27,6 @@
 //! | `history`, `rollback` | writeback on request, snapshots, and going back to a snapshot |
 //! | `release` | giving exports up in the store, and taking exports back |
 //! | `loss` | the ways out for an export that another host has, or with two histories |
-//! | `moving` | when a device goes to other workers |
 //! | `bring` | bringing exports to a store that was configured later |
 //! | `confirm` | asking the store whose exports are, before and while exports are served |
 //! | `tenure` | the exports that stay this host's from one daemon to its successor |
@@ -49,7 +48,6 @@ mod exports;
 mod history;
 mod info;
 mod loss;
-mod moving;
 mod name;
 mod numbers;
 mod operations;
@@ -118,11 +116,9 @@ pub struct Router {
     unasked: Mutex<Unasked>,
     /// Told when `unasked` grows.
     to_ask: Notify,
-    /// Told when devices may have to be moved between workers, or an export is to be tried again.
-    to_tend: Notify,
     /// Exports without their device in service, to be tried again.
     stranded: Mutex<Tries>,
-    /// Told when a try has ended.
+    /// Told when an export is to be tried again, and when a try has ended.
     tries_changed: Notify,
     /// Drains and snapshots whose callers have gone away.
     background: Background,
@@ -174,7 +170,6 @@ impl Router {
             stops: watch::Sender::new(false),
             unasked: Mutex::default(),
             to_ask: Notify::new(),
-            to_tend: Notify::new(),
             stranded: Mutex::default(),
             tries_changed: Notify::new(),
             background: Background::default(),

@@ -22,7 +22,7 @@ mod steps;
 mod survey;
 
 pub use abandoned::{Untouchable, mark_abandoned};
-pub use devices::{Settings, UblkDevices};
+pub use devices::UblkDevices;
 #[cfg(test)]
 pub use features::bits as feature_bits;
 pub use features::{Features, defect_of};

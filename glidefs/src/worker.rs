@@ -23,7 +23,6 @@ mod executor;
 mod handle;
 mod inbox;
 pub(crate) mod load;
-mod polling;
 mod queues;
 mod requests;
 pub mod ring;
@@ -35,5 +34,5 @@ pub(crate) mod traces;
 mod waits;
 
 pub(crate) use driver::{Failure, QueueDriver, QueueGone};
+pub(crate) use handle::WorkerError;
 pub use handle::{Worker, WorkerOptions, start};
-pub(crate) use handle::{WorkerError, pause_idle};

@@ -40,17 +40,8 @@ cleanup() {
 }
 
 # write_config [EXTRA-TOML]: writes the daemon's configuration from CACHE_SIZE, CLEAN_SIZE, CLEAN_MEMORY, MAPPED_MAX,
-# GLIDEFS_CACHE_ENGINE, and of [workers] GLIDEFS_BATCH (true or false) and GLIDEFS_POLLING (per cent), if set.
+# GLIDEFS_CACHE_ENGINE.
 write_config() {
-	local extra=${1:-} workers="${GLIDEFS_BATCH:+batch = $GLIDEFS_BATCH}
-${GLIDEFS_POLLING:+polling_percent = $GLIDEFS_POLLING}"
-	case $extra in
-	*'[workers]'*) extra=${extra/'[workers]'/"[workers]
-$workers"} ;;
-	*) extra+="
-[workers]
-$workers" ;;
-	esac
 	cat >"$WORK/glidefs.toml" <<-TOML
 		[cache]
 		dir = "$WORK/cache"
@@ -63,7 +54,7 @@ $workers" ;;
 		[api]
 		listen = "127.0.0.1:9470"
 		socket = "$WORK/glidefs.sock"
-		$extra
+		${1:-}
 	TOML
 }
 
@@ -97,16 +88,7 @@ stop_daemon() {
 }
 
 # create NAME SIZE [OPTION…]: prints the path of the new export's device.
-create() {
-	glidefs export create "$1" --size "$2" "${@:3}" --json | jq -re .device || return
-	check_batches
-}
-
-# check_batches: with GLIDEFS_BATCH=true devices have batches, except in bounce mode, where none can. Call when devices are made.
-check_batches() {
-	[ "${GLIDEFS_BATCH:-}" = true ] || return 0
-	glidefs status --json | jq -e '.bounce_mode or .batched_devices > 0' >/dev/null || die "GLIDEFS_BATCH is true, and no device has batches"
-}
+create() { glidefs export create "$1" --size "$2" "${@:3}" --json | jq -re .device; }
 
 # glidefs_delete_all [SECONDS]: deletes all exports; fails if that takes longer, as where a store does not answer.
 glidefs_delete_all() {

@@ -14,7 +14,6 @@ STAGES=(
 MACHINE_STAGES=(
 	"fio-verify           real devices, Linux of trixie-backports"
 	"recovery             kill -9 under load, Linux of trixie-backports"
-	"move                 devices moved between workers, kill -9 meanwhile, Linux of trixie-backports"
 	"upgrade              the daemon replaced by a successor under load, and successors that fail, Linux of trixie-backports"
 	"store-tier           a cache in front of a store"
 	"trace                requests traced on real devices, compared with fio"
@@ -95,7 +94,6 @@ in_vm() {
 
 stage_fio_verify() { in_vm --timeout 1200 -- scripts/fio-verify; }
 stage_recovery() { in_vm --timeout 600 -- scripts/recovery; }
-stage_move() { in_vm --timeout 600 -- scripts/move; }
 stage_upgrade() { in_vm --timeout 1200 -- scripts/upgrade; }
 stage_store_tier() { in_vm --cpus 1 --timeout 1500 -- scripts/store-tier; }
 stage_trace() { in_vm --timeout 900 -- scripts/trace-test; }

@@ -272,7 +272,6 @@ pub(super) fn status(status: &Status) -> String {
         let _ = writeln!(text, "checksum: {}", cache.checksum);
     }
     let _ = writeln!(text, "bounce mode: {}", if status.daemon.bounce_mode { "on" } else { "off" });
-    let _ = writeln!(text, "devices with batches: {}", status.daemon.batched_devices);
     let mut workers = table(
         &["WORKER", "CPU", "NODE", "QUEUES", "BUSY", "REQUESTS", "BUFFERS IN USE", "BUFFERS"],
         &[0, 1, 2, 3, 4, 5, 6, 7],

@@ -1,6 +1,5 @@
 //! The bounds of every setting, and the rules between settings.
 
-use std::num::NonZeroU8;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -19,10 +18,7 @@ pub(super) fn check(config: &mut Config, usable: &Usable) -> Result<(), Refusal>
     within("exports", "max", Some(config.exports.max as u64), 1..=1_000_000)?;
     within("exports", "queue_depth", Some(config.exports.queue_depth.into()), 1..=4096)?;
     within("exports", "queues", Some(config.exports.queues.into()), 1..=128)?;
-    within("workers", "polling_percent", Some(config.workers.polling_percent.into()), 0..=100)?;
     config.worker_cpus = worker_cpus(&config.workers, usable)?;
-    config.worker_polling = NonZeroU8::new(config.workers.polling_percent)
-        .map(|percent| usable.leave_time_for_polling(&config.worker_cpus).map(|()| percent));
     check_cache(&config.cache, config.worker_cpus.len())?;
     check_api(&config.api)?;
     let second = TimeSpan(Duration::from_secs(1));

@@ -52,7 +52,8 @@ const fn set(key: Key) -> Key {
 
 /// Keys of version 0.1 that no longer have an effect, by section and name; a section without a name is gone as a whole. Until
 /// version 0.3 a file may still have them: they are ignored with a warning.
-pub const REMOVED: &[(&str, &str)] = &[];
+pub const REMOVED: &[(&str, &str)] =
+    &[("workers", "move"), ("workers", "batch"), ("workers", "polling_percent")];
 
 /// Every section, in the order of the file.
 pub const SECTIONS: &[Section] = &[
@@ -246,24 +247,6 @@ pub const SECTIONS: &[Section] = &[
                 "\"0-3,8\"",
                 "CPU numbers and ranges",
                 "CPUs that workers are pinned to. When not set: all CPUs that the daemon may use.",
-            ),
-            key(
-                "move",
-                "false",
-                "true or false",
-                "Whether devices are moved between workers when devices have come or gone, or when one worker is much busier than another. A moved device pauses; one with requests that do not end at once stays. Needs Linux 7.1. A device in bounce mode, with batches, or made without this setting by an older version stays. Otherwise only new devices are placed by load.",
-            ),
-            key(
-                "batch",
-                "false",
-                "true or false",
-                "Whether new devices exchange requests and answers with the kernel in batches. This saves kernel memory (about 37 KiB a device at depth 64 on Linux 7.3.4), and costs some speed when many devices are busy. Needs Linux 7.1, and no `move`. A device keeps the mode it was made with.",
-            ),
-            key(
-                "polling_percent",
-                "0",
-                "1 to 100, or 0 for never",
-                "Most of a CPU, per cent, that each worker takes for looking at its ring, for up to 50 µs at a time, instead of sleeping: requests that come one after the other wait less. A worker looks only where requests have come that soon of late. Ignored, with a warning, where every CPU of the machine has a worker, where two workers have the same CPU, and under a CPU quota. Off by default, as guests may want the CPU time.",
             ),
         ],
     },

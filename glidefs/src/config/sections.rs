@@ -1,6 +1,5 @@
 //! The sections of the configuration file, with the default of every key.
 
-use std::num::NonZeroU8;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::values::{ByteSize, CpuList, Listen, OnUnreachable, TimeSpan};
 use crate::observe::metrics::ExportHistograms;
 use crate::store::StoreUrl;
-use crate::worker::cpus::CpusShort;
 use crate::worker::engine::{self, Appends};
 
 /// All settings of a daemon.
@@ -46,9 +44,6 @@ pub struct Config {
     /// The CPU of each worker; the length is the number of workers.
     #[serde(skip)]
     pub worker_cpus: Vec<usize>,
-    /// `polling_percent`, or why there is no polling; `None` where none is asked for.
-    #[serde(skip)]
-    pub worker_polling: Option<Result<NonZeroU8, CpusShort>>,
 }
 
 /// The section `[cache]` of the file.
@@ -203,13 +198,6 @@ pub struct WorkersSection {
     pub count: Option<u64>,
     /// The CPUs that workers are pinned to.
     pub cpus: Option<CpuList>,
-    /// Whether devices are moved between workers.
-    #[serde(rename = "move")]
-    pub moves: bool,
-    /// Whether new devices exchange requests with the kernel in batches.
-    pub batch: bool,
-    /// The most of a CPU, per cent, that a worker takes for polling; 0 for none.
-    pub polling_percent: u8,
 }
 
 /// The section `[buffers]` of the file.

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::num::NonZeroU8;
 use std::path::Path;
 
 use super::keys::{SECTIONS, commented_config};
 use super::load::{bounce_mode, without_removed};
 use super::{ByteSize, Config, ConfigError};
-use crate::worker::cpus::{CpusShort, Usable};
+use crate::worker::cpus::Usable;
 
 fn usable(cpus: Vec<usize>, quota: Option<usize>) -> Usable {
-    let online = cpus.len();
-    Usable { cpus, quota, online }
+    Usable { cpus, quota }
 }
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -96,16 +94,6 @@ fn workers_are_spread_over_the_cpus_they_may_use() {
     assert_eq!(parse("[workers]\ncount = 1\n").unwrap().worker_cpus, [0]);
     assert_eq!(parse("[workers]\ncount = 3\n").unwrap().worker_cpus, [0, 1, 0]);
     assert_eq!(parse("[workers]\ncpus = \"1\"\n").unwrap().worker_cpus, [1]);
-}
-
-#[test]
-fn workers_poll_where_asked_to_and_where_cpus_are_left() {
-    let polling = |text: &str| parse(text).unwrap().worker_polling;
-    assert_eq!(polling("[workers]\ncount = 1\n"), None);
-    assert_eq!(polling("[workers]\ncount = 1\npolling_percent = 0\n"), None);
-    assert_eq!(polling("[workers]\ncount = 1\npolling_percent = 20\n"), NonZeroU8::new(20).map(Ok));
-    assert_eq!(polling("[workers]\npolling_percent = 20\n"), Some(Err(CpusShort::NoneLeft)));
-    assert!(parse("[workers]\npolling_percent = 101\n").is_err());
 }
 
 /// The text of `glidefs init`, with those commented keys set for which `keep` is true.

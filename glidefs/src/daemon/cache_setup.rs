@@ -150,18 +150,11 @@ fn budgets(cache: &CacheSection) -> Budgets {
 pub(super) fn worker_options(config: &Config, engine: Engine) -> WorkerOptions {
     // Each queue needs a descriptor in the ring's table, and the kernel allows no table larger than the limit on descriptors.
     let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-    if let Some(Err(short)) = &config.worker_polling {
-        tracing::warn!(
-            error = short as &dyn std::error::Error,
-            "workers do not poll: workers.polling_percent is ignored"
-        );
-    }
     let queues = config.exports.max.saturating_mul(usize::from(config.exports.queues.max(1)));
     WorkerOptions {
         cpus: config.worker_cpus.iter().copied().map(Cpu).collect(),
         slots_per_worker: config.buffers.slots_per_worker,
         appends: engine.appends,
-        polling_percent: config.worker_polling.and_then(Result::ok),
         queues_max: u32::try_from(queues.max(64))
             .unwrap_or(u32::MAX)
             // One descriptor is for the lock of the cache.

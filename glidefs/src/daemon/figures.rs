@@ -71,7 +71,6 @@ impl Parts {
         };
         let daemon = move || wire::DaemonStatus {
             bounce_mode: devices.bounce(),
-            batched_devices: devices.batched(),
             on_stop: Some(on_stop.into()),
             workers: workers.iter().map(|worker| worker_status(worker, &nodes)).collect(),
             cache: cache_status(&cache.stats(), &dir, &probe),
@@ -172,12 +171,6 @@ impl Parts {
                 let nanos = u64::try_from(load.cpu_time().as_nanos()).unwrap_or(u64::MAX);
                 out.value(Metric::WorkerCpu, &[&number.to_string()], nanos);
             }
-        }));
-        let devices = Arc::clone(&self.devices);
-        registry.register(Arc::new(move |out: &mut Samples| {
-            let (moved, failed) = devices.moves();
-            out.value(Metric::DeviceMoves, &[], moved);
-            out.value(Metric::DeviceMovesFailed, &[], failed);
         }));
         registry.register(metrics::process());
         registry

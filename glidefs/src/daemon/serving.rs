@@ -23,16 +23,11 @@ use crate::config::{Config, OnStop};
 use crate::handover::{Launch, Successor};
 use crate::router::Router;
 use crate::store::BlockCache;
-use crate::ublk::UblkDevices;
 use crate::worker::Worker;
 use crate::worker::load::LOAD_INTERVAL;
 
 /// Pause between attempts to bring exports to the store.
 const BRING_PAUSE: Duration = Duration::from_mins(5);
-/// Most devices moved between workers at once, and the pause after a move: a device is paused meanwhile, and the others
-/// should not notice.
-const MOVES_MAX: usize = 8;
-const MOVES_PAUSE: Duration = Duration::from_secs(1);
 /// How long operations on exports may take to end before a hand-over.
 const OPERATIONS_PATIENCE: Duration = Duration::from_mins(1);
 /// How often a successor is looked at while operations end.
@@ -71,9 +66,7 @@ pub(super) async fn serve(
     // The watchdog is fed by the main process of the service.
     let (to_be_main, is_main) = watch::channel(turn.successor.is_none());
     let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone(), is_main));
-    let moves = config.workers.moves;
-    let moved = moves.then(|| (Arc::clone(&parts.devices), Arc::clone(&parts.router)));
-    let sampling = tokio::spawn(sample_loads(parts.workers.clone(), moved));
+    let sampling = tokio::spawn(sample_loads(parts.workers.clone()));
     let collecting = parts.store.clone().filter(|_| !config.store.gc_interval.0.is_zero()).map(|store| {
         tokio::spawn(collect(
             Arc::clone(&parts.router),
@@ -103,13 +96,13 @@ pub(super) async fn serve(
         }
         ready.set();
         notify(&[NotifyState::Ready]);
-        let tend = tend_devices(Arc::clone(&begin), if moves { MOVES_MAX } else { 0 });
+        let trying = try_again(Arc::clone(&begin));
         let reconcile = async {
             if has_store {
                 reconcile_with_store(Arc::clone(&begin)).await;
             }
         };
-        tokio::join!(tend, reconcile, releasing.run(&batch_ended));
+        tokio::join!(trying, reconcile, releasing.run(&batch_ended));
     });
     let mut offer = tokio::select! {
         () = stops.next() => None,
@@ -290,27 +283,20 @@ async fn reconcile_with_store(router: Arc<Router>) {
     let ((), ()) = tokio::join!(confirm, bring);
 }
 
-/// Tries exports without their device in service again, and moves up to `moves_max` devices at once between workers whenever devices
-/// have come or gone, and when loads were sampled.
-async fn tend_devices(router: Arc<Router>, moves_max: usize) {
+/// Tries exports without their device in service again.
+async fn try_again(router: Arc<Router>) {
     loop {
-        router.has_to_tend().await;
-        while router.tend_devices(moves_max).await > 0 {
-            tokio::time::sleep(MOVES_PAUSE).await;
-        }
+        router.has_to_try().await;
+        router.begin_tries();
     }
 }
 
-/// Keeps the loads of the workers up to date, for the placement of queues; those of devices only where devices are `moved`.
-async fn sample_loads(workers: Vec<Worker>, moved: Option<(Arc<UblkDevices>, Arc<Router>)>) {
+/// Keeps the loads of the workers up to date, for the placement of queues.
+async fn sample_loads(workers: Vec<Worker>) {
     loop {
         tokio::time::sleep(LOAD_INTERVAL).await;
         for worker in &workers {
             worker.load().sample();
-        }
-        if let Some((devices, router)) = &moved {
-            devices.sample();
-            router.request_tending();
         }
     }
 }

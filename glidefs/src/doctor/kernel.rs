@@ -24,10 +24,6 @@ pub(super) struct KernelFacts {
     pub limit: Option<DeviceLimit>,
     /// Most exports, and so most devices.
     pub exports_max: usize,
-    /// Whether devices are to be moved between workers.
-    pub moves: bool,
-    /// Whether devices are to have batches.
-    pub batch: bool,
     /// Whether devices are to be started without user copy.
     pub bounce: bool,
 }
@@ -116,18 +112,6 @@ fn features(facts: &KernelFacts) -> Finding {
         let why = "devices are served in bounce mode: each device takes its queue depth times 128 KiB of memory, and bytes are copied twice";
         return Finding::warning(CHECK, "no user copy (Linux 6.5)", why, NEWER);
     }
-    let without_effect = [
-        (facts.moves && (!driver.quiesce() || facts.bounce), "move"),
-        (facts.batch && (!driver.batch() || facts.bounce || facts.moves), "batch"),
-    ];
-    if let Some((_, key)) = without_effect.iter().find(|(is_without, _)| *is_without) {
-        return Finding::warning(
-            CHECK,
-            format!("[workers] {key} = true has no effect"),
-            "the key needs Linux 7.1 and user copy, and batches are not made where devices are moved",
-            format!("remove [workers] {key} from the configuration, or install Linux 7.1 or later"),
-        );
-    }
     if facts.bounce {
         let why = "each device takes its queue depth times 128 KiB of memory, and bytes are copied twice; this kernel has user copy";
         let mend = "unset GLIDEFS_BOUNCE_MODE, and attach the exports again";
@@ -137,9 +121,7 @@ fn features(facts: &KernelFacts) -> Finding {
         let why = "before Linux 6.16 an export grows when detached and attached, not live";
         return Finding::note(CHECK, "user copy, no live resize", why, NEWER);
     }
-    let others = [(driver.quiesce(), ", moves"), (driver.batch(), ", batches")];
-    let others: String = others.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
-    Finding::ok(CHECK, format!("user copy, live resize{others}"))
+    Finding::ok(CHECK, "user copy, live resize")
 }
 
 fn limit(facts: &KernelFacts) -> Finding {
@@ -175,11 +157,11 @@ fn limit(facts: &KernelFacts) -> Finding {
 mod tests {
     use super::super::finding::Verdict::{self, Failure, Note, Ok, Warning};
     use super::*;
-    use crate::ublk::feature_bits::{BATCH, QUIESCE, SHMEM_ZC, UPDATE_SIZE, USER_COPY};
+    use crate::ublk::feature_bits::{QUIESCE, SHMEM_ZC, UPDATE_SIZE, USER_COPY};
 
     /// A driver with all features but `lacking`.
     fn without(lacking: &[u32]) -> Driver {
-        let mut bits = vec![BATCH, QUIESCE, SHMEM_ZC, UPDATE_SIZE, USER_COPY];
+        let mut bits = vec![QUIESCE, SHMEM_ZC, UPDATE_SIZE, USER_COPY];
         bits.retain(|bit| !lacking.contains(bit));
         Driver::Answers(Features::of(&bits))
     }
@@ -190,8 +172,6 @@ mod tests {
             driver: without(&[]),
             limit: Some(DeviceLimit { devices_max: 64, devices: 3 }),
             exports_max: 20_000,
-            moves: false,
-            batch: false,
             bounce: false,
         }
     }
@@ -242,17 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_the_kernel_cannot_follow_is_a_warning() {
-        for (moves, batch, lacks) in [(true, false, QUIESCE), (false, true, BATCH), (true, true, UPDATE_SIZE)]
-        {
-            let facts = KernelFacts { moves, batch, driver: without(&[lacks]), ..facts() };
-            assert_eq!(verdict(&facts, "ublk features"), Warning, "{lacks}");
-        }
+    fn a_kernel_without_live_resize_is_a_note() {
         let without_resize = KernelFacts { driver: without(&[UPDATE_SIZE]), ..facts() };
         assert_eq!(verdict(&without_resize, "ublk features"), Note);
-        let unwanted = KernelFacts { driver: without(&[QUIESCE, BATCH]), ..facts() };
-        assert_eq!(verdict(&unwanted, "ublk features"), Ok);
-        assert_eq!(features(&facts()).found, "user copy, live resize, moves, batches");
+        assert_eq!(features(&facts()).found, "user copy, live resize");
     }
 
     #[test]

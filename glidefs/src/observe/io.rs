@@ -182,12 +182,6 @@ pub struct WorkerStats {
     pub queues: Counter,
     /// Turns of the worker's loop.
     pub turns: Counter,
-    /// Waits of the ring before which the worker polled the ring.
-    pub polls: Counter,
-    /// Polls that ended with news.
-    pub polls_with_news: Counter,
-    /// Time that the worker has polled, nanoseconds.
-    pub poll_nanos: Counter,
     /// Requests fetched from devices.
     pub requests: Counter,
     /// Times a write was held back, because too much would have been at risk or because merging packs did not keep up.

@@ -3,7 +3,6 @@
 //!
 //! Owns the trait and the types of its calls, nothing else. Every call runs off the workers and returns within a time limit.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -150,21 +149,6 @@ pub trait Devices: Send + Sync + 'static {
     /// When the kernel does not answer. The device may be in use or not.
     fn user(&self, _id: DeviceId) -> BoxFuture<'_, Result<Option<String>, DeviceError>> {
         Box::pin(std::future::ready(Ok(None)))
-    }
-
-    /// The device to move to other workers next, so that queues and load are spread more evenly, with the export of the device.
-    /// Exports in `except` are left out. An implementation without workers moves nothing.
-    fn next_move(&self, _except: &HashSet<ExportId>) -> Option<(Arc<Export>, DeviceId)> {
-        None
-    }
-
-    /// Moves the live device of `export` to other workers, if something is to be gained; requests pause and go on. False when the
-    /// device stays where the device is, in service.
-    ///
-    /// # Errors
-    /// When the device is not in service: the device waits for [`Self::recover`], with its requests.
-    fn relocate(&self, _export: ExportId, _id: DeviceId) -> BoxFuture<'_, Result<bool, DeviceError>> {
-        Box::pin(std::future::ready(Ok(false)))
     }
 
     /// Fails the waiting requests of `export`, stops serving the device and removes the device. Succeeds also without a device:

@@ -66,7 +66,6 @@ impl Router {
         held.step(Event::BeginAttach)?;
         match self.attach_steps(held).await {
             Ok(()) => {
-                self.request_tending();
                 tracing::info!(export = %held.entry().name(), device_id = held.record().device.number, "export attached");
                 Ok(())
             }

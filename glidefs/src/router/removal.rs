@@ -110,7 +110,6 @@ impl Router {
         held.step(Event::BeginDetach)?;
         match self.detach_steps(held, state == State::Serving).await {
             Ok(()) => {
-                self.request_tending();
                 tracing::info!(export = %held.entry().name(), "export detached");
                 Ok(())
             }
@@ -133,7 +132,6 @@ impl Router {
         held.step(Event::BeginDelete)?;
         match self.delete_steps(held, serving).await {
             Ok(()) => {
-                self.request_tending();
                 tracing::info!(export = %held.entry().name(), "export deleted");
                 Ok(())
             }

@@ -1,16 +1,16 @@
-//! Exports without their device in service, to be tried again: at the start the device could not be had or made, or on the way to
-//! other workers the device could not be given to these.
+//! Exports without their device in service, to be tried again: at the start the device could not be had or made.
 //!
 //! Owns which exports are tried again, and when. Does not own the steps (`operations`). Invariants: the requests of a stranded device
 //! wait; an export is tried again until the device is served, somebody does something else with the export, the export is released, or lost
 //! and without a device, or the daemon stops; as many tries run at once as starts of exports, and at most one for an export; a slow try
-//! holds up no other try while there are places, and no move.
+//! holds up no other try while there are places.
 
 use std::collections::HashSet;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::Router;
 use super::catalog::record::Desired;
@@ -110,28 +110,35 @@ fn is_wanted(held: &HeldExport) -> bool {
 }
 
 impl Router {
-    /// Has a failed export tried again, and [`Self::has_to_tend`] look when. `is_claimed` says that the store has confirmed the
-    /// export.
+    /// Has a failed export tried again. `is_claimed` says that the store has confirmed the export.
     pub(super) fn try_later(&self, held: &HeldExport, is_claimed: bool) {
-        self.strand(held, is_claimed);
-        self.request_tending();
-    }
-
-    /// As [`Self::try_later`], for the caller of [`Self::has_to_tend`].
-    pub(super) fn strand(&self, held: &HeldExport, is_claimed: bool) {
         if is_wanted(held) {
             let stranded = Stranded::after(PAUSE, Arc::clone(held.entry()), is_claimed);
             self.stranded.lock_whole().put(stranded);
+            self.tries_changed.notify_one();
         }
     }
 
-    /// When the next export is to be tried again. `None` while all places are taken: the end of a try changes that.
-    pub(super) fn next_try(&self) -> Option<Instant> {
-        self.stranded.lock_whole().next(self.parallel()).map(|(_, due)| due)
+    /// Returns when the time of an export has come: call [`Self::begin_tries`].
+    pub async fn has_to_try(&self) {
+        loop {
+            // None while all places are taken: the end of a try changes that.
+            let next = self.stranded.lock_whole().next(self.parallel());
+            let due = async {
+                match next {
+                    Some((_, due)) => sleep_until(due).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = due => return,
+                () = self.tries_changed.notified() => {}
+            }
+        }
     }
 
-    /// Begins tries of the exports whose time has come.
-    pub(super) fn begin_tries(self: &Arc<Self>) {
+    /// Begins tries of the exports whose time has come, each on its own. An export with another operation under way is tried later.
+    pub fn begin_tries(self: &Arc<Self>) {
         let take_due = || self.stranded.lock_whole().take_due(self.parallel());
         while let Some(stranded) = take_due() {
             let under_way = UnderWay { router: Arc::clone(self), export: stranded.entry.id() };
@@ -169,9 +176,6 @@ impl Router {
             let Err(error) = served else {
                 let device_id = held.record().device.number;
                 tracing::info!(export = %held.entry().name(), device_id, "the device is served now, after tries that failed");
-                // The device may be the one to be moved.
-                drop(held);
-                self.request_tending();
                 return Ok(());
             };
             let reason = chain(&error);

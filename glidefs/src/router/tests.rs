@@ -3,7 +3,6 @@
 mod crash;
 pub(crate) mod fake;
 mod model;
-mod moving;
 mod operations;
 mod removal;
 mod starting;

@@ -1,9 +1,6 @@
 //! The kernel's data-plane interface: command encoding, request descriptors, copy positions.
 //!
-//! The constants and structs come from libublk's bindings of `linux/ublk_cmd.h`; this file owns their use. The commands of devices
-//! with `UBLK_F_BATCH_IO` are in [`batch`].
-
-pub mod batch;
+//! The constants and structs come from libublk's bindings of `linux/ublk_cmd.h`; this file owns their use.
 
 use io_uring::{opcode, squeue, types};
 use libublk::sys;

@@ -19,20 +19,20 @@ use self::info::ask;
 pub use self::info::{info, is_taken, list};
 pub use self::making::{NewDevice, add, lock, take_back};
 use self::ring::{accepted, ensure_ring, kernel, open};
-use super::driver::{can_be_moved, is_unknown_command, mode_of};
+use super::driver::{is_unknown_command, mode_of};
 use super::notes::{self, TARGET};
 use super::queue::Mode;
 use crate::router::devices::{DeviceError, DeviceId};
 
 /// Name of the step that keeps other daemons from making devices.
 pub(super) const LOCKING: &str = "locking";
-/// How long the kernel may wait for requests in the server's hands, milliseconds. The server ends none of them meanwhile.
-const QUIESCE_MILLIS: u64 = 20;
 
 /// A device which has been added or taken over, but is not yet started.
 pub struct Opened {
     ctrl: UblkCtrl,
     dev: UblkDev,
+    /// How the device's requests travel: as the device was made.
+    mode: Mode,
 }
 
 impl Opened {
@@ -50,14 +50,8 @@ impl Opened {
         self.dev.dev_info.queue_depth
     }
 
-    /// How the device's requests travel: as the device was made. `None` for a mode which no daemon makes.
-    pub fn mode(&self) -> Option<Mode> {
-        mode_of(self.dev.dev_info.flags)
-    }
-
-    /// Whether the kernel can take the device back from this server and give the requests to the next one.
-    pub fn can_be_moved(&self) -> bool {
-        can_be_moved(self.dev.dev_info.flags)
+    pub fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// A second handle on the character device, which can be opened only once.
@@ -87,33 +81,18 @@ pub fn start_recovery(id: DeviceId, owner_tag: u64) -> Result<Opened, DeviceErro
     if ctrl.dev_info().ublksrv_flags != owner_tag {
         return Err(DeviceError::NotFound { path: id.path() });
     }
+    // Before START_USER_RECOVERY, so that an older version can still take the device over.
+    let mode = mode_of(ctrl.dev_info().flags).ok_or_else(|| DeviceError::Kernel {
+        command: "taking over",
+        path: id.path(),
+        source: io::Error::other(
+            "an older version made the device with batches ([workers] batch = true), which this version does not serve: detach and \
+             attach the export, and the requests that wait fail; or go back to the older version, and detach the export there",
+        ),
+    })?;
     accepted(ctrl.start_user_recover()).map_err(fail("START_USER_RECOVERY"))?;
     let dev = UblkDev::new(TARGET.into(), |_| Ok(()), &ctrl).map_err(fail("opening"))?;
-    Ok(Opened { ctrl, dev })
-}
-
-/// Asks the kernel to take live device `id` back from this server: the device waits for the next server as soon as nothing here
-/// refers to the character device.
-///
-/// # Errors
-/// When the kernel has certainly refused, and nothing has changed. After any other failure the device may be marked: the kernel has
-/// given up to wait for requests of ours (EBUSY), was disturbed (EINTR), or goes on unobserved (EAGAIN).
-pub fn quiesce(id: DeviceId) -> Result<(), DeviceError> {
-    let ctrl = open(id)?.ok_or_else(|| DeviceError::NotFound { path: id.path() })?;
-    match accepted(ctrl.quiesce_dev(QUIESCE_MILLIS)) {
-        Err(UblkError::UringIOError(code)) if is_refusal(code) => {
-            Err(kernel("QUIESCE_DEV", Some(id), UblkError::UringIOError(code)))
-        }
-        Err(error) => {
-            tracing::debug!(
-                device_id = id.0,
-                error = &error as &dyn std::error::Error,
-                "QUIESCE_DEV ended early"
-            );
-            Ok(())
-        }
-        Ok(()) => Ok(()),
-    }
+    Ok(Opened { ctrl, dev, mode })
 }
 
 /// Starts a device whose queues are all armed; ends the recovery of a device which was taken over.
@@ -146,26 +125,8 @@ pub fn delete(id: DeviceId) -> Result<(), DeviceError> {
     deleted.map_err(|error| kernel("DEL_DEV", Some(id), error))
 }
 
-/// Whether `code` says that a command was not carried out.
-fn is_refusal(code: i32) -> bool {
-    is_unknown_command(code) || code.saturating_abs() == libc::ENODEV
-}
-
 /// Sets the size of live device `id`.
 pub fn resize(id: DeviceId, size_bytes: u64) -> Result<(), DeviceError> {
     let ctrl = open(id)?.ok_or_else(|| DeviceError::NotFound { path: id.path() })?;
     accepted(ctrl.update_size(size_bytes)).map_err(|error| kernel("UPDATE_SIZE", Some(id), error))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_definite_refusal_leaves_a_device_where_it_is() {
-        let refusals = [libc::EOPNOTSUPP, libc::EINVAL, libc::ENODEV];
-        let unclear = [libc::EAGAIN, libc::EINTR, libc::EBUSY, libc::ETIME, libc::EIO];
-        assert!(refusals.iter().all(|&code| is_refusal(-code)));
-        assert!(!unclear.iter().any(|&code| is_refusal(-code)));
-    }
 }

@@ -1,30 +1,22 @@
-//! Devices as the router sees them: attach, find, recover, detach, resize, move.
+//! Devices as the router sees them: attach, find, recover, detach, resize.
 //!
-//! Owns the list of devices which this process serves. Does not own the steps into service (`serving`), out of service (`removal`) and
-//! to other workers (`moving`), nor stable paths (`paths`). Invariant: an entry of the list has every worker that was given one of the
-//! device's queues.
+//! Owns the list of devices which this process serves. Does not own the steps into service (`serving`) and out of service (`removal`), nor
+//! stable paths (`paths`). Invariant: an entry of the list has every worker that was given one of the device's queues.
 
-mod activity;
-mod hosted;
-mod moving;
 mod owners;
 mod paths;
 mod removal;
-mod rest;
 mod serving;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::AtomicU64;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Shared};
 
-use self::hosted::{Hosted, Stay};
-use self::rest::Rests;
 use super::abandoned::Untouchable;
 use super::control::{self, NewDevice};
 use super::driver::{CONTROL_PATH, Info, State};
@@ -41,28 +33,19 @@ use crate::observe::chain;
 use crate::observe::repeat::Repeat;
 use crate::router::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use crate::units::ExportId;
-use crate::worker::Worker;
+use crate::worker::{QueueGone, Worker};
 
 /// How long a device whose server has died may still look served: the kernel lets go of such a device asynchronously.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(20);
 const RELEASE_POLL: Duration = Duration::from_millis(20);
-/// How new devices are made.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// With a buffer for each tag instead of USER_COPY.
-    pub bounce: bool,
-    /// So that the devices can be moved to other workers, if the kernel can.
-    pub moves: bool,
-    /// So that requests and answers travel in batches, if the kernel can, and the devices cannot be moved.
-    pub batch: bool,
-}
 
 /// The kernel's ublk devices, served by the workers.
 pub struct UblkDevices {
     workers: Vec<Worker>,
     placement: Placement,
     features: Features,
-    settings: Settings,
+    /// Whether new devices have a buffer for each tag instead of USER_COPY.
+    bounce: bool,
     /// The upper half of every device's owner tag: the number of the cache directory.
     cache_tag: u32,
     steps: Steps,
@@ -71,12 +54,6 @@ pub struct UblkDevices {
     /// Limits the log lines about names.
     unnamed: Repeat,
     hosted: Mutex<HashMap<DeviceKey, Hosted>>,
-    rests: Rests,
-    /// The share of a CPU which each worker took of late, per cent, changed by moves since.
-    busy: Mutex<Vec<u64>>,
-    /// Devices moved to other workers, and moves that failed.
-    moves: AtomicU64,
-    moves_failed: AtomicU64,
     untouchable: Untouchable,
     /// Devices that waited for a server when the devices were listed, until somebody asks for the device.
     listed: Mutex<HashMap<DeviceId, Info>>,
@@ -85,72 +62,49 @@ pub struct UblkDevices {
 /// An export and the number of its device: the number alone may be another export's by now.
 type DeviceKey = (ExportId, DeviceId);
 
+/// A device this process serves.
+struct Hosted {
+    export: Arc<Export>,
+    /// The end of each queue whose tags were armed, for more than one who waits.
+    gone: Vec<Shared<QueueGone>>,
+    /// The worker of each queue.
+    workers: Vec<usize>,
+}
+
 impl UblkDevices {
-    /// Devices served by `workers`, new ones made as `settings` ask and the kernel allows. `cache_tag` tells this cache directory's
+    /// Devices served by `workers`, new ones in `bounce` mode where asked for or where the kernel has no other. `cache_tag` tells this cache directory's
     /// devices from others; `limit` bounds every control command; devices that are `untouchable` are not touched.
     pub fn new(
         workers: Vec<Worker>,
         features: Features,
-        settings: Settings,
+        bounce: bool,
         cache_tag: u32,
         limit: Duration,
         untouchable: Untouchable,
     ) -> Self {
-        if !settings.bounce && !features.user_copy() {
+        if !bounce && !features.user_copy() {
             tracing::warn!("this kernel has no USER_COPY (Linux 6.5): devices run in bounce mode");
         }
         let placement = Placement::new(workers.len());
-        let settings = Settings { bounce: settings.bounce || !features.user_copy(), ..settings };
-        let devices = Self {
+        Self {
             workers,
             placement,
             features,
-            settings,
+            bounce: bounce || !features.user_copy(),
             cache_tag,
             steps: Steps::new(limit),
             names: Names::of_this_host(limit),
             udev: Udev::of_this_host(),
             unnamed: Repeat::default(),
             hosted: Mutex::default(),
-            rests: Rests::default(),
-            busy: Mutex::default(),
-            moves: AtomicU64::new(0),
-            moves_failed: AtomicU64::new(0),
             untouchable,
             listed: Mutex::default(),
-        };
-        if settings.batch && devices.mode() != Mode::Batch {
-            tracing::warn!(
-                "new devices have no batches: batches need Linux 7.1, USER_COPY, and devices that are not moved"
-            );
         }
-        devices
     }
 
     /// Whether new devices run in bounce mode.
     pub fn bounce(&self) -> bool {
-        self.settings.bounce
-    }
-
-    /// Devices in service whose requests travel in batches.
-    pub fn batched(&self) -> u64 {
-        let hosted = self.hosted.lock_whole();
-        hosted.values().filter(|device| device.mode == Mode::Batch).count() as u64
-    }
-
-    /// Whether the kernel can take a new device back, for other workers.
-    fn makes_movable(&self) -> bool {
-        self.settings.moves && self.features.quiesce()
-    }
-
-    /// The mode of a new device. A device with batches cannot be moved.
-    fn mode(&self) -> Mode {
-        let Settings { bounce, batch, .. } = self.settings;
-        match bounce {
-            true => Mode::Bounce,
-            false if batch && self.features.batch() && !self.makes_movable() => Mode::Batch,
-            false => Mode::UserCopy,
-        }
+        self.bounce
     }
 
     fn owner_tag(&self, export: ExportId) -> u64 {
@@ -193,10 +147,10 @@ impl Devices for UblkDevices {
                 preferred,
                 queues: options.queues,
                 depth: options.queue_depth,
-                mode: self.mode(),
+                mode: if self.bounce { Mode::Bounce } else { Mode::UserCopy },
                 owner_tag: self.owner_tag(export.id()),
                 sectors: export.sectors(),
-                quiesce: self.features.quiesce() && self.mode() == Mode::UserCopy,
+                quiesce: self.features.quiesce() && !self.bounce,
             };
             let path = preferred.map_or_else(|| "a new device".into(), DeviceId::path);
             let (locking, adding) = ((control::LOCKING, CONTROL_PATH), ("ADD_DEV", path));
@@ -206,7 +160,7 @@ impl Devices for UblkDevices {
             let key = (export.id(), id);
             // Before the kernel shows the device to udev. `give_path` tells why there is no name; nothing of an earlier device is left.
             let served = match self.on_names(id, move |names| names.announce(id, &name)).await {
-                Ok(_) => self.serve(export, opened, None).await,
+                Ok(_) => self.serve(export, opened).await,
                 Err(error) => Err(error),
             };
             match served {
@@ -299,11 +253,6 @@ impl Devices for UblkDevices {
     fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
         async move {
             let key = (export.id(), id);
-            if self.hosted.lock_whole().get(&key).is_some_and(|hosted| hosted.stay == Stay::Leaving) {
-                // A move to other workers was not finished.
-                self.vacate(key).await?;
-                return self.take_back(export, id, None).await;
-            }
             if self.is_hosted(key)
                 && let Some(info) = self.info(key).await?
                 && info.state == State::Live
@@ -316,17 +265,9 @@ impl Devices for UblkDevices {
             let opened =
                 self.steps.on("START_USER_RECOVERY", id, move || control::start_recovery(id, tag)).await?;
             // When serving fails, the waiting device stays: the data of its clients may depend on the device.
-            self.serve(export, opened, None).await.map(drop)
+            self.serve(export, opened).await.map(drop)
         }
         .boxed()
-    }
-
-    fn next_move(&self, except: &HashSet<ExportId>) -> Option<(Arc<Export>, DeviceId)> {
-        self.next_device(except)
-    }
-
-    fn relocate(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<bool, DeviceError>> {
-        self.relocate_now((export, id)).boxed()
     }
 
     fn detach(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {

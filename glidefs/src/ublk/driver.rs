@@ -14,19 +14,19 @@ pub const CONTROL_PATH: &str = "/dev/ublk-control";
 /// The folder in which the kernel lists ublk devices.
 pub const CLASS_PATH: &str = "/sys/class/ublk-char";
 
+/// How the requests of a device with these flags travel. `None` for a device with batches (`UBLK_F_BATCH_IO`), which only older versions
+/// made.
 pub fn mode_of(flags: u64) -> Option<Mode> {
     let has = |flag: u32| flags & u64::from(flag) != 0;
     match (has(sys::UBLK_F_USER_COPY), has(sys::UBLK_F_BATCH_IO)) {
         (true, false) => Some(Mode::UserCopy),
-        (true, true) => Some(Mode::Batch),
         (false, false) => Some(Mode::Bounce),
-        (false, true) => None,
+        (_, true) => None,
     }
 }
 
-/// Whether a device with these flags can go to other workers. One in bounce mode stays; so does one with batches: the driver fails the
-/// requests of such a device from QUIESCE_DEV until the next server has armed the tags (seen on Linux 7.3.4).
-pub fn can_be_moved(flags: u64) -> bool {
+/// Whether the kernel can take a device with these flags back from a server, and give the requests to the next one.
+fn can_be_taken_back(flags: u64) -> bool {
     let needed = sys::UBLK_F_QUIESCE | sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE;
     flags & u64::from(needed) == u64::from(needed) && mode_of(flags) == Some(Mode::UserCopy)
 }
@@ -57,7 +57,7 @@ impl Info {
             state,
             owner_tag: info.ublksrv_flags,
             server: Server::of(info.ublksrv_pid),
-            can_be_taken_back: can_be_moved(info.flags),
+            can_be_taken_back: can_be_taken_back(info.flags),
         }
     }
 }
@@ -110,17 +110,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_device_with_a_command_for_each_tag_can_be_moved() {
+    fn a_device_with_batches_has_no_mode_and_only_one_with_user_copy_can_be_taken_back() {
         let recovery = sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE;
-        for (mode, movable) in [
-            (sys::UBLK_F_USER_COPY, true),
-            (sys::UBLK_F_USER_COPY | sys::UBLK_F_BATCH_IO, false),
-            (sys::UBLK_F_BATCH_IO, false),
-            (0, false),
+        for (bits, mode) in [
+            (sys::UBLK_F_USER_COPY, Some(Mode::UserCopy)),
+            (sys::UBLK_F_USER_COPY | sys::UBLK_F_BATCH_IO, None),
+            (0, Some(Mode::Bounce)),
         ] {
-            let flags = mode | recovery;
-            assert_eq!(can_be_moved(u64::from(flags | sys::UBLK_F_QUIESCE)), movable, "{mode:#x}");
-            assert!(!can_be_moved(u64::from(flags)), "the kernel was not told");
+            let flags = u64::from(bits | recovery);
+            assert_eq!(mode_of(flags), mode);
+            let is_copied = mode == Some(Mode::UserCopy);
+            assert_eq!(can_be_taken_back(flags | u64::from(sys::UBLK_F_QUIESCE)), is_copied, "{bits:#x}");
+            assert!(!can_be_taken_back(flags), "the kernel was not told");
         }
     }
 }

@@ -26,8 +26,8 @@ pub struct Features {
 #[cfg(test)]
 pub mod bits {
     pub use libublk::sys::{
-        UBLK_F_BATCH_IO as BATCH, UBLK_F_QUIESCE as QUIESCE, UBLK_F_SHMEM_ZC as SHMEM_ZC,
-        UBLK_F_UPDATE_SIZE as UPDATE_SIZE, UBLK_F_USER_COPY as USER_COPY,
+        UBLK_F_QUIESCE as QUIESCE, UBLK_F_SHMEM_ZC as SHMEM_ZC, UBLK_F_UPDATE_SIZE as UPDATE_SIZE,
+        UBLK_F_USER_COPY as USER_COPY,
     };
 }
 
@@ -71,13 +71,6 @@ impl Features {
         self.has(sys::UBLK_F_QUIESCE) && self.has(sys::UBLK_F_SHMEM_ZC) && !self.is_broken
     }
 
-    /// Whether requests and answers can travel in batches, and the next server can take such a device over without harm. The commands
-    /// are there since Linux 7.0, which has the defect that [`quiesce`](Self::quiesce) names. Not used on kernels known to be broken.
-    pub fn batch(self) -> bool {
-        let needed = [sys::UBLK_F_BATCH_IO, sys::UBLK_F_USER_COPY, sys::UBLK_F_SHMEM_ZC];
-        needed.into_iter().all(|bit| self.has(bit)) && !self.is_broken
-    }
-
     /// Whether commands are ioctl-encoded (Linux 6.4).
     pub fn ioctl_encoded(self) -> bool {
         self.has(sys::UBLK_F_CMD_IOCTL_ENCODE)
@@ -108,17 +101,6 @@ fn warn_of_broken_kernel() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn batches_need_user_copy_and_a_kernel_whose_devices_can_be_taken_over() {
-        let all = [sys::UBLK_F_BATCH_IO, sys::UBLK_F_USER_COPY, sys::UBLK_F_SHMEM_ZC];
-        assert!(Features::of(&all).batch());
-        for missing in 0..all.len() {
-            let some: Vec<u32> = all.into_iter().filter(|bit| *bit != all[missing]).collect();
-            assert!(!Features::of(&some).batch(), "without {:#x}", all[missing]);
-        }
-        assert!(!Features { is_broken: true, ..Features::of(&all) }.batch());
-    }
 
     #[test]
     fn a_defect_is_known_by_the_version_and_not_by_its_beginning() {

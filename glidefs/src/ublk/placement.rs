@@ -1,12 +1,10 @@
-//! The choice of the worker for each new queue, and (`moves`) of the queue to move when devices have gone.
+//! The choice of the worker for each new queue.
 //!
 //! Owns the number of queues placed on each worker. Does not own the queues, nor how busy a worker is (`worker/load.rs`).
 //! Invariants: the queues of a device are spread as evenly as the workers allow; the worker chosen for the first queue of a device
 //! has at most an eighth more queues than the worker with the fewest. The later queues of a device go to workers without a queue of
-//! the device first, however many queues these workers have. Where devices cannot be moved (`workers.move`), a device that comes
-//! later is placed by the numbers and loads of then, and so evens out what devices that went have left.
-
-pub mod moves;
+//! the device first, however many queues these workers have. A device that comes later is placed by the numbers and loads of then, and so
+//! evens out what devices that went have left.
 
 use std::sync::Mutex;
 
@@ -35,18 +33,6 @@ impl Placement {
             *placed = placed.saturating_add(1);
         }
         worker
-    }
-
-    /// Counts one more queue on `worker`, for a queue which is moved there.
-    pub fn put(&self, worker: usize) {
-        if let Some(placed) = self.queues.lock_whole().get_mut(worker) {
-            *placed = placed.saturating_add(1);
-        }
-    }
-
-    /// The number of queues on each worker.
-    pub fn queues(&self) -> Vec<usize> {
-        self.queues.lock_whole().clone()
     }
 
     /// Counts one queue less on `worker`.

@@ -15,12 +15,11 @@ use std::sync::Arc;
 use libublk::sys;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use super::abi::batch::{self, Element};
 use super::abi::{self, Commands};
 use super::errno;
 use crate::export::{Export, Operation, Request, RequestError};
 use crate::units::{REQUEST_BYTES_MAX, SectorRange};
-use crate::worker::driver::{BatchCommands, TagEvent};
+use crate::worker::driver::TagEvent;
 use crate::worker::{Failure, QueueDriver};
 
 /// A memory mapping; dropping the value unmaps the memory.
@@ -46,8 +45,6 @@ impl Drop for Mapping {
 pub enum Mode {
     /// A command for each tag; data is copied with system calls.
     UserCopy,
-    /// As `UserCopy`, with commands for many tags.
-    Batch,
     /// A command and a buffer for each tag.
     Bounce,
 }
@@ -61,7 +58,6 @@ pub struct UblkQueue {
     commands: Commands,
     char_device: Arc<File>,
     descriptors: Mapping,
-    is_batch: bool,
     /// One buffer of [`REQUEST_BYTES_MAX`] a tag, in bounce mode.
     stable: Option<Mapping>,
 }
@@ -100,8 +96,7 @@ impl UblkQueue {
         };
         let descriptors = Mapping { start: start.cast(), len };
         let stable = if mode == Mode::Bounce { Some(map_buffers(depth)?) } else { None };
-        let is_batch = mode == Mode::Batch;
-        Ok(Self { export, device_id, queue_id, depth, commands, char_device, descriptors, is_batch, stable })
+        Ok(Self { export, device_id, queue_id, depth, commands, char_device, descriptors, stable })
     }
 
     fn descriptor(&self, tag: u16) -> sys::ublksrv_io_desc {
@@ -147,10 +142,6 @@ impl QueueDriver for UblkQueue {
 
     fn char_device(&self) -> RawFd {
         self.char_device.as_raw_fd()
-    }
-
-    fn batch(&self) -> Option<&dyn BatchCommands> {
-        self.is_batch.then_some(self)
     }
 
     fn arm(&mut self, tag: u16, fixed: u32) -> io_uring::squeue::Entry {
@@ -233,58 +224,6 @@ impl QueueDriver for UblkQueue {
         // SAFETY: the mapping holds `depth` buffers and the tag is below `depth`.
         let start = unsafe { stable.start.add(usize::from(tag) * REQUEST_BYTES_MAX) };
         Some(NonNull::slice_from_raw_parts(start, REQUEST_BYTES_MAX))
-    }
-}
-
-impl BatchCommands for UblkQueue {
-    fn element(&self, tag: u16, result: Result<u32, &Failure>) -> u64 {
-        Element { tag, result: code_of(result) }.encode()
-    }
-
-    fn tag(&self, element: u64) -> u16 {
-        Element::decode(element).tag
-    }
-
-    fn prepare(&self, fixed: u32, elements: &[u64]) -> io_uring::squeue::Entry {
-        batch::prepare(fixed, self.queue_id, elements)
-    }
-
-    fn commit(&self, fixed: u32, elements: &[u64]) -> io_uring::squeue::Entry {
-        batch::commit(fixed, self.queue_id, elements)
-    }
-
-    fn done(&self, result: i32) -> Result<usize, i32> {
-        batch::done(result)
-    }
-
-    fn fetch(&self, fixed: u32, group: u16) -> io_uring::squeue::Entry {
-        batch::fetch(fixed, self.queue_id, group)
-    }
-
-    fn is_over(&self, result: i32) -> bool {
-        let (device_id, queue_id) = (self.device_id, self.queue_id);
-        match result {
-            result if !batch::is_over(result) => return false,
-            abi::RESULT_ABORT if self.export.volume().are_waits_ended() => {}
-            abi::RESULT_ABORT => {
-                tracing::warn!(
-                    device_id,
-                    queue_id,
-                    "the kernel took back a queue which was not to be stopped; the queue serves no more"
-                );
-            }
-            other => {
-                let error = io::Error::from_raw_os_error(other.wrapping_neg());
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(
-                    device_id,
-                    queue_id,
-                    error,
-                    "the kernel refused to deliver requests; the queue serves no more"
-                );
-            }
-        }
-        true
     }
 }
 

@@ -51,11 +51,6 @@ impl Steps {
         self.limit
     }
 
-    /// Whether no step on device `id` is under way.
-    pub fn is_idle(&self, id: DeviceId) -> bool {
-        self.lock_of(id).try_lock().is_ok()
-    }
-
     /// Runs `step` on device `id`.
     pub async fn on<T: Send + 'static>(
         &self,
@@ -267,7 +262,6 @@ mod tests {
         let early = steps.on("DEL_DEV", DEVICE, move || say(&again, "early"));
         assert!(tokio::time::timeout(Duration::from_millis(20), early).await.is_err());
         steps.on("GET_DEV_INFO", DeviceId(8), || Ok(())).await.unwrap();
-        assert_eq!((steps.is_idle(DEVICE), steps.is_idle(DeviceId(8))), (false, true));
         tell.send(()).unwrap();
         steps.on("DEL_DEV", DEVICE, move || say(&ran, "late")).await.unwrap();
         assert_eq!(is_run.try_recv(), Ok("late"));

@@ -3,12 +3,9 @@
 //! Does not own the choice of the configuration (`config`), nor pinning (`affinity`). A cpuset needs no care of its own: the
 //! kernel gives the affinity within the cpuset. Quotas of cgroup v1 are not looked for.
 
-use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::Path;
-
-use nix::unistd::{SysconfVar, sysconf};
 
 use super::affinity;
 
@@ -24,54 +21,19 @@ pub struct Usable {
     pub cpus: Vec<usize>,
     /// Whole CPUs' worth of time, at least one; `None` without a limit.
     pub quota: Option<usize>,
-    /// Number of CPUs which the machine has switched on, also those on which this process may not run.
-    pub online: usize,
-}
-
-/// Why workers do not poll, though they are asked to: CPUs are short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CpusShort {
-    #[error("polled time would count towards the CPU quota: remove the quota (CPUQuota= of the unit)")]
-    Quota,
-    #[error(
-        "two workers have the same CPU: set workers.count to the number of CPUs in workers.cpus, or lower"
-    )]
-    SharedByWorkers,
-    #[error(
-        "each CPU of the machine has a worker, and none is left for clients: set workers.count below the number of CPUs"
-    )]
-    NoneLeft,
 }
 
 impl Usable {
     pub fn find() -> io::Result<Self> {
         let cpus = affinity::allowed()?.into_iter().map(|cpu| cpu.0).collect();
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Ok(Self::on_this_machine(cpus, quota_of(&membership)))
-    }
-
-    /// What a process of this machine may use that is known to be allowed `cpus` and `quota`.
-    pub fn on_this_machine(cpus: Vec<usize>, quota: Option<usize>) -> Self {
-        let online = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
-        Self { cpus, quota, online: online.and_then(|count| usize::try_from(count).ok()).unwrap_or(1) }
+        Ok(Self { cpus, quota: quota_of(&membership) })
     }
 
     /// The number of workers on `cpus` CPUs. A worker beyond the quota would only bring the pause nearer in which the kernel
     /// stops every thread of the control group; a fraction of a CPU is left for the threads beside the workers.
     pub fn workers(&self, cpus: usize) -> usize {
         self.quota.map_or(cpus, |quota| quota.min(cpus))
-    }
-
-    /// Whether workers on `workers` may take CPU time to answer sooner: no time counts towards a quota, each worker has a CPU of its own,
-    /// and some CPU of the machine has no worker.
-    pub fn leave_time_for_polling(&self, workers: &[usize]) -> Result<(), CpusShort> {
-        let own: HashSet<_> = workers.iter().collect();
-        match () {
-            () if self.quota.is_some() => Err(CpusShort::Quota),
-            () if own.len() < workers.len() => Err(CpusShort::SharedByWorkers),
-            () if own.len() >= self.online => Err(CpusShort::NoneLeft),
-            () => Ok(()),
-        }
     }
 }
 
@@ -164,25 +126,8 @@ mod tests {
 
     #[test]
     fn a_quota_limits_workers_and_adds_none() {
-        let usable = |quota| Usable { cpus: vec![0, 1, 2, 3], quota, online: 4 };
+        let usable = |quota| Usable { cpus: vec![0, 1, 2, 3], quota };
         assert_eq!([None, Some(2), Some(9)].map(|quota| usable(quota).workers(4)), [4, 2, 4]);
-    }
-
-    #[test]
-    fn no_time_is_left_for_polling_where_cpus_are_short() {
-        use CpusShort::{NoneLeft, Quota, SharedByWorkers};
-        for (cpus, quota, workers, expected) in [
-            (&[0, 1, 2, 3][..], None, &[0, 1, 2][..], Ok(())),
-            (&[2, 3], None, &[2, 3], Ok(())), // of four: the other two are left for clients
-            (&[0, 1, 2, 3], None, &[0, 1, 2, 3], Err(NoneLeft)),
-            (&[0, 1, 2, 3], None, &[1, 1], Err(SharedByWorkers)),
-            (&[0, 1, 2, 3], Some(4), &[0, 1], Err(Quota)),
-        ] {
-            let usable = Usable { cpus: cpus.to_vec(), quota, online: 4 };
-            assert_eq!(usable.leave_time_for_polling(workers), expected, "{cpus:?} {workers:?}");
-        }
-        let usable = Usable { cpus: vec![0], quota: None, online: 1 };
-        assert_eq!(usable.leave_time_for_polling(&[0]), Err(NoneLeft));
     }
 
     #[test]
@@ -197,6 +142,6 @@ mod tests {
     #[test]
     fn this_process_may_use_a_cpu() {
         let usable = Usable::find().unwrap();
-        assert!(!usable.cpus.is_empty() && usable.online >= usable.cpus.len(), "{usable:?}");
+        assert!(!usable.cpus.is_empty(), "{usable:?}");
     }
 }

@@ -59,32 +59,6 @@ pub enum TagEvent {
     Gone,
 }
 
-/// The commands of a queue whose requests and answers travel in batches. `fixed` is the number of the character device in the ring's
-/// file table. The entries point to nothing but the given elements.
-pub trait BatchCommands {
-    /// The element by which a command names `tag` and the result of the tag's request.
-    fn element(&self, tag: u16, result: Result<u32, &Failure>) -> u64;
-
-    /// The tag which `element` names.
-    fn tag(&self, element: u64) -> u16;
-
-    /// The command which arms the tags of `elements`, all or none. Sent once; ends with 0, or with an error when no tag is armed.
-    fn prepare(&self, fixed: u32, elements: &[u64]) -> squeue::Entry;
-
-    /// The command which gives the results of `elements` and arms the tags again. Ends at once. The first elements are done, as many as
-    /// [`done`](Self::done) says, and those behind have changed nothing.
-    fn commit(&self, fixed: u32, elements: &[u64]) -> squeue::Entry;
-
-    /// The number of elements which a commit with this result has done. An error is about the first element, or about the whole command.
-    fn done(&self, result: i32) -> Result<usize, i32>;
-
-    /// The command which delivers the tags with requests into the ring's group of buffers `group`, again and again.
-    fn fetch(&self, fixed: u32, group: u16) -> squeue::Entry;
-
-    /// Whether a fetch that ended with `result` ended for good, and is not to be sent again.
-    fn is_over(&self, result: i32) -> bool;
-}
-
 /// Resolves when the worker has dropped a queue's driver: nothing in the worker refers to the device any more.
 pub type QueueGone = oneshot::Receiver<()>;
 
@@ -101,11 +75,6 @@ pub trait QueueDriver {
 
     /// The character device, to be registered with the worker's ring.
     fn char_device(&self) -> RawFd;
-
-    /// The commands of a queue whose requests and answers travel in batches; `None` for a queue with a command for each tag.
-    fn batch(&self) -> Option<&dyn BatchCommands> {
-        None
-    }
 
     /// The command which arms `tag`. `fixed` is the number of the character device in the ring's file table.
     fn arm(&mut self, tag: u16, fixed: u32) -> squeue::Entry;

@@ -2,10 +2,8 @@
 //!
 //! Does not own the work itself (`run`).
 
-use std::num::NonZeroU8;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use super::affinity::Cpu;
 use super::driver::{QueueDriver, QueueGone};
@@ -14,15 +12,8 @@ use super::inbox::{Inbox, Message};
 use super::load::Load;
 use super::run::setup::{self, Setup};
 use crate::cache::{Cache, ShardStats};
-use crate::export::Export;
 use crate::observe::io::WorkerStats;
 use crate::observe::trace::Session;
-
-/// Time for workers to pause the queues of a device. A busy worker answers at the end of a turn.
-const PAUSE_PATIENCE: Duration = Duration::from_secs(1);
-/// Time for the requests of paused queues to end, and the pause between two looks.
-const DRAIN_PATIENCE: Duration = Duration::from_millis(50);
-const DRAIN_POLL: Duration = Duration::from_micros(500);
 
 /// Why workers could not be started, or a worker could not be told something.
 #[derive(Debug, thiserror::Error)]
@@ -65,8 +56,6 @@ pub struct WorkerOptions {
     pub queues_max: u32,
     /// How each worker appends to the log.
     pub appends: Appends,
-    /// The most of a CPU, per cent, which each worker takes for looking at its ring instead of sleeping; `None` for none.
-    pub polling_percent: Option<NonZeroU8>,
 }
 
 /// A handle on one worker.
@@ -98,25 +87,6 @@ impl Worker {
         let (told, is_told) = tokio::sync::oneshot::channel();
         self.inbox.send(Message::EndWaits(told));
         is_told.await.map_err(|_| WorkerError::Gone { index: self.index })
-    }
-
-    /// Pauses the queues of a device: the kernel gets no answer and no command of theirs until [`Self::resume`]. Resolves when the
-    /// kernel has the last command before.
-    pub async fn pause(&self, device_id: u32) -> Result<(), WorkerError> {
-        let (paused, are_paused) = tokio::sync::oneshot::channel();
-        self.inbox.send(Message::Pause { device_id, paused });
-        are_paused.await.map_err(|_| WorkerError::Gone { index: self.index })
-    }
-
-    /// Has the paused queues of a device go on.
-    pub fn resume(&self, device_id: u32) {
-        self.inbox.send(Message::Resume { device_id });
-    }
-
-    /// Lets the paused queues of a device leave: their requests go back to the kernel. Call when the kernel takes the device back:
-    /// the kernel then returns the other tags, and the queues are gone.
-    pub fn leave(&self, device_id: u32) {
-        self.inbox.send(Message::Leave { device_id });
     }
 
     /// Begins with traces of requests for `session`. Call this for [`SESSIONS_MAX`](super::traces::SESSIONS_MAX) sessions at most.
@@ -157,28 +127,6 @@ impl Worker {
     }
 }
 
-/// Pauses the queues of a device at all its `workers`, and waits until the requests which these have begun have ended. False when
-/// some have not within a short time: the queues go on.
-pub async fn pause_idle(workers: &[Worker], export: &Export, device_id: u32) -> bool {
-    let pauses = workers.iter().map(|worker| worker.pause(device_id));
-    let paused = tokio::time::timeout(PAUSE_PATIENCE, futures_util::future::join_all(pauses)).await;
-    // A worker which has ended takes the process with it.
-    let are_paused = paused.is_ok_and(|answers| answers.iter().all(Result::is_ok));
-    let all_ended = async {
-        // Paused queues begin nothing, so the number only falls.
-        while export.requests().in_flight() > 0 {
-            tokio::time::sleep(DRAIN_POLL).await;
-        }
-    };
-    if are_paused && tokio::time::timeout(DRAIN_PATIENCE, all_ended).await.is_ok() {
-        return true;
-    }
-    for worker in workers {
-        worker.resume(device_id);
-    }
-    false
-}
-
 /// Starts one worker a CPU over `cache`, and waits until each is pinned and has an arena.
 pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, WorkerError> {
     let mut starting = Vec::new();
@@ -194,7 +142,6 @@ pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, Work
             slots: options.slots_per_worker,
             queues_max: options.queues_max,
             appends: options.appends,
-            polling_percent: options.polling_percent,
             cache: cache.clone(),
             inbox: Arc::clone(&inbox),
             stats: Arc::clone(&stats),
@@ -204,13 +151,8 @@ pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, Work
             .name(format!("worker-{index}"))
             .spawn(move || setup::main(setup, &ready))
             .map_err(|source| fail("spawning the thread", source))?;
-        let worker = move |clock| Worker {
-            index,
-            inbox,
-            load: Arc::new(Load::new(clock, Arc::clone(&stats))),
-            stats,
-            shard_stats,
-        };
+        let worker =
+            move |clock| Worker { index, inbox, load: Arc::new(Load::new(clock)), stats, shard_stats };
         starting.push((index, worker, cpu, is_ready));
     }
     let mut workers = Vec::new();

@@ -24,12 +24,6 @@ pub enum Message {
     },
     /// Fail the waiting requests of exports whose waits are ended, and answer.
     EndWaits(oneshot::Sender<()>),
-    /// Pause the queues of a device, and answer.
-    Pause { device_id: u32, paused: oneshot::Sender<()> },
-    /// Have the paused queues of a device go on.
-    Resume { device_id: u32 },
-    /// Let the paused queues of a device leave.
-    Leave { device_id: u32 },
     /// Begin with traces of requests for a reader.
     Trace(Arc<Session>),
     /// End the traces for a reader.

@@ -1,18 +1,16 @@
 //! How busy a worker is: the CPU time of the thread, and the share of a CPU which the thread took of late.
 //!
-//! Reads the kernel's account of the thread, from outside: the worker itself measures only the time polled. Does not own the moments at which a
-//! share is taken ([`LOAD_INTERVAL`], kept by the daemon).
+//! Reads the kernel's account of the thread, from outside. Does not own the moments at which a share is taken ([`LOAD_INTERVAL`], kept by the daemon).
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
 use crate::locks::MutexExt;
-use crate::observe::io::WorkerStats;
 
 /// The time over which a share is taken.
 pub const LOAD_INTERVAL: Duration = Duration::from_secs(5);
@@ -28,26 +26,24 @@ pub fn cpu_clock() -> io::Result<ClockId> {
     }
 }
 
-/// The load of one worker. Time in which the worker polled is no load: the worker would have slept.
+/// The load of one worker.
 #[derive(Debug)]
 pub struct Load {
     clock: ClockId,
-    stats: Arc<WorkerStats>,
-    /// When the last share was taken, and the CPU time of work then.
+    /// When the last share was taken, and the CPU time then.
     last: Mutex<(Instant, Duration)>,
     busy_percent: AtomicU64,
 }
 
 impl Load {
     /// The load of the worker with the clock `clock`, busy for no time so far.
-    pub fn new(clock: ClockId, stats: Arc<WorkerStats>) -> Self {
+    pub fn new(clock: ClockId) -> Self {
         let load = Self {
             clock,
-            stats,
             last: Mutex::new((Instant::now(), Duration::ZERO)),
             busy_percent: AtomicU64::new(0),
         };
-        load.last.lock_whole().1 = load.work_time();
+        load.last.lock_whole().1 = load.cpu_time();
         load
     }
 
@@ -56,14 +52,9 @@ impl Load {
         clock_gettime(self.clock).map_or(Duration::ZERO, Duration::from)
     }
 
-    /// CPU time without the time polled.
-    fn work_time(&self) -> Duration {
-        self.cpu_time().saturating_sub(Duration::from_nanos(self.stats.poll_nanos.get()))
-    }
-
     /// Takes the share of a CPU since the last call.
     pub fn sample(&self) {
-        let now = (Instant::now(), self.work_time());
+        let now = (Instant::now(), self.cpu_time());
         let mut last = self.last.lock_whole();
         self.busy_percent.store(share(*last, now), Ordering::Relaxed);
         *last = now;
@@ -109,8 +100,7 @@ mod tests {
                 sum = std::hint::black_box(sum.wrapping_add(1));
             }
         });
-        let stats = Arc::<WorkerStats>::default();
-        let load = Load::new(has_clock.recv().unwrap(), Arc::clone(&stats));
+        let load = Load::new(has_clock.recv().unwrap());
         let before = load.cpu_time();
         while load.cpu_time() < before + Duration::from_millis(5) {
             std::thread::yield_now();
@@ -119,10 +109,6 @@ mod tests {
         while load.busy_percent() == 0 {
             load.sample();
         }
-        // All the thread's time is polled.
-        stats.poll_nanos.set(u64::MAX);
-        load.sample();
-        assert_eq!(load.busy_percent(), 0);
         end.send(()).unwrap();
         thread.join().unwrap();
     }

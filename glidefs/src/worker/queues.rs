@@ -1,27 +1,25 @@
 //! The queues which a worker hosts: where requests come from, and where results go.
 //!
-//! Owns the queue index, in the worker's table and in the ring's file table. Does not own the way of requests and answers between
-//! kernel and worker ([`transport`]). Invariant: a queue index is free again only when the kernel has returned every tag that was
-//! armed, and the queue's driver is gone.
+//! FETCH arms a tag and completes with a request; COMMIT_AND_FETCH answers, and arms the tag again.
+//!
+//! Owns the queue index, in the worker's table and in the ring's file table. Does not own the commands ([`QueueDriver`]), nor the
+//! meaning of a request. Invariant: a queue index is free again only when the kernel has returned every tag that was armed, and the
+//! queue's driver is gone.
 
-mod batch;
-mod pause;
 mod results;
-mod transport;
 
 use std::cell::OnceCell;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use io_uring::squeue;
 use slab::Slab;
 use tokio::sync::oneshot;
 
-use self::pause::Pause;
-use self::transport::Transport;
-use super::driver::{Failure, QueueDriver, QueueGone};
+use super::driver::{Failure, QueueDriver, QueueGone, TagEvent};
 use super::requests::TagRequest;
-use super::ring::{Outcome, Ring};
+use super::ring::Ring;
 use super::tag::TagId;
 use super::traces::{self, Arrival, RowNumber};
 use crate::cache::Volume;
@@ -31,9 +29,6 @@ use crate::observe::io::{QueueStats, WorkerStats};
 #[cfg(test)]
 pub(super) use results::log_failure;
 
-/// Vectors kept for their room: one for each queue that answers in the same turn, in most turns.
-const SPARE_MAX: usize = 64;
-
 /// One queue in the table.
 pub struct HostedQueue {
     /// The kernel's side of the queue.
@@ -42,9 +37,8 @@ pub struct HostedQueue {
     export: Arc<Export>,
     /// Since the first request: most devices of a host may be idle.
     stats: OnceCell<Arc<QueueStats>>,
-    transport: Transport,
-    /// While the device is being moved to other workers.
-    pause: Option<Box<Pause>>,
+    /// Tags which the kernel has taken back.
+    tags_gone: u16,
     /// Told when the kernel has taken every tag back and the driver is dropped.
     gone: Option<oneshot::Sender<()>>,
 }
@@ -55,6 +49,26 @@ impl HostedQueue {
     fn stats(&self) -> &QueueStats {
         self.stats.get_or_init(|| self.export.queue_stats(self.driver.ids().1))
     }
+
+    /// Arms every tag. After an error, the tags which the kernel does not know are gone.
+    fn arm<C>(&mut self, ring: &mut Ring<C>, queue_index: u32) -> io::Result<()> {
+        let depth = self.driver.depth();
+        for tag in 0..depth {
+            let arm = self.driver.arm(tag, queue_index);
+            if let Err(error) = command(ring, arm, TagId { queue_index, tag }) {
+                self.tags_gone = depth - tag;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Queues a command which a driver made for one of its tags.
+fn command<C>(ring: &mut Ring<C>, command: squeue::Entry, tag: TagId) -> io::Result<()> {
+    // SAFETY: a queue's command points at nothing but the tag's stable buffer, which lives as long as the driver, and the
+    // driver is dropped after every tag's last completion.
+    unsafe { ring.command(command, tag.encode()) }
 }
 
 /// The table of a worker's queues.
@@ -62,16 +76,12 @@ pub struct Queues {
     /// The key is the queue index.
     table: Slab<HostedQueue>,
     queues_max: u32,
-    /// Queues with answers that [`Queues::hand_over`] gives to the kernel.
-    answered: Vec<u32>,
-    /// Empty vectors for the elements of commands, kept for their room.
-    spare: Vec<Vec<u64>>,
     stats: Arc<WorkerStats>,
 }
 
 impl Queues {
     pub fn new(queues_max: u32, stats: Arc<WorkerStats>) -> Self {
-        Self { table: Slab::new(), queues_max, answered: Vec::new(), spare: Vec::new(), stats }
+        Self { table: Slab::new(), queues_max, stats }
     }
 
     /// The queue of a tag which holds a request.
@@ -107,19 +117,17 @@ impl Queues {
         // In the ring's file table the lock of the cache is behind the last queue.
         let free = u32::try_from(entry.key()).ok().filter(|index| *index < self.queues_max);
         let queue_index = free.ok_or(io::ErrorKind::QuotaExceeded)?;
-        let transport = Transport::new(&*driver, ring)?;
         ring.register_file(queue_index, driver.char_device())?;
         let (gone_sender, gone) = oneshot::channel();
         let queue = entry.insert(HostedQueue {
             driver,
             export,
             stats: OnceCell::new(),
-            transport,
-            pause: None,
+            tags_gone: 0,
             gone: Some(gone_sender),
         });
         self.stats.queues.add(1);
-        let armed = queue.transport.arm(ring, &mut *queue.driver, queue_index);
+        let armed = queue.arm(ring, queue_index);
         if let Err(error) = armed.and_then(|()| ring.submit()) {
             // The kernel returns the armed tags when the device is stopped. The kernel does not know the others.
             self.settle(ring, queue_index)?;
@@ -129,8 +137,8 @@ impl Queues {
         Ok(gone)
     }
 
-    /// Takes note of the news of a queue's command. Returns the tag which holds a request now, if any.
-    pub fn news<C>(&mut self, ring: &mut Ring<C>, token: u64, outcome: Outcome) -> io::Result<Option<TagId>> {
+    /// Takes note of the end of a tag's command. Returns the tag if it holds a request now.
+    pub fn ended<C>(&mut self, ring: &Ring<C>, token: u64, result: i32) -> io::Result<Option<TagId>> {
         let tag = TagId::decode(token);
         let Some(queue) = self.table.get_mut(tag.queue_index as usize) else {
             return Err(io::Error::other(format!(
@@ -138,36 +146,14 @@ impl Queues {
                 tag.queue_index
             )));
         };
-        let HostedQueue { driver, transport, .. } = queue;
-        let arrived = match (transport, outcome) {
-            (Transport::PerTag(tags), Outcome::Ended(result)) => tags.ended(&**driver, tag, result),
-            (Transport::Batch(batch), Outcome::Value(tag)) => {
-                let arrived = batch.delivered(&**driver, tag);
-                return Ok(arrived.then_some(TagId { tag, ..TagId::decode(token) }));
+        match queue.driver.event(tag.tag, result) {
+            TagEvent::Request => Ok(Some(tag)),
+            TagEvent::Gone => {
+                queue.tags_gone += 1;
+                self.settle(ring, tag.queue_index)?;
+                Ok(None)
             }
-            (Transport::Batch(batch), Outcome::Ended(result)) => {
-                batch.fetch_ended(ring, &**driver, tag.queue_index, result)?;
-                false
-            }
-            (Transport::Batch(batch), Outcome::Returned(result, elements)) => {
-                let returned = batch.returned(ring, &**driver, tag.queue_index, (result, elements))?;
-                if self.spare.len() < SPARE_MAX {
-                    self.spare.push(returned.elements);
-                }
-                if returned.has_answers {
-                    self.answered.push(tag.queue_index);
-                }
-                false
-            }
-            (Transport::PerTag(_), outcome) => {
-                return Err(io::Error::other(format!("{outcome:?} of a queue with commands for each tag")));
-            }
-        };
-        if arrived {
-            return Ok(Some(tag));
         }
-        self.settle(ring, tag.queue_index)?;
-        Ok(None)
     }
 
     /// Takes the request which a tag holds. Each request taken is answered exactly once.
@@ -202,35 +188,12 @@ impl Queues {
         })
     }
 
-    /// Gives the gathered answers of all queues to the ring, whose next submit gives them to the kernel.
-    pub fn hand_over<C>(&mut self, ring: &mut Ring<C>) -> io::Result<()> {
-        while let Some(queue_index) = self.answered.pop() {
-            let Some(HostedQueue { driver, transport: Transport::Batch(batch), .. }) =
-                self.table.get_mut(queue_index as usize)
-            else {
-                return Err(io::Error::other(format!("answers of queue index {queue_index}, which is free")));
-            };
-            let room = self.spare.pop().unwrap_or_default();
-            batch.commit(ring, &**driver, queue_index, room)?;
-        }
-        Ok(())
-    }
-
-    /// Notes that the worker will not answer the request of a tag: the tag stays the server's for the kernel, which therefore gives the
-    /// request to the next server.
-    fn give_up<C>(&mut self, ring: &mut Ring<C>, tag: TagId) -> io::Result<()> {
-        self.table[tag.queue_index as usize].transport.give_up(tag.tag);
-        self.settle(ring, tag.queue_index)
-    }
-
     /// Lets go of a queue all of whose tags the kernel has taken back.
-    fn settle<C>(&mut self, ring: &mut Ring<C>, queue_index: u32) -> io::Result<()> {
+    fn settle<C>(&mut self, ring: &Ring<C>, queue_index: u32) -> io::Result<()> {
         let queue = &self.table[queue_index as usize];
-        if queue.transport.is_gone(queue.driver.depth()) { self.let_go(ring, queue_index) } else { Ok(()) }
-    }
-
-    /// Removes a queue all of whose tags the kernel has taken back.
-    fn let_go<C>(&mut self, ring: &mut Ring<C>, queue_index: u32) -> io::Result<()> {
+        if queue.tags_gone < queue.driver.depth() {
+            return Ok(());
+        }
         ring.unregister_file(queue_index)?;
         let queue = self.table.remove(queue_index as usize);
         let (device_id, queue_id) = queue.driver.ids();

@@ -4,11 +4,7 @@
 //!  operation.rs   Op<B>: the description of an operation, with the buffer B
 //!    │ start                                                         ▲ Completion
 //!    ▼                                                               │
-//!  kernel.rs      Ring<C>: the queues, and everything the kernel still uses (all `unsafe` is there);
-//!    │                kernel/commands.rs: commands, and the memory of commands
-//!    │                kernel/deliveries.rs: buffers into which commands deliver values
-//!    │                kernel/end.rs: the end of a ring
-//!    │                kernel/lookout.rs: whether there is news
+//!  kernel.rs      Ring<C>: the queues, and everything the kernel still uses (all `unsafe` is there); kernel/end.rs: the end
 //!    ├─ under_way.rs  an operation between the two: its entry, and the meaning of a result
 //!    ├─ options.rs    how a ring is set up: polling, sizes, shared workers
 //!    └─ memory.rs     Memory and OpBuffer: the kinds of memory an operation can own
@@ -36,4 +32,4 @@ pub use kernel::Ring;
 pub use memory::Memory;
 pub use operation::{Kind, Op, Target};
 pub use options::{KernelWorkers, Options, SubmissionThread};
-pub use under_way::{Completion, Event, Outcome, REGISTERED_BYTES_MAX};
+pub use under_way::{Completion, Event, REGISTERED_BYTES_MAX};

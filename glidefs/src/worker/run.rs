@@ -14,10 +14,8 @@
 //!  ───────────────────────  ─────────────────────────  ──────────────────────────  ──────────────────  ────────  ────────
 //!  a free tag               the kernel: queue of the   an answer in the queue      the kernel's        goes on   goes on
 //!                           block device               (`Queues::answer`)          scheduler
-//!  the next turn            the kernel: completion     any completion; with        first in, first     goes on   goes on
-//!                           queue, with batches the    batches, a buffer given     out
-//!                           driver's list of tags      back, or the command sent
-//!                           before; `Ring::seen`       anew (`Batch::fetch`)
+//!  the next turn            the kernel: completion     any completion              first in, first     goes on   goes on
+//!                           queue, then `Ring::seen`                               out
 //!  a part of a turn         `Loop::ready`              nobody: the next turn       in turns; all that  goes on   goes on
 //!                                                      begins at once              fits as it came
 //!  the next piece of a      `Ready::divided`           nobody: the next turn       before others of    goes on   goes on
@@ -58,19 +56,16 @@
 //!  the answer               `Shard::done`,             nobody: emptied each turn   first in, first out goes on   goes on
 //!                           `Loop::done`
 //!  the answer's submission  the kernel: submission     `Ring::submit_and_wait`,    first in, first out goes on   goes on
-//!                           queue of the ring; with    which begins each turn;     in a queue
-//!                           batches, `Batch::answers`  `Loop::answer_first` before
-//!                           first                      a full turn; both behind
-//!                                                      `Queues::hand_over`
+//!                           queue of the ring          which begins each turn;     in a queue
+//!                                                      `Loop::answer_first` before
+//!                                                      a full turn
 //! ```
 //!
-//! R is a READ, W a WRITE, DISCARD or WRITE_ZEROES. A worker without anything to go on with waits in [`Loop::wait`], which may look at the
-//! ring for a while before the worker sleeps ([`Polling`]); every answer is submitted before.
+//! R is a READ, W a WRITE, DISCARD or WRITE_ZEROES. A worker without anything to go on with sleeps in `Ring::submit_and_wait`.
 //!
 //! - *in turns*: first in, first out for the requests of one export; weighted fair queueing over exports, by bytes ([`crate::fair`]).
 //! - *fails*: with `IoError::Detached` when the device is removed, with `IoError::Fenced` or `IoError::Diverged` when the export
 //!   is lost. *refused* is the same failure, without `Volume::settled`, because no bytes were promised.
-//! - A device with a request in one of these places is not moved to other workers (`queues::pause`).
 //! - *goes on*: the wait is not ended. In most places the wait cannot last: only the disk, this worker or requests with a buffer
 //!   are waited for. A request which comes to the shard after the loss fails there; a write which the shard took before is still
 //!   appended, and acknowledged unless the write is FUA and waits for the store. Writes of a lost export in `log_line` and
@@ -82,7 +77,6 @@ pub mod setup;
 mod operations;
 mod serve;
 mod stop;
-mod wait;
 
 use std::io;
 use std::sync::Arc;
@@ -92,7 +86,6 @@ use super::company::Company;
 use super::engine::Appends;
 use super::executor::Executor;
 use super::inbox::Inbox;
-use super::polling::Polling;
 use super::queues::Queues;
 use super::requests::InFlight;
 use super::ring::{Event, Ring};
@@ -109,8 +102,6 @@ use operations::Purpose;
 /// One worker: the parts between which a request moves.
 struct Loop {
     ring: Ring<Purpose>,
-    /// Whether, and for how long, the worker looks at the ring before a sleep; `None` for never.
-    polling: Option<Polling>,
     queues: Queues,
     /// Decides whether large requests are carried out in pieces.
     company: Company,
@@ -145,14 +136,13 @@ impl Loop {
         let mut events = Vec::new();
         loop {
             let patience = self.patience();
-            self.queues.hand_over(&mut self.ring)?;
             self.wait_for_turn(patience)?;
             self.stats.turns.add(1);
             self.advanced = false;
             self.ring.drain(&mut events);
             for event in events.drain(..) {
                 match event {
-                    Event::Command { token, outcome } => self.queue_news(token, outcome)?,
+                    Event::Command { token, result } => self.command_ended(token, result)?,
                     Event::Operation(completion) => self.complete(completion)?,
                 }
             }
@@ -177,7 +167,8 @@ impl Loop {
     /// Waits for completions, and begins a turn.
     fn wait_for_turn(&mut self, patience: Option<Duration>) -> io::Result<()> {
         let has_come = self.is_traced && self.ring.has_news();
-        let now = self.wait(patience)?;
+        self.ring.submit_and_wait(patience)?;
+        let now = Instant::now();
         if self.is_traced {
             // At the earliest, these requests came when the last turn had looked.
             self.unseen_max = if has_come { now.saturating_duration_since(self.now) } else { Duration::ZERO };

@@ -33,7 +33,7 @@ mod tests {
         for (queue_index, tag) in [(u32::MAX, u16::MAX), (0, 0), (3, 7)] {
             let id = TagId { queue_index, tag };
             assert_eq!(TagId::decode(id.encode()), id);
-            assert!(id.encode() < 1 << 62, "commands have tokens below 2^62");
+            assert!(id.encode() < 1 << 63, "commands have tokens below 2^63");
         }
     }
 }

@@ -20,7 +20,6 @@ use crate::cache::{Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Opt
 use crate::export::{Export, Operation, Request};
 use crate::units::{ExportId, SectorRange};
 
-mod batch;
 mod bundles;
 mod divided;
 mod ending;
@@ -30,8 +29,6 @@ mod fua;
 mod index;
 mod limits;
 mod mapped;
-mod pause;
-mod polling;
 mod queues;
 mod remote;
 mod risk;
@@ -130,8 +127,6 @@ impl QueueDriver for PipeQueue {
 struct Client {
     shared: Arc<SharedTags>,
     pipes: Vec<Option<File>>,
-    /// Where the tags of a queue with batches are announced.
-    batch: Option<File>,
     gone: Option<QueueGone>,
 }
 
@@ -165,7 +160,7 @@ impl Client {
             bytes: vec![0; usize::from(DEPTH)].into(),
         };
         let gone = worker.attach(wrap(queue, &ours)).await?;
-        Ok(Self { shared, pipes: ours, batch: None, gone: Some(gone) })
+        Ok(Self { shared, pipes: ours, gone: Some(gone) })
     }
 
     fn start(&mut self, tag: u16, operation: Operation, start: u64, count: u64, data: Vec<u8>) {
@@ -176,10 +171,7 @@ impl Client {
     fn start_request(&mut self, tag: u16, request: Request, data: Vec<u8>) {
         self.shared.tags.lock().unwrap()[usize::from(tag)] =
             Tag { request: Some(request), data, result: None };
-        match &mut self.batch {
-            Some(batch) => batch.write_all(&tag.to_ne_bytes()).unwrap(),
-            None => self.pipes[usize::from(tag)].as_mut().unwrap().write_all(&[1]).unwrap(),
-        }
+        self.pipes[usize::from(tag)].as_mut().unwrap().write_all(&[1]).unwrap();
     }
 
     fn finish(&self, tag: u16) -> (Result<u32, String>, Vec<u8>) {
@@ -209,7 +201,6 @@ impl Client {
 
     async fn detach(mut self) {
         self.pipes.clear();
-        self.batch = None;
         self.gone.take().unwrap().await.unwrap();
     }
 }
@@ -291,7 +282,7 @@ impl Bench {
 
 fn worker_options(engine: Engine, slots_per_worker: usize) -> WorkerOptions {
     let (cpus, appends) = (vec![affinity::allowed().unwrap()[0]], engine.appends);
-    WorkerOptions { cpus, slots_per_worker, queues_max: QUEUES_MAX, appends, polling_percent: None }
+    WorkerOptions { cpus, slots_per_worker, queues_max: QUEUES_MAX, appends }
 }
 
 impl Drop for Bench {

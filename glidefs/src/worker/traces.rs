@@ -106,14 +106,6 @@ fn end_traced(number: RowNumber, result: &'static str) {
     TABLE.with_borrow_mut(|table| table.end(number, result, now));
 }
 
-/// Forgets a request which this worker, or the next one, begins anew.
-#[inline]
-pub fn forget(traced: Option<RowNumber>) {
-    if let Some(number) = traced {
-        TABLE.with_borrow_mut(|table| drop(table.take(number)));
-    }
-}
-
 /// Begins with traces for `session` in the calling worker, which has this number. Returns whether anybody reads now.
 pub fn watch(session: Arc<Session>, worker: usize) -> bool {
     TABLE.with_borrow_mut(|table| {

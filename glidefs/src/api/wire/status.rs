@@ -65,10 +65,6 @@ pub struct ExportCounts {
 pub struct DaemonStatus {
     /// Whether devices are started without user copy, with one buffer per tag.
     pub bounce_mode: bool,
-    /// Devices in service that exchange requests with the kernel in batches.
-    #[serde(default)]
-    #[schema(required)]
-    pub batched_devices: u64,
     /// How devices behave when this daemon stops, as the daemon has read at start: "keep" or "remove". Not set by a daemon that does
     /// not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]

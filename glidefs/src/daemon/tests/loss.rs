@@ -230,8 +230,8 @@ fn what_another_host_took_over_gets_no_device_when_this_host_tries_again() {
         assert!(Instant::now() < deadline, "{:?}", reason());
         world.runtime.block_on(async {
             // A try goes on meanwhile.
-            let _ = tokio::time::timeout(Duration::from_millis(100), router.has_to_tend()).await;
-            router.tend_devices(0).await
+            let _ = tokio::time::timeout(Duration::from_millis(100), router.has_to_try()).await;
+            router.begin_tries();
         });
         assert!(first.kernel().devices().is_empty(), "two hosts serve the export");
     }

@@ -15,8 +15,6 @@ pub(super) async fn gather(config: &Config) -> KernelFacts {
         driver: answer(Features::probe).await.map_or_else(Driver::Failed, driver),
         limit: DeviceLimit::read(),
         exports_max: config.exports.max,
-        moves: config.workers.moves,
-        batch: config.workers.batch,
         bounce: config.bounce_mode,
     }
 }

@@ -64,7 +64,7 @@ fn load_without_daemon(path: &Path, bounce: Option<&OsStr>) -> (Result<Config, C
         Err(error) => error,
     };
     let every = fs::read_to_string(CPUS_ON).ok().and_then(|list| list.trim().parse::<CpuList>().ok());
-    let every = every.map(|list| Usable::on_this_machine(list.cpus().to_vec(), None));
+    let every = every.map(|list| Usable { cpus: list.cpus().to_vec(), quota: None });
     match every.map(|usable| Config::load_for(path, &usable, bounce)) {
         Some(Ok(config)) => (Ok(config), Some(chain(&refused))),
         _ => (Err(refused), None),
@@ -89,7 +89,7 @@ mod tests {
     /// A daemon of an environment with `variables` that may use CPU 0 and CPU 1.
     fn daemon(variables: &[(&str, &str)]) -> Daemon {
         let variables = variables.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
-        let usable = Some(Usable::on_this_machine(vec![0, 1], None));
+        let usable = Some(Usable { cpus: vec![0, 1], quota: None });
         Daemon { pid: 7, variables: Some(variables), usable, workers: 2 }
     }
 

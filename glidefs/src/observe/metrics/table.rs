@@ -179,10 +179,6 @@ metrics! {
     PoolWorkersInitialized: Gauge "glidefs_ublk_buffer_pool_workers_initialized" in Number by []
         = "Workers that have made an arena and touched the whole arena.";
 
-    DeviceMoves: Counter "glidefs_ublk_device_moves_total" in Number by []
-        = "Devices moved to other workers.";
-    DeviceMovesFailed: Counter "glidefs_ublk_device_moves_failed_total" in Number by []
-        = "Moves of devices to other workers that failed: the device goes on where it was, or its requests wait until another try succeeds. The log says which.";
     WorkerInfo: Gauge "glidefs_worker_info" in Info by [worker, cpu]
         = "Always 1; the label cpu is the CPU the worker is pinned to.";
     WorkerQueues: Gauge "glidefs_worker_queues" in Number by [worker]
@@ -191,12 +187,6 @@ metrics! {
         = "CPU time of the worker's thread, in user space and in the kernel.";
     WorkerTurns: Counter "glidefs_worker_turns_total" in Number by [worker]
         = "Turns of the worker's loop.";
-    WorkerPolls: Counter "glidefs_worker_polls_total" in Number by [worker]
-        = "Times the worker looked at its ring for a while instead of sleeping at once.";
-    WorkerPollsWithNews: Counter "glidefs_worker_polls_with_news_total" in Number by [worker]
-        = "Polls that ended with news.";
-    WorkerPollTime: Counter "glidefs_worker_poll_seconds_total" in Seconds by [worker]
-        = "Time the worker has polled, at most a part of its CPU time. workers.polling_percent is the bound.";
     WorkerRequests: Counter "glidefs_worker_requests_total" in Number by [worker]
         = "Requests the worker fetched from devices.";
     WorkerRiskWaits: Counter "glidefs_worker_risk_waits_total" in Number by [worker]

@@ -124,7 +124,7 @@ pub async fn tries_ended(router: &Router) {
     }
 }
 
-/// Lets a daemon that moves devices tend them, until dropped.
+/// Lets a daemon try exports again, until dropped.
 pub struct Tending(tokio::task::JoinHandle<()>);
 
 impl Tending {
@@ -132,8 +132,8 @@ impl Tending {
         let router = Arc::clone(router);
         Self(tokio::spawn(async move {
             loop {
-                router.has_to_tend().await;
-                router.tend_devices(8).await;
+                router.has_to_try().await;
+                router.begin_tries();
             }
         }))
     }

@@ -13,7 +13,7 @@ use super::info::is_taken;
 use super::ring::kernel;
 use super::{LOCKING, Opened, delete};
 use crate::router::devices::{DeviceError, DeviceId};
-use crate::ublk::driver::CONTROL_PATH;
+use crate::ublk::driver::{CONTROL_PATH, mode_of};
 use crate::ublk::limit::DeviceLimit;
 use crate::ublk::notes::{self, TARGET};
 use crate::ublk::queue::Mode;
@@ -50,7 +50,6 @@ pub fn add(alone: File, new: NewDevice) -> Result<Opened, DeviceError> {
         sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE | sys::UBLK_F_CMD_IOCTL_ENCODE;
     flags |= match new.mode {
         Mode::UserCopy => sys::UBLK_F_USER_COPY,
-        Mode::Batch => sys::UBLK_F_USER_COPY | sys::UBLK_F_BATCH_IO,
         Mode::Bounce => 0,
     };
     if new.quiesce {
@@ -86,7 +85,10 @@ pub fn add(alone: File, new: NewDevice) -> Result<Opened, DeviceError> {
     let id = DeviceId(ctrl.dev_info().dev_id);
     notes::leave(id);
     match UblkDev::new(TARGET.into(), with_params(new.sectors), &ctrl) {
-        Ok(dev) => Ok(Opened { ctrl, dev }),
+        Ok(dev) => {
+            let mode = mode_of(ctrl.dev_info().flags).unwrap_or(new.mode);
+            Ok(Opened { ctrl, dev, mode })
+        }
         Err(error) => {
             let _ = ctrl.del_dev();
             Err(kernel("opening", Some(id), error))

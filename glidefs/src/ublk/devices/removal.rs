@@ -8,18 +8,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hosted::Hosted;
 use super::{DeviceKey, RELEASE_POLL, UblkDevices};
 use crate::locks::MutexExt;
 use crate::observe::chain;
 use crate::router::devices::{DeviceError, DeviceId};
 use crate::ublk::control;
 use crate::ublk::names::Owner;
-use crate::ublk::queue::Mode;
 use crate::units::ExportId;
 
-/// Time for the queues of a stopped device with batches to be let go of before the device is stopped again.
-const STOP_PATIENCE: Duration = Duration::from_secs(1);
 /// Time for the programs which have a removed device open to notice the removal, before the device's number counts as taken.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -41,11 +37,9 @@ impl UblkDevices {
     /// Stops device `id`, waits until no worker refers to the device, and deletes the device, if the device is that of `export`.
     pub(super) async fn remove(&self, export: ExportId, id: DeviceId) -> Result<(), DeviceError> {
         self.end_waits((export, id)).await;
-        self.rests.forget((export, id));
         self.listed.lock_whole().remove(&id);
         let is_own = self.info((export, id)).await?.is_some();
-        let stop = || self.steps.on("STOP_DEV", id, move || control::stop(id));
-        let existed = is_own && stop().await?;
+        let existed = is_own && self.steps.on("STOP_DEV", id, move || control::stop(id)).await?;
         // The kernel gives the number of a stopped device away only after the deletion.
         let owner = if existed { Owner::Caller } else { Owner::Unknown };
         let name = self.hosted.lock_whole().get(&(export, id)).map(|hosted| hosted.export.name().to_owned());
@@ -53,10 +47,10 @@ impl UblkDevices {
         if let Err(error) = cleared {
             self.warn_of_names(id, &chain(&error));
         }
+        self.let_go((export, id)).await?;
         if !existed {
-            return self.let_go((export, id), self.steps.limit()).await;
+            return Ok(());
         }
-        self.let_go_of_stopped((export, id), stop).await?;
         self.steps.on("DEL_DEV", id, move || control::delete(id)).await?;
         if !self.is_free(id).await {
             tracing::warn!(
@@ -67,40 +61,10 @@ impl UblkDevices {
         Ok(())
     }
 
-    /// Returns when no worker refers to a device which has been stopped. The kernel takes the commands of a queue back once for each
-    /// STOP_DEV, and leaves the one which delivers batches where that command is just looking for requests. So a device with batches
-    /// is stopped again and again with `stop`.
-    pub(super) async fn let_go_of_stopped<S>(
-        &self,
-        key: DeviceKey,
-        stop: impl Fn() -> S,
-    ) -> Result<(), DeviceError>
-    where
-        S: Future<Output = Result<bool, DeviceError>>,
-    {
-        let let_go = self.let_go(key, self.steps.limit());
-        if self.hosted.lock_whole().get(&key).is_none_or(|hosted| hosted.mode != Mode::Batch) {
-            return let_go.await;
-        }
-        let stop_again = async {
-            loop {
-                tokio::time::sleep(STOP_PATIENCE).await;
-                if let Err(error) = stop().await {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::debug!(device_id = key.1.0, error, "a stopped device is not stopped again");
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            let_go = let_go => let_go,
-            () = stop_again => Ok(()),
-        }
-    }
-
-    /// Returns when no worker refers to a device which has been stopped or quiesced, or is gone. Waits `patience` for each queue.
-    pub(super) async fn let_go(&self, key: DeviceKey, patience: Duration) -> Result<(), DeviceError> {
-        let gone = self.hosted.lock_whole().get(&key).map(Hosted::gone).unwrap_or_default();
+    /// Returns when no worker refers to a device which has been stopped, or is gone.
+    pub(super) async fn let_go(&self, key: DeviceKey) -> Result<(), DeviceError> {
+        let patience = self.steps.limit();
+        let gone = self.hosted.lock_whole().get(&key).map(|hosted| hosted.gone.clone()).unwrap_or_default();
         for gone in gone {
             // An error means that the worker has ended, and takes the process with it.
             let _ = tokio::time::timeout(patience, gone).await.map_err(|_| DeviceError::TimedOut {

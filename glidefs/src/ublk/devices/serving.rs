@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use super::hosted::{Hosted, Stay};
-use super::{DeviceKey, UblkDevices};
+use futures_util::FutureExt;
+
+use super::{DeviceKey, Hosted, UblkDevices};
 use crate::export::Export;
 use crate::locks::MutexExt;
 use crate::router::devices::{DeviceError, DeviceId};
@@ -16,23 +17,12 @@ use crate::ublk::queue::UblkQueue;
 use crate::worker::Worker;
 
 impl UblkDevices {
-    /// Arms every queue of `opened`, on the given `workers` or as the placement says, then starts the device.
-    pub(super) async fn serve(
-        &self,
-        export: Arc<Export>,
-        opened: Opened,
-        workers: Option<&[usize]>,
-    ) -> Result<DeviceId, DeviceError> {
+    /// Arms every queue of `opened`, then starts the device.
+    pub(super) async fn serve(&self, export: Arc<Export>, opened: Opened) -> Result<DeviceId, DeviceError> {
         let id = opened.id();
-        let Some(mode) = opened.mode() else {
-            let source = std::io::Error::other("the device has batches and no USER_COPY");
-            return Err(DeviceError::Kernel { command: "opening", path: id.path(), source });
-        };
         export.volume().allow_waits();
-        let can_move = self.settings.moves && opened.can_be_moved();
-        let stay = if can_move { Stay::Movable } else { Stay::Fixed };
-        let mut hosted = Hosted::new(Arc::clone(&export), opened.queues(), mode, stay);
-        let armed = self.arm(&export, &opened, workers.unwrap_or_default(), &mut hosted).await;
+        let mut hosted = Hosted { export: Arc::clone(&export), gone: Vec::new(), workers: Vec::new() };
+        let armed = self.arm(&export, &opened, &mut hosted).await;
         // When a queue could not be armed, the queues armed before are let go of like those of a device in service.
         self.host((export.id(), id), hosted);
         armed?;
@@ -52,37 +42,28 @@ impl UblkDevices {
         &self,
         export: &Arc<Export>,
         opened: &Opened,
-        wanted: &[usize],
         hosted: &mut Hosted,
     ) -> Result<(), DeviceError> {
-        let (id, mode) = (opened.id(), hosted.mode);
+        let id = opened.id();
         let fail = |source| DeviceError::Kernel { command: "mapping the queues", path: id.path(), source };
         let char_device = Arc::new(opened.char_device().map_err(fail)?);
         let commands = Commands::new(self.features.ioctl_encoded());
         let queue = |queue_id| {
             let (export, char_device) = (Arc::clone(export), Arc::clone(&char_device));
-            UblkQueue::new(export, id.0, queue_id, opened.depth(), commands, char_device, mode)
+            UblkQueue::new(export, id.0, queue_id, opened.depth(), commands, char_device, opened.mode())
         };
         // All queues are made before the first is armed: the kernel gives the armed tags of a device that was taken over back
         // only when this process ends.
         let queues: Vec<_> = (0..opened.queues()).map(queue).collect::<Result<_, _>>().map_err(fail)?;
-        for (number, queue) in queues.into_iter().enumerate() {
-            let worker = match wanted.get(number).filter(|&&worker| worker < self.workers.len()) {
-                Some(&worker) => {
-                    self.placement.put(worker);
-                    worker
-                }
-                None => {
-                    let busy: Vec<u64> = self.workers.iter().map(Worker::busy_percent).collect();
-                    self.placement.place(&hosted.workers, &busy)
-                }
-            };
+        for queue in queues {
+            let busy: Vec<u64> = self.workers.iter().map(Worker::busy_percent).collect();
+            let worker = self.placement.place(&hosted.workers, &busy);
             hosted.workers.push(worker);
             let gone = self.workers[worker]
                 .attach(Box::new(queue))
                 .await
                 .map_err(|error| fail(std::io::Error::other(error)))?;
-            hosted.armed(gone);
+            hosted.gone.push(gone.shared());
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::time::Instant;
 
-use super::Queues;
+use super::{Queues, command};
 use crate::cache::Token;
 use crate::export::{Export, Operation};
 use crate::observe::io::QueueStats;
@@ -66,12 +66,6 @@ impl Queues {
         operation: Option<Operation>,
         failure: &Failure,
     ) -> io::Result<()> {
-        if self.is_paused(tag) {
-            traces::forget(traced);
-            // Begun anew when the queue goes on, or by the next worker, the request fails again where the reason lasts.
-            self.of(tag).stats().in_flight.sub(1);
-            return self.set_aside(ring, tag);
-        }
         self.report(tag, operation, failure);
         self.answer(ring, tag, Err(failure))?;
         traces::end(traced, failure.word());
@@ -81,15 +75,8 @@ impl Queues {
     fn answer<C>(&mut self, ring: &mut Ring<C>, tag: TagId, result: Result<u32, &Failure>) -> io::Result<()> {
         let queue = &mut self.table[tag.queue_index as usize];
         queue.stats().in_flight.sub(1);
-        if queue.pause.is_some()
-            && let Ok(bytes) = result
-        {
-            return self.keep_answer(ring, tag, bytes);
-        }
-        if queue.transport.answer(ring, &mut *queue.driver, tag, result)? {
-            self.answered.push(tag.queue_index);
-        }
-        Ok(())
+        let answer = queue.driver.answer(tag.tag, tag.queue_index, result);
+        command(ring, answer, tag)
     }
 
     fn report(&self, TagId { queue_index, tag }: TagId, operation: Option<Operation>, failure: &Failure) {

@@ -3,13 +3,10 @@
 //! Owns the ring, the tables of registered files and buffers, the memory of operations under way, and all `unsafe` of this
 //! layer. Does not own the meaning of a context or of a command's token.
 //!
-//! Invariants: memory is in `under_way` or `commands` before an entry which points to the memory is pushed, and until the entry's
-//! last completion; `user_data` is made by [`OpId::encode`] or by `commands`, or is a token below [`WITH_MEMORY`].
+//! Invariants: memory is in `under_way` before an entry which points to the memory is pushed, and until the entry's completion;
+//! `user_data` is made by [`OpId::encode`], or is a token below [`OPERATION`].
 
-mod commands;
-mod deliveries;
 mod end;
-mod lookout;
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,13 +17,11 @@ use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 use slab::Slab;
 
-use self::commands::WithMemory;
-use self::deliveries::Deliveries;
 use super::memory::{Memory, OpBuffer};
 use super::operation::{Kind, Op};
 use super::options::{KernelWorkers, Options};
 use super::under_way::{
-    Completion, Event, GENERATIONS, IGNORED, OPERATION, OpId, REGISTERED_BYTES_MAX, UnderWay, WITH_MEMORY,
+    Completion, Event, GENERATIONS, IGNORED, OPERATION, OpId, REGISTERED_BYTES_MAX, UnderWay,
 };
 use crate::buffer::Pool;
 
@@ -36,13 +31,7 @@ pub struct Ring<C> {
     ring: IoUring,
     /// Keeps the registered arena alive.
     arena: Option<Pool>,
-    /// The buffers into which commands deliver values, once a command has asked for such.
-    deliveries: Option<Deliveries>,
     under_way: Slab<UnderWay<C>>,
-    /// Commands under way which own memory.
-    commands: Slab<WithMemory>,
-    /// Those among `commands` which complete with their submission.
-    prompt: usize,
     /// Completions taken off the queue but not looked at yet.
     seen: VecDeque<Seen>,
     /// Completions of operations which could not be started.
@@ -54,15 +43,11 @@ pub struct Ring<C> {
     spare_pieces: Vec<Vec<libc::iovec>>,
 }
 
-/// How long the results of prompt commands stay unseen where nothing else completes: they are news only after a failure.
-const PROMPT_PATIENCE: Duration = Duration::from_secs(1);
-
 /// An entry of the completion queue.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     user_data: u64,
     result: i32,
-    flags: u32,
 }
 
 impl<C> Ring<C> {
@@ -79,10 +64,7 @@ impl<C> Ring<C> {
         Ok(Self {
             ring,
             arena: None,
-            deliveries: None,
             under_way: Slab::new(),
-            commands: Slab::new(),
-            prompt: 0,
             seen: VecDeque::new(),
             refused: Vec::new(),
             generation: 0,
@@ -177,12 +159,12 @@ impl<C> Ring<C> {
     /// Queues a ready-made `entry`, the completion of which is reported with `token`.
     ///
     /// # Errors
-    /// `InvalidInput` for a token of 2^62 or above; any error of a submit when the queue was full.
+    /// `InvalidInput` for a token of 2^63 or above; any error of a submit when the queue was full.
     ///
     /// # Safety
     /// The memory to which `entry` points stays valid until the completion of `entry` has been seen, or the process ends.
     pub unsafe fn command(&mut self, entry: squeue::Entry, token: u64) -> io::Result<()> {
-        if token >= WITH_MEMORY {
+        if token >= OPERATION {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.push(&entry.user_data(token))
@@ -193,43 +175,25 @@ impl<C> Ring<C> {
         tolerate(self.ring.submit())
     }
 
-    /// Submits the queued entries, all of them, without waiting for a completion.
-    pub fn submit_all(&mut self) -> io::Result<()> {
-        loop {
-            self.submit()?;
-            if self.ring.submission().is_empty() {
-                return Ok(());
-            }
-            // The kernel takes no submission while the completion queue overflows.
-            self.collect();
-        }
-    }
-
     /// Submits the queued entries and waits for a completion, at most for `timeout`; with `Some(0)` the call does not wait.
     pub fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let has_some = !self.seen.is_empty() || !self.refused.is_empty();
         let timeout = if has_some { Some(Duration::ZERO) } else { timeout };
         let submitter = self.ring.submitter();
-        // The completions of prompt commands are there as soon as the entries are submitted, and end no wait.
-        let wanted = 1 + self.prompt;
-        let timeout = match timeout {
-            _ if self.prompt == 0 => timeout,
-            Some(timeout) => Some(timeout.min(PROMPT_PATIENCE)),
-            None => Some(PROMPT_PATIENCE),
-        };
         match timeout {
-            None => tolerate(submitter.submit_and_wait(wanted)),
+            None => tolerate(submitter.submit_and_wait(1)),
             Some(timeout) => {
                 let timespec = Timespec::from(timeout);
                 // A wait for one completion with a deadline also runs deferred task work; a plain submit does not.
-                tolerate(submitter.submit_with_args(wanted, &SubmitArgs::new().timespec(&timespec)))
+                tolerate(submitter.submit_with_args(1, &SubmitArgs::new().timespec(&timespec)))
             }
         }
     }
 
-    /// The number of operations under way.
-    pub fn operations(&self) -> usize {
-        self.under_way.len()
+    /// Whether completions have arrived since the last [`drain`](Self::drain), or wait for a submit to be worked on. Costs no system
+    /// call.
+    pub fn has_news(&mut self) -> bool {
+        !self.seen.is_empty() || self.ring.submission().taskrun() || !self.ring.completion().is_empty()
     }
 
     /// Moves all completions which have arrived to `into`.
@@ -238,24 +202,18 @@ impl<C> Ring<C> {
         self.collect();
         while let Some(seen) = self.seen.pop_front() {
             if seen.user_data < OPERATION {
-                self.command_seen(seen, into);
+                into.push(Event::Command { token: seen.user_data, result: seen.result });
             } else {
                 into.extend(self.completed(seen.user_data, seen.result));
             }
-        }
-        if let Some(deliveries) = &mut self.deliveries {
-            deliveries.publish();
         }
         into.append(&mut self.refused);
     }
 
     /// Takes completions off the shared queue.
     fn collect(&mut self) {
-        self.seen.extend(self.ring.completion().map(|entry| Seen {
-            user_data: entry.user_data(),
-            result: entry.result(),
-            flags: entry.flags(),
-        }));
+        let entries = self.ring.completion();
+        self.seen.extend(entries.map(|entry| Seen { user_data: entry.user_data(), result: entry.result() }));
     }
 
     /// Takes over the memory of an operation, without starting the operation.
@@ -296,12 +254,12 @@ impl<C> Ring<C> {
     /// Puts `entry` into the submission queue; submits the queued entries when there is no room.
     ///
     /// Callers pass an entry which points to no memory, to memory in `under_way` (made by [`encode`](Self::encode)), or to memory
-    /// for which the caller of [`command`](Self::command) or [`command_with`](Self::command_with) answers.
+    /// for which the caller of [`command`](Self::command) answers.
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         loop {
             // SAFETY: memory in `under_way` stays in place until `completed` sees the completion with the same `user_data`: heap
             // blocks and slots do not move with their owners, `pieces` is not changed while its entry is queued, and `drop`
-            // waits for completions or leaks the rest. The contracts of `command` and `command_with` cover commands.
+            // waits for completions or leaks the rest. The contract of `command` covers commands.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }

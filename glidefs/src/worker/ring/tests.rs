@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::reactor::{Promise, Reactor};
-use super::{Completion, Event, Options, Outcome, Ring};
+use super::{Completion, Event, Options, Ring};
 use crate::buffer::{Pool, Slot};
 use crate::observe::io::WorkerStats;
 

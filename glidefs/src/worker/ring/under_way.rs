@@ -15,8 +15,6 @@ use super::operation::{Kind, Target};
 
 /// Set in the `user_data` of operations, clear in the `user_data` of commands.
 pub(super) const OPERATION: u64 = 1 << 63;
-/// Set in the `user_data` of commands with memory, clear in the `user_data` of plain commands.
-pub(super) const WITH_MEMORY: u64 = 1 << 62;
 /// `user_data` of an entry for whose completion nobody waits.
 pub(super) const IGNORED: u64 = u64::MAX;
 /// Generations in use: 31 bits, without the last, which would make an [`OpId`] look like [`IGNORED`].
@@ -60,27 +58,15 @@ pub struct Completion<C> {
 /// A completion of a command or of an operation.
 #[derive(Debug)]
 pub enum Event<C> {
-    /// A command has news for its owner.
+    /// A command pushed with [`Ring::command`](super::Ring::command) has ended.
     Command {
         /// The token given with the command.
         token: u64,
-        /// What has become of the command.
-        outcome: Outcome,
+        /// The kernel's result.
+        result: i32,
     },
     /// An operation started with [`Ring::start`](super::Ring::start).
     Operation(Completion<C>),
-}
-
-/// What has become of a command, in the order in which the kernel told.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// A command pushed with [`Ring::command`](super::Ring::command) has ended, with the kernel's result as in the completion queue's
-    /// entry.
-    Ended(i32),
-    /// A command for the ring's group of buffers has delivered this value, and goes on unless [`Outcome::Ended`] follows.
-    Value(u16),
-    /// A command pushed with [`Ring::command_with`](super::Ring::command_with) has ended with this result.
-    Returned(i32, Vec<u64>),
 }
 
 /// An operation the kernel has not completed yet.

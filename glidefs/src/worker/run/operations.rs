@@ -76,16 +76,6 @@ impl Loop {
                     // The sender may have stopped waiting for the answer.
                     let _ = told.send(());
                 }
-                Message::Pause { device_id, paused } => {
-                    self.queues.pause(&mut self.ring, device_id)?;
-                    let _ = paused.send(());
-                }
-                Message::Resume { device_id } => {
-                    for tag in self.queues.resume(&mut self.ring, device_id)? {
-                        self.arrive(tag)?;
-                    }
-                }
-                Message::Leave { device_id } => self.queues.leave(&mut self.ring, device_id)?,
                 Message::Trace(session) => self.is_traced = traces::watch(session, self.index),
                 Message::Untrace(session) => self.is_traced = traces::unwatch(&session),
                 Message::Ping(pong) => drop(pong.send(())),

@@ -15,7 +15,6 @@ use crate::units::PIECE_BYTES;
 use crate::worker::driver::Failure;
 use crate::worker::engine::Appends;
 use crate::worker::requests::{Errand, InFlight, RequestBuffer, TagRequest};
-use crate::worker::ring::Outcome;
 use crate::worker::tag::TagId;
 use crate::worker::traces;
 use crate::worker::waits::divided::{Divided, copy_in};
@@ -25,17 +24,16 @@ use crate::worker::waits::ready::Stage;
 use crate::worker::waits::stop;
 
 impl Loop {
-    /// Begins with news of a queue's command.
-    pub(super) fn queue_news(&mut self, token: u64, outcome: Outcome) -> io::Result<()> {
-        match self.queues.news(&mut self.ring, token, outcome)? {
-            Some(tag) if self.queues.is_paused(tag) => self.queues.set_aside(&mut self.ring, tag),
+    /// Begins with the end of a queue's command.
+    pub(super) fn command_ended(&mut self, token: u64, result: i32) -> io::Result<()> {
+        match self.queues.ended(&self.ring, token, result)? {
             Some(tag) => self.arrive(tag),
             None => Ok(()),
         }
     }
 
     /// Takes the request which a tag holds.
-    pub(super) fn arrive(&mut self, tag: TagId) -> io::Result<()> {
+    fn arrive(&mut self, tag: TagId) -> io::Result<()> {
         match self.queues.take_request(tag, self.now) {
             Ok(mut request) => {
                 if self.is_traced {
@@ -286,7 +284,6 @@ impl Loop {
         if !self.advanced {
             return Ok(());
         }
-        self.queues.hand_over(&mut self.ring)?;
         self.ring.submit()
     }
 

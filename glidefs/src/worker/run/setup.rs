@@ -1,7 +1,6 @@
 //! How a worker comes to be: everything that its thread makes before the first turn.
 
 use std::io;
-use std::num::NonZeroU8;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -21,7 +20,6 @@ use crate::worker::engine::Appends;
 use crate::worker::executor::Executor;
 use crate::worker::inbox::Inbox;
 use crate::worker::load;
-use crate::worker::polling::Polling;
 use crate::worker::queues::Queues;
 use crate::worker::requests::InFlight;
 use crate::worker::ring::{Options, Ring};
@@ -47,7 +45,6 @@ pub struct Setup {
     pub slots: usize,
     pub queues_max: u32,
     pub appends: Appends,
-    pub polling_percent: Option<NonZeroU8>,
     pub cache: Cache,
     pub inbox: Arc<Inbox>,
     pub stats: Arc<WorkerStats>,
@@ -98,10 +95,6 @@ impl Loop {
         let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(move || inbox.wake());
         setup.cache.on_progress(setup.index, Arc::clone(&wake));
         let mut this = Self {
-            polling: setup
-                .polling_percent
-                .filter(|_| ring.can_be_watched())
-                .map(|percent| Polling::new(percent, Instant::now())),
             ring,
             queues: Queues::new(setup.queues_max, Arc::clone(&setup.stats)),
             company: Company::default(),

@@ -11,7 +11,6 @@ use crate::units::SectorRange;
 use crate::worker::traces::ROWS_MAX;
 
 /// Number of the device of every client.
-const DEVICE: u32 = 7;
 /// More requests than a worker's table has rows: a row that is not given back would be missed.
 const REQUESTS: usize = 3 * ROWS_MAX as usize;
 
@@ -66,23 +65,5 @@ async fn each_request_has_one_trace_whatever_its_way() {
     bench.worker.ping().await.unwrap();
     assert_eq!(session.sum(|side| &side.requests), traces.len() as u64, "nobody reads any more");
     assert_eq!(Arc::strong_count(&session), 1, "the worker keeps nothing of the reader");
-    client.detach().await;
-}
-
-#[tokio::test]
-async fn requests_of_a_queue_that_pauses_or_leaves_keep_no_row() {
-    let bench = Bench::new();
-    let export = bench.export(1);
-    let session = every_request();
-    bench.worker.trace(&session);
-    let mut client = Client::attach(&bench.worker, &export).await;
-    for _ in 0..REQUESTS / 2 {
-        client.start(1, Operation::Write, 8, 8, pattern(2, 4096));
-        client.start(2, Operation::Flush, 0, 0, Vec::new());
-        bench.worker.pause(DEVICE).await.unwrap();
-        bench.worker.resume(DEVICE);
-        assert_eq!((client.finish(1).0, client.finish(2).0), (Ok(4096), Ok(0)));
-    }
-    assert!(traces(&bench, &session).await.len() >= REQUESTS - 1);
     client.detach().await;
 }

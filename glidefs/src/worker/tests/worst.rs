@@ -227,7 +227,6 @@ impl Worst {
             slots_per_worker: ARENA_SLOTS,
             queues_max: EXPORTS,
             appends: Engine::default().appends,
-            polling_percent: None,
         };
         let workers = start(&cache, &options).unwrap();
         let queue = cache.writeback_queue(tokio::runtime::Handle::current());

@@ -27,9 +27,6 @@ fn collect(worker: &str, stats: &WorkerStats, out: &mut Samples) {
         [
             (Metric::WorkerQueues, stats.queues.get()),
             (Metric::WorkerTurns, stats.turns.get()),
-            (Metric::WorkerPolls, stats.polls.get()),
-            (Metric::WorkerPollsWithNews, stats.polls_with_news.get()),
-            (Metric::WorkerPollTime, stats.poll_nanos.get()),
             (Metric::WorkerRequests, stats.requests.get()),
             (Metric::WorkerRiskWaits, stats.risk_waits.get()),
             (Metric::WorkerIndexWaits, stats.index_waits.get()),

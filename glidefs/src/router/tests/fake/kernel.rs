@@ -1,6 +1,6 @@
 //! A fake kernel: devices in a map that outlives the router, as real devices outlive the daemon.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -86,8 +86,6 @@ pub struct Kernel {
     pub unlisted: Mutex<HashSet<u32>>,
     /// Held by a test that has `owned` wait.
     pub listing: tokio::sync::Mutex<()>,
-    /// Devices to be moved to other workers.
-    pub to_move: Mutex<VecDeque<(Arc<Export>, DeviceId)>>,
     pub log: Mutex<Vec<String>>,
     running: AtomicUsize,
     pub running_max: AtomicUsize,
@@ -228,16 +226,6 @@ impl Devices for Kernel {
             })
             .await
         })
-    }
-
-    fn next_move(&self, except: &HashSet<ExportId>) -> Option<(Arc<Export>, DeviceId)> {
-        let to_move = self.to_move.lock().unwrap();
-        to_move.iter().find(|(export, _)| !except.contains(&export.id())).cloned()
-    }
-
-    fn relocate(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<bool, DeviceError>> {
-        self.to_move.lock().unwrap().retain(|(wanted, _)| wanted.id() != export);
-        Box::pin(async move { self.call("relocate", (export, id.0), || Ok(true)).await })
     }
 
     fn give_path(&self, _name: &str, _id: DeviceId) -> BoxFuture<'_, Result<(), String>> {

@@ -4,7 +4,6 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::Ring;
-use super::deliveries::GROUP;
 use crate::worker::ring::under_way::{Event, OpId};
 
 /// How long a dropped ring waits for operations under way, before the ring leaks their memory.
@@ -33,24 +32,9 @@ impl<C> Ring<C> {
     }
 }
 
-impl<C> Ring<C> {
-    /// Frees the memory of commands as far as the kernel has let go of the memory. Commands of device queues end with the process, so
-    /// a ring with such commands is dropped by tests only.
-    fn let_go_of_commands(&mut self) {
-        // Without the group the kernel finds no buffer to deliver into.
-        if self.deliveries.is_some() && self.ring.submitter().unregister_buf_ring(GROUP).is_err() {
-            std::mem::forget(self.deliveries.take());
-        }
-        if !self.commands.is_empty() {
-            std::mem::forget(std::mem::take(&mut self.commands));
-        }
-    }
-}
-
 impl<C> Drop for Ring<C> {
     /// The kernel goes on with operations after a ring is closed, so the operations have to end first.
     fn drop(&mut self) {
-        self.let_go_of_commands();
         if self.under_way.is_empty() {
             return;
         }
