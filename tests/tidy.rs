@@ -1,23 +1,7 @@
-//! Rules which the compiler does not check: who imports whom, how comments are written, and documents beside the code.
+//! Rules that the compiler does not check: layers, and documents that agree with the code.
 //!
-//! This file holds the rules, as tables and limits. The folder `tidy` holds the checks:
-//!
-//! ```text
-//! sources ── all files, as text
-//!    ├── modules ── names, imports and paths of each module ── graph ── which file imports which
-//!    │                                                           ├── folders    LAYERS, FLOORS, APART, OWNERS
-//!    │                                                           └── cycles     three or more files in a circle
-//!    ├── comments ── pronouns, stubs
-//!    ├── files ───── openings, lengths, reasons of `unsafe`
-//!    ├── documents ─ metrics, faults, configuration, codes of the API
-//!    ├── questions ─ docs/questions.md
-//!    ├── dashboard ─ docs/grafana, and queries of documents ── queries ── metrics and labels of a query, answers
-//!    ├── figures ─── figures in documents, from benches/baselines ── figure_tables
-//!    └── counts ──── all figures in one table
-//! ```
-//!
-//! A violation fails with file, line and a remedy. `GLIDEFS_BLESS=1` rewrites the parts of documents which are made from
-//! the code.
+//! This file holds the tables, the folder `tidy` the checks. A violation fails with file, line and a remedy. `GLIDEFS_BLESS=1`
+//! rewrites the parts of documents that are made from the code.
 
 #![expect(
     clippy::expect_used,
@@ -25,17 +9,9 @@
 )]
 
 mod tidy {
-    mod comments;
-    mod counts;
-    mod cycles;
-    mod dashboard;
+    mod commands;
     mod documents;
-    mod figure_tables;
-    mod figures;
-    mod files;
-    mod folders;
-    mod graph;
-    mod modules;
+    mod layers;
     mod queries;
     mod questions;
     mod sources;
@@ -70,9 +46,6 @@ const LAYERS: &[&str] = &[
     "private_file",
     "tasks",
 ];
-
-/// The floors inside a layer, lowest first: each imports only those before it. The rest of the layer is the highest floor.
-const FLOORS: &[(&str, &[&str])] = &[("cache", &["log", "volume"])];
 
 /// A folder, and a lower layer which the folder must not import all the same.
 const APART: &[(&str, &str)] = &[("cache/log", "store")];
@@ -119,25 +92,6 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("tracing_subscriber", &["observe"]),
     ("tracing_journald", &["observe"]),
 ];
-
-/// Longest file, lines.
-const FILE_LINES_MAX: usize = 600;
-/// How far above `unsafe` the reason may begin, lines.
-const SAFETY_LINES_MAX: usize = 12;
-
-/// Words in [`PRONOUNS`] of 1,000 words of comments, for each folder.
-const PRONOUNS_MAX: usize = 30;
-/// `what` of 1,000 words of comments, for each folder.
-const WHAT_MAX: usize = 3;
-/// Words which stand for a noun: the noun itself reads better.
-const PRONOUNS: &[&str] = &["it", "its", "they", "them", "that"];
-/// A folder with fewer words of comments is not judged: one word would decide.
-const JUDGED_WORDS_MIN: usize = 300;
-
-/// Longest doc comment which counts as a stub, words.
-const STUB_WORDS_MAX: usize = 4;
-/// Most stubs in all sources.
-const STUBS_MAX: usize = 300;
 
 /// Fewest rows of docs/questions.md.
 const QUESTIONS_MIN: usize = 20;

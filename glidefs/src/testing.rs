@@ -43,7 +43,7 @@ pub mod cache {
 
 /// The command line.
 pub mod cli {
-    pub use crate::cli::listing;
+    pub use crate::cli::{listing, refusal};
 }
 
 /// Keys of the configuration.

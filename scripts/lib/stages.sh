@@ -75,14 +75,13 @@ stage_lints() {
 	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items --quiet
 	lint_shell
-	scripts/figures
 	scripts/csi-test manifests
 }
 stage_deny() { check_dependencies; }
 stage_release() { build_release; }
 stage_unit() {
 	# Pictures and the forwarding of traces need the features; that a program without says so is seen in the stage bad-input.
-	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-200} cargo test --locked --workspace --features plots,otel
+	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-60} cargo test --locked --workspace --features plots,otel
 }
 stage_fuzz() { scripts/fuzz; }
 

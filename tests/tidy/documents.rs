@@ -73,27 +73,6 @@ fn missing_evidence(named: &str, sources: &[Source], metrics: &str) -> Option<St
     (!exists).then(|| format!("docs/faults.md: there is no {named}"))
 }
 
-/// Tests of `document` which are not in the file of their row: the file named behind them, or the last one "in the same file".
-fn misplaced_tests(document: &str, sources: &[Source]) -> Vec<String> {
-    let text_of = |path: &str| sources.iter().find(|source| source.path == path).map(|s| &s.text);
-    let (mut tests, mut file, mut violations) = (Vec::new(), "", Vec::new());
-    // Text and names in back-ticks take turns.
-    for (index, piece) in document.split('`').enumerate() {
-        let is_named = index % 2 == 1;
-        if is_named && piece.matches('_').count() >= 3 {
-            tests.push(piece);
-        } else if is_named && is_source(piece) || piece.starts_with(" in the same file") {
-            file = if is_named { piece } else { file };
-            let text = text_of(file).map_or("", String::as_str);
-            let absent = tests.drain(..).filter(|test| !text.contains(&format!("fn {test}(")));
-            violations.extend(absent.map(|test| format!("docs/faults.md: {test} is not in {file}")));
-        } else if piece.contains(['|', ';', '\n']) {
-            tests.clear();
-        }
-    }
-    violations
-}
-
 #[test]
 fn the_table_of_faults_names_tests_and_metrics_that_exist() {
     let (document, metrics) = (read("docs/faults.md"), read("docs/metrics.md"));
@@ -101,7 +80,7 @@ fn the_table_of_faults_names_tests_and_metrics_that_exist() {
     let tests = named.iter().filter(|name| is_source(name) || name.starts_with("scripts/"));
     assert!(tests.count() > 10, "the test looks in the wrong place");
     let missing = named.iter().filter_map(|name| missing_evidence(name, &SOURCES, &metrics));
-    fail_if_any(&missing.chain(misplaced_tests(&document, &SOURCES)).collect::<Vec<_>>());
+    fail_if_any(&missing.collect::<Vec<_>>());
 }
 
 #[test]
@@ -111,9 +90,6 @@ fn evidence_which_does_not_exist_is_seen() {
     assert!(missing_evidence("tests/none.rs", &[], "").is_some());
     assert!(missing_evidence("glidefs_none", &[], "`glidefs_one`").is_some());
     assert!(missing_evidence("any text", &[], "").is_none());
-    assert_eq!(misplaced_tests("`a.rs` | `one_two_three_four` in the same file", &[]).len(), 1);
-    let sources = [Source::new("a.rs", "fn one_two_three_four() {}")];
-    assert!(misplaced_tests("`one_two_three_four` in `a.rs`", &sources).is_empty());
 }
 
 /// `document`, the text of `path`, with `part` in the place of the part called `name`, which is made from the file `source`.
@@ -147,42 +123,4 @@ fn the_example_configuration_is_what_init_writes() {
     let path = "systemd/glidefs.toml";
     let found = fs::read_to_string(repository().join(path)).unwrap_or_default();
     compare_or_bless(path, &found, &keys::commented_config());
-}
-
-/// The text of a doc comment, in one line.
-fn doc_of(attributes: &[syn::Attribute]) -> String {
-    let texts = attributes.iter().filter_map(|attribute| match &attribute.meta {
-        syn::Meta::NameValue(syn::MetaNameValue {
-            path,
-            value: syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }),
-            ..
-        }) if path.is_ident("doc") => Some(text.value().trim().to_owned()),
-        _ => None,
-    });
-    texts.collect::<Vec<_>>().join(" ")
-}
-
-#[test]
-fn the_parts_of_a_trace_are_explained_in_the_same_words_everywhere() {
-    let parsed = |path| syn::parse_file(&read(path)).expect("the source can be parsed").items;
-    let parts = parsed("glidefs/src/observe/trace/request.rs").into_iter().find_map(|item| match item {
-        syn::Item::Enum(item) if item.ident == "Part" => Some(item.variants),
-        _ => None,
-    });
-    let members = parsed("glidefs/src/api/wire/trace.rs").into_iter().find_map(|item| match item {
-        syn::Item::Struct(item) if item.ident == "TraceParts" => Some(item.fields),
-        _ => None,
-    });
-    let (parts, members) = (parts.expect("there are parts"), members.expect("there are members"));
-    let document = read("docs/traces.md");
-    let rows: Vec<&str> = document.lines().skip_while(|line| !line.starts_with("| Part |")).skip(2).collect();
-    let explained = parts.iter().map(|part| (part.ident.to_string().to_lowercase(), doc_of(&part.attrs)));
-    let explained: Vec<_> = explained.collect();
-    let described = members.iter().map(|member| {
-        (member.ident.as_ref().map(ToString::to_string).unwrap_or_default(), doc_of(&member.attrs))
-    });
-    assert_eq!(described.collect::<Vec<_>>(), explained, "glidefs/src/api/wire/trace.rs: `TraceParts`");
-    for ((part, text), row) in explained.iter().zip(rows) {
-        assert!(row.starts_with(&format!("| `{part}` | {text} | ")), "docs/traces.md: {part} is: {text}");
-    }
 }

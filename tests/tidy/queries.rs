@@ -1,23 +1,21 @@
-//! Queries of Prometheus: the metrics and labels of a query, compared with `docs/metrics.md`, and answers from `promtool`.
+//! Queries of Prometheus in the dashboard, the alerts and the documents: their metrics and labels exist in `docs/metrics.md`.
 //!
 //! `docs/metrics.md` agrees with the table in `observe` row by row, as a test of `observe` checks. Does not parse PromQL as a
-//! whole: `promtool` does.
+//! whole: `promtool` does in the test of the alerts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::sources::Source;
+use super::sources::{SOURCES, Source, fail_if_any, read};
 
-pub struct Metric {
+struct Metric {
     kind: String,
     labels: Vec<String>,
 }
 
 /// The metrics of `docs/metrics.md`, by name.
-pub type Metrics = BTreeMap<String, Metric>;
+type Metrics = BTreeMap<String, Metric>;
 
 /// A metric as a query names it: `name{label="value"}`.
 struct Selector<'a> {
@@ -35,7 +33,7 @@ const RATES: [&str; 2] = ["rate(", "increase("];
 /// Endings of the series of a histogram.
 const ENDINGS: [&str; 3] = ["_bucket", "_sum", "_count"];
 
-pub fn metrics(document: &str) -> Metrics {
+fn metrics(document: &str) -> Metrics {
     let rows = document.lines().filter(|line| line.starts_with("| `glidefs_"));
     let metric = |row: &str| {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
@@ -85,7 +83,7 @@ fn metric_of<'a>(series: &str, metrics: &'a Metrics) -> Option<(&'a Metric, bool
 }
 
 /// Metrics, labels and values in a query which do not exist.
-pub fn misnamed(query: &str, metrics: &Metrics, sources: &[Source]) -> Vec<String> {
+fn misnamed(query: &str, metrics: &Metrics, sources: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut known: BTreeSet<&str> = ADDED.into();
     for Selector { name, matchers, is_rate } in selectors(query) {
@@ -118,72 +116,44 @@ pub fn misnamed(query: &str, metrics: &Metrics, sources: &[Source]) -> Vec<Strin
     wrong
 }
 
-/// The variables of a dashboard as the values of [`series`].
-pub fn filled(query: &str) -> String {
-    ["$__rate_interval", "$instance", "$export", "$top"]
-        .iter()
-        .zip(["5m", "host", "vm", "10"])
-        .fold(query.to_owned(), |query, (name, value)| query.replace(name, value))
+/// The queries of the dashboard, of the alerts and of the document of metrics.
+fn all_queries() -> Vec<String> {
+    let dashboard: Value =
+        serde_json::from_str(&read("docs/grafana/glidefs.json")).expect("a dashboard is JSON");
+    let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
+    let targets = list(&dashboard, "panels").into_iter().flat_map(|panel| list(&panel, "targets"));
+    let shown = targets.map(|target| target["expr"].as_str().unwrap_or_default().to_owned());
+    let (document, rules) = (read("docs/metrics.md"), read("docs/glidefs.rules.yml"));
+    let questions = document.lines().filter_map(|line| line.split_once(" | `")?.1.strip_suffix("` |"));
+    let alerts = rules.split("- alert:").skip(1);
+    let alerts = alerts.filter_map(|rule| Some(rule.split_once("expr:")?.1.split_once("labels:")?.0));
+    shown.chain(questions.chain(alerts).map(str::to_owned)).collect()
 }
 
-/// Series of every metric, as a test of `promtool` takes them, with the label values for which the queries ask.
-fn series(metrics: &Metrics, queries: &[String]) -> Vec<Value> {
-    let mut asked: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (label, values) in
-        queries.iter().flat_map(|query| selectors(query)).flat_map(|selector| selector.matchers)
-    {
-        asked.entry(label).or_default().extend(values);
-    }
-    asked.insert("export", ["vm"].into());
-    let other: BTreeSet<&str> = ["x"].into();
-    let mut found = Vec::new();
-    for (name, metric) in metrics {
-        let mut names = vec![format!("{name}{{instance=\"host\"")];
-        for label in &metric.labels {
-            let values = asked.get(label.as_str()).unwrap_or(&other);
-            names = names
-                .iter()
-                .flat_map(|n| values.iter().map(move |v| format!("{n}, {label}=\"{v}\"")))
-                .collect();
-        }
-        if metric.kind == "histogram" {
-            let bucket = |n: &String| n.replacen('{', "_bucket{", 1);
-            let bounds = ["0.001", "1", "65536", "+Inf"];
-            names =
-                names.iter().flat_map(|n| bounds.map(|le| format!("{}, le=\"{le}\"", bucket(n)))).collect();
-        }
-        let values = if metric.kind == "gauge" { "1x40" } else { "0+1x40" };
-        found.extend(names.iter().map(|name| json!({"series": format!("{name}}}"), "values": values})));
-    }
-    found
+#[test]
+fn every_query_is_for_metrics_and_labels_that_exist() {
+    let (metrics, queries) = (metrics(&read("docs/metrics.md")), all_queries());
+    assert!(queries.len() > 80, "only {} queries were found: the test looks wrongly", queries.len());
+    let wrong = queries.iter().flat_map(|query| misnamed(query, &metrics, &SOURCES));
+    fail_if_any(&wrong.collect::<Vec<_>>());
 }
 
-/// Queries which `promtool` does not understand, or which find nothing although there are series of every metric.
-pub fn unanswered(metrics: &Metrics, queries: &[String]) -> Result<(), String> {
-    let dir = tempfile::tempdir().expect("a temporary directory can be made");
-    let (rules, tests) = (dir.path().join("rules.json"), dir.path().join("tests.json"));
-    // An alert on the absence of an answer is expected not to fire. JSON is YAML.
-    let alert = |(index, query): (usize, &String)| json!({"alert": format!("Q{index}"), "expr": format!("absent({query})")});
-    let group = json!({"name": "q", "rules": queries.iter().enumerate().map(alert).collect::<Vec<_>>()});
-    let silent = |index| json!({"eval_time": "9m", "alertname": format!("Q{index}"), "exp_alerts": []});
-    let test = json!({
-        "interval": "15s",
-        "input_series": series(metrics, queries),
-        "alert_rule_test": (0..queries.len()).map(silent).collect::<Vec<_>>(),
-    });
-    let suite = json!({"rule_files": ["rules.json"], "evaluation_interval": "15s", "tests": [test]});
-    for (path, content) in [(&rules, json!({"groups": [group]})), (&tests, suite)] {
-        fs::write(path, content.to_string()).expect("the temporary directory can be written");
-    }
-    for (kind, path) in [("check", &rules), ("test", &tests)] {
-        let output = Command::new("promtool").args([kind, "rules"]).arg(path).output();
-        let output = output.expect("promtool is missing: apt-get install -y prometheus");
-        if !output.status.success() {
-            let said = [output.stdout, output.stderr].concat();
-            return Err(String::from_utf8_lossy(&said).into_owned());
-        }
-    }
-    Ok(())
+#[test]
+fn every_alert_fires_in_a_test_and_comes_with_advice() {
+    let (rules, advice) = (read("docs/glidefs.rules.yml"), read("docs/operations.md"));
+    let cases = read("scripts/lib/system/rules-test.yml");
+    let fires = |alert: &str| {
+        let named = format!("alertname: {alert}\n");
+        cases.split(&named).skip(1).any(|case| case.trim_start().starts_with("exp_alerts:"))
+    };
+    let alerts: Vec<&str> = rules.split("- alert: ").skip(1).filter_map(|rule| rule.lines().next()).collect();
+    assert!(alerts.len() > 20, "only {} alerts were found: the test looks wrongly", alerts.len());
+    let unproven = alerts.iter().filter(|alert| !fires(alert) || !advice.contains(**alert));
+    fail_if_any(
+        &unproven
+            .map(|alert| format!("{alert} needs a case in scripts/lib/system/rules-test.yml and a row in docs/operations.md"))
+            .collect::<Vec<_>>(),
+    );
 }
 
 #[test]
@@ -208,20 +178,5 @@ fn a_query_of_what_does_not_exist_is_seen() {
         ("rate(glidefs_a[5m])", "is a gauge"),
     ] {
         assert!(misnamed(query).contains(error), "{query}: {}", misnamed(query));
-    }
-}
-
-#[test]
-fn a_query_without_an_answer_is_seen() {
-    let metrics = metrics("| `glidefs_a` | gauge | `state` | A. |\n| `glidefs_b_total` | counter | – | B. |");
-    let unanswered = |query: &str| unanswered(&metrics, &[filled(query)]);
-    assert_eq!(
-        unanswered("glidefs_a{state=\"up\"} / on (instance) rate(glidefs_b_total[$__rate_interval])"),
-        Ok(())
-    );
-    for query in
-        ["glidefs_a{state=\"up\"} / glidefs_b_total", "sum(glidefs_a", "glidefs_a{instance=\"other\"}"]
-    {
-        assert!(unanswered(query).is_err(), "{query}");
     }
 }

@@ -8,66 +8,61 @@
 use std::fs;
 use std::path::Path;
 
-use proc_macro2::Ident;
-use syn::{Fields, ImplItem, Item, TraitItem, Type};
-
-use super::modules::name_of;
 use super::sources::{compare_or_bless, fail_if_any, is_blessing, is_source, read, repository};
 use crate::{ANSWER_FILES_MAX, QUESTIONS_MIN};
 
 const DOCUMENT: &str = "docs/questions.md";
 
+/// Words before the name of an item.
+const KEYWORDS: [&str; 9] =
+    ["fn", "struct", "enum", "trait", "const", "static", "type", "mod", "macro_rules"];
+
 /// An item which a file defines, and the line.
 type Defined = (String, usize);
 
-/// All items of a Rust source, those of inline modules and methods too.
+/// All items of a Rust source that rustfmt has written, those of inline modules and methods too.
 fn items(source: &str) -> Vec<Defined> {
     let mut found = Vec::new();
-    let parsed = syn::parse_file(source).unwrap_or_else(|error| panic!("a source cannot be parsed: {error}"));
-    add_items(&parsed.items, &mut found);
-    found
-}
-
-fn add_items(items: &[Item], found: &mut Vec<Defined>) {
-    let line = |ident: &Ident| ident.span().start().line;
-    for item in items {
-        let name = name_of(item).map(ToString::to_string).unwrap_or_default();
-        found.extend(name_of(item).map(|ident| (name.clone(), line(ident))));
-        let mut add = |of: &str, ident: &Ident| found.push((format!("{of}::{ident}"), line(ident)));
-        match item {
-            Item::Mod(module) => {
-                found.push((module.ident.to_string(), line(&module.ident)));
-                add_items(module.content.as_ref().map_or(&[], |(_, items)| items), found);
+    // The type whose members follow, and the indentation of its first line.
+    let mut owner: Option<(String, usize)> = None;
+    for (index, line) in source.lines().enumerate() {
+        let (text, indent) = (line.trim_start(), line.len() - line.trim_start().len());
+        if text.starts_with(['/', '#', '}', ')']) || text.is_empty() {
+            continue;
+        }
+        let words: Vec<&str> = text
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .filter(|word| !word.is_empty() && !matches!(*word, "pub" | "crate" | "super" | "in" | "self"))
+            .collect();
+        let keyword = words.iter().position(|word| KEYWORDS.contains(word)).filter(|&at| at < 3);
+        let name = keyword.and_then(|at| words.get(at + 1)).copied();
+        owner = owner.filter(|(_, of)| indent > *of);
+        match (&owner, name) {
+            (Some((of, own)), Some(name)) if indent == own + 4 => {
+                found.push((format!("{of}::{name}"), index + 1))
             }
-            Item::Enum(item) => item.variants.iter().for_each(|variant| add(&name, &variant.ident)),
-            Item::Struct(item) => {
-                if let Fields::Named(fields) = &item.fields {
-                    fields.named.iter().filter_map(|field| field.ident.as_ref()).for_each(|f| add(&name, f));
-                }
+            (Some((of, own)), None) if indent == own + 4 => {
+                found.extend(words.first().map(|member| (format!("{of}::{member}"), index + 1)));
             }
-            Item::Trait(item) => {
-                for item in &item.items {
-                    match item {
-                        TraitItem::Fn(function) => add(&name, &function.sig.ident),
-                        TraitItem::Const(constant) => add(&name, &constant.ident),
-                        _ => {}
-                    }
-                }
+            (None, Some(name))
+                if text.ends_with('{')
+                    && matches!(words[keyword.unwrap_or(0)], "struct" | "enum" | "trait") =>
+            {
+                found.push((name.to_owned(), index + 1));
+                owner = Some((name.to_owned(), indent));
             }
-            Item::Impl(item) => {
-                let Type::Path(own) = &*item.self_ty else { continue };
-                let own = own.path.segments.last().map(|last| last.ident.to_string()).unwrap_or_default();
-                for item in &item.items {
-                    match item {
-                        ImplItem::Fn(function) => add(&own, &function.sig.ident),
-                        ImplItem::Const(constant) => add(&own, &constant.ident),
-                        _ => {}
-                    }
-                }
+            (None, Some(name)) => found.push((name.to_owned(), index + 1)),
+            (None, None) if text.starts_with("impl") || text.starts_with("unsafe impl") => {
+                let head = text.trim_end_matches('{').split(" where").next().unwrap_or_default();
+                let of = head.rsplit(" for ").next().unwrap_or_default().trim();
+                let of = of.rsplit(' ').next().unwrap_or_default().split('<').next().unwrap_or_default();
+                let of = of.rsplit("::").next().unwrap_or_default().trim_start_matches('&');
+                owner = Some((of.to_owned(), indent));
             }
             _ => {}
         }
     }
+    found
 }
 
 /// The headings of a document.
@@ -164,8 +159,8 @@ fn every_question_is_answered_by_one_or_two_files() {
 
 #[test]
 fn items_are_found_where_they_are_defined() {
-    let text = "struct A {\n  b: u8,\n}\n/// Doc.\n#[inline]\nimpl A {\n  fn c() {}\n}\nenum D {\n  E,\n}
-        mod f {\n  const G: u8 = 1;\n}\ntrait H {\n  fn i();\n}";
+    let text = "pub struct A<T> {\n    b: u8,\n}\n/// Doc.\n#[inline]\nimpl<T: U> V for A<T> {\n    async fn c() {}\n}
+enum D {\n    E,\n}\nmod f {\n    const G: u8 = 1;\n}\ntrait H {\n    fn i();\n}";
     let found: Vec<String> = items(text).iter().map(|(name, line)| format!("{name} {line}")).collect();
     assert_eq!(found, ["A 1", "A::b 2", "A::c 7", "D 9", "D::E 10", "f 12", "G 13", "H 15", "H::i 16"]);
     assert_eq!(headings("# A\n\ntext\n## Of b\n"), [("A".to_owned(), 1), ("Of b".to_owned(), 4)]);

@@ -1,6 +1,4 @@
 //! All source files of the repository, as text, and helpers of every check.
-//!
-//! Does not parse Rust: `modules` does.
 
 use std::fs;
 use std::path::{Path, PathBuf};

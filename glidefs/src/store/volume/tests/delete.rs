@@ -104,7 +104,7 @@ async fn of_a_deletion_and_an_opening_at_once_one_finds_the_other() {
     assert!(deletions > 0 && openings > 0, "{deletions} {openings}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_mark_of_an_earlier_version_is_void_once_another_writer_has_followed() {
     let world = World::new();
     let first = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();

@@ -160,7 +160,7 @@ async fn metadata_stays_within_its_bound_and_comes_back_when_it_is_needed() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_pack_that_is_damaged_is_an_error_and_not_zeroes() {
     let daemon = World::new().daemon(1);
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
