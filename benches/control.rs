@@ -53,7 +53,6 @@ async fn serve_api(directory: &Path, router: &Arc<Router>) -> watch::Sender<bool
         traces: TraceHub::default(),
         memory: Arc::new(|| None),
         off_thread: OffThread::default(),
-        batch_ended: Arc::default(),
         upgrades: Arc::new(NoUpgrades),
         ready: Readiness::default(),
         started: Instant::now(),

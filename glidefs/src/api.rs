@@ -2,14 +2,13 @@
 //!
 //! Owns the way users ask over HTTP, on TCP and on a Unix socket. Does not own operations on exports (`router`) nor the
 //! content of the metrics (`observe`). Invariant: every answer other than `/metrics`, `/healthz`, `/readyz` and the status
-//! page is JSON, or lines of JSON for a batch and a trace, and every refusal of an HTTP request
+//! page is JSON, or lines of JSON for a trace, and every refusal of an HTTP request
 //! is a problem by RFC 9457, with a code for programs and a sentence for people about the next step.
 //!
 //! | File | Paths |
 //! |---|---|
 //! | `exports` | `/v1/exports…`, `/v1/drain`; `exports/create` makes exports |
 //! | `snapshots` | `/v1/exports/{name}/snapshots…`, `/v1/exports/{name}/rollback` |
-//! | `batch` | `/v1/batch` |
 //! | `volumes` | `/v1/store/…`, `/v1/gc` |
 //! | `system`, `shared_text` | `/v1/status`, `/v1/top`, `/v1/memory`, `/healthz`, `/readyz`, `/metrics` |
 //! | `trace` | `/v1/trace` |
@@ -26,7 +25,6 @@
 //! | `error`, `refusals` | which error has which code, which operation answers with which |
 //! | `state`, `wire` | what handlers share, and the types of requests and answers |
 
-mod batch;
 mod body;
 mod connection;
 mod error;

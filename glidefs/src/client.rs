@@ -1,36 +1,30 @@
 //! The client of the daemon: one request a connection, over the Unix socket or TCP.
 //!
 //! Owns how requests are sent and refusals are read; `lines` has answers of lines. Does not own where the daemon is (`cli::args`), nor the requests themselves
-//! (`api::wire`). Invariant: a request is sent again only when the daemon has refused the request for now.
+//! (`api::wire`). Invariant: a request is sent once.
 
 mod lines;
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::rt::{Read, Write};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::Instant;
 
-use crate::api::wire::{Problem, ProblemCode};
+use crate::api::wire::Problem;
 use crate::api::{Token, TokenError};
 use crate::router::ExportName;
 
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Shortest and longest pause before a request is sent again because the daemon said so.
-const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
-const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
-/// How long a request is sent again and again.
-const RETRY_MAX: Duration = Duration::from_mins(10);
 /// Largest answer, bytes: 20,000 exports have a few megabytes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
@@ -229,43 +223,14 @@ impl Client {
         }
     }
 
-    /// Sends a request, again and again while the daemon has no place for the batch. Returns the status and the body to come.
+    /// Sends a request on a connection of its own. Returns the status and the body to come.
     async fn request(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, Incoming), ClientError> {
-        let (mut has_told, begin) = (false, Instant::now());
-        loop {
-            let answer = self.request_once(method.clone(), path, body.clone()).await?;
-            let status = answer.status();
-            let Some(pause) = retry_after(&answer) else { return Ok((status, answer.into_body())) };
-            let refusal = self.refusal(status, &self.whole(status, answer.into_body()).await?);
-            let is_for_now = matches!(&refusal, ClientError::Refused { code, .. } if code == ProblemCode::TooManyBatches.as_str());
-            if !is_for_now || begin.elapsed() >= RETRY_MAX {
-                return Err(refusal);
-            }
-            if !has_told {
-                has_told = true;
-                // Nothing can be done when standard error is closed.
-                let _ = writeln!(
-                    io::stderr(),
-                    "glidefs: the daemon has too much to do at once: waiting for a place"
-                );
-            }
-            tokio::time::sleep(pause).await;
-        }
-    }
-
-    /// Sends a request on a connection of its own.
-    async fn request_once(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-    ) -> Result<Response<Incoming>, ClientError> {
-        match &self.address {
+        let answer = match &self.address {
             DaemonAddress::Socket(socket) => {
                 let stream = self.connect(UnixStream::connect(socket)).await?;
                 self.exchange(TokioIo::new(stream), method, path, body).await
@@ -274,7 +239,8 @@ impl Client {
                 let stream = self.connect(TcpStream::connect(address)).await?;
                 self.exchange(TokioIo::new(stream), method, path, body).await
             }
-        }
+        }?;
+        Ok((answer.status(), answer.into_body()))
     }
 
     async fn connect<S>(&self, connecting: impl Future<Output = io::Result<S>>) -> Result<S, ClientError> {
@@ -314,13 +280,6 @@ impl Client {
         let request = request.body(Full::new(body)).map_err(|_| ClientError::Url { url: self.address() })?;
         sender.send_request(request).await.map_err(broken)
     }
-}
-
-/// When to send a refused request again, if the refusal says so.
-fn retry_after<T>(answer: &Response<T>) -> Option<Duration> {
-    let seconds = answer.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    let pause = Duration::from_secs(seconds).clamp(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
-    (answer.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(pause)
 }
 
 /// A body as JSON. Bodies are plain structs, and a plain struct always serialises.

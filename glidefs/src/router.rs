@@ -71,6 +71,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedRwLockReadGuard, watch};
+use tokio::time::Instant;
 
 use self::background::{Background, finish};
 pub use self::catalog::Catalog;
@@ -87,7 +88,6 @@ pub use self::name::ExportName;
 pub(crate) use self::name::{NAME_CHARS_MAX, NameError};
 pub(crate) use self::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, kernel_boot_id};
 pub use self::options::{RouterOptions, Tenures};
-pub(crate) use self::release::SharedPatience;
 pub(crate) use self::removal::Deleted;
 pub use self::size::ExportSize;
 pub(crate) use self::size::SizeError;
@@ -122,6 +122,8 @@ pub struct Router {
     tries_changed: Notify,
     /// Drains and snapshots whose callers have gone away.
     background: Background,
+    /// When the store last turned out to be away while an export was released.
+    store_away: watch::Sender<Option<Instant>>,
     /// Limits the log lines about a store that cannot be asked.
     away: Repeat,
     /// Exports from the catalog, held so that operations on them wait until [`Router::start`] has dealt with them.
@@ -173,6 +175,7 @@ impl Router {
             stranded: Mutex::default(),
             tries_changed: Notify::new(),
             background: Background::default(),
+            store_away: watch::Sender::new(None),
             away: Repeat::default(),
             loaded: Mutex::new(loaded),
         })

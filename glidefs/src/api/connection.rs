@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
-use futures_util::StreamExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -26,7 +25,7 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 
 use super::peer::PeerUser;
-use super::seats::{HasWork, RequestUnderWay, Seat};
+use super::seats::Seat;
 
 /// Most bytes read ahead, and so the longest header of a request.
 const READ_BYTES_MAX: usize = 32 * 1024;
@@ -94,12 +93,8 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Sever + Unpin>(
             (begun, routes.call(request.map(Body::new)))
         });
         async move {
-            let Some((begun, answer)) = begun else { return Ok::<_, Infallible>(leaving()) };
-            let mut response = answer.await?;
-            if response.extensions_mut().remove::<HasWork>().is_some() {
-                response = response.map(|body| with_work(body, begun));
-            }
-            Ok(response)
+            let Some((_begun, answer)) = begun else { return Ok::<_, Infallible>(leaving()) };
+            answer.await
         }
     });
     let mut http = http1::Builder::new();
@@ -120,15 +115,6 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Sever + Unpin>(
         _ = connection => {}
         () = seat.leaves() => {}
     }
-}
-
-/// `body`, which does the work of a request: the request is under way until the body ends or is dropped.
-fn with_work(body: Body, begun: RequestUnderWay) -> Body {
-    begun.answers();
-    Body::from_stream(body.into_data_stream().map(move |chunk| {
-        let _kept = &begun;
-        chunk
-    }))
 }
 
 /// The answer to a request on a connection that was told to leave before. This answer is never sent.

@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::upgrade::UpgradeError;
-use super::wire::{BatchError, ErrorDetail, PROBLEM_TYPE, Problem, ProblemCode};
+use super::wire::{ErrorDetail, PROBLEM_TYPE, Problem, ProblemCode};
 use crate::cache::IoError;
 use crate::observe::chain;
 use crate::router::{DeviceError, NameError, RouterError, SizeError};
@@ -73,14 +73,6 @@ impl ApiError {
              [api] hosts"
         );
         Self::new(StatusCode::FORBIDDEN, ProblemCode::WrongHost, message)
-    }
-
-    /// As many batches as allowed are under way.
-    pub fn too_many_batches(batches: usize) -> Self {
-        let message = format!(
-            "{batches} batches are under way, and more at once are not taken: send the request again later"
-        );
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::TooManyBatches, message)
     }
 
     /// As many requests as allowed change something, or wait for the store.
@@ -266,30 +258,6 @@ fn device_status(error: &DeviceError) -> (StatusCode, ProblemCode) {
         DeviceError::Left { source, .. } => device_status(source),
         DeviceError::NotFound { .. } | DeviceError::Kernel { .. } => {
             (StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::DeviceFailed)
-        }
-    }
-}
-
-impl From<ApiError> for BatchError {
-    fn from(error: ApiError) -> Self {
-        Self {
-            code: error.code.as_str().into(),
-            message: error.message,
-            type_uri: error.code.path(),
-            status: error.status.as_u16(),
-        }
-    }
-}
-
-impl From<ApiError> for Problem {
-    fn from(ApiError { status, code, message }: ApiError) -> Self {
-        Self {
-            type_uri: code.path(),
-            title: code.title().into(),
-            status: status.as_u16(),
-            detail: message.clone(),
-            code: code.as_str().into(),
-            error: ErrorDetail { code: code.as_str().into(), message },
         }
     }
 }

@@ -18,7 +18,7 @@ use super::wire::{
 };
 use crate::observe::chain;
 use crate::properties::limits::{Settings, SettingsChange};
-use crate::router::{self, ExportName, ExportSize, Router, RouterError};
+use crate::router::{self, ExportSize, Router, RouterError};
 
 /// All exports, sorted by name, or a page of them.
 #[utoipa::path(
@@ -89,19 +89,11 @@ pub(super) async fn set(
 pub(super) async fn delete(
     State(state): State<AppState>,
     name: NameInPath,
-    InQuery(query): InQuery<RemoveQuery>,
+    InQuery(RemoveQuery { force }): InQuery<RemoveQuery>,
 ) -> Result<Json<Deleted>, ApiError> {
-    delete_one(&state, &name.0, query).await.map(Json)
-}
-
-pub(super) async fn delete_one(
-    state: &AppState,
-    name: &ExportName,
-    RemoveQuery { force }: RemoveQuery,
-) -> Result<Deleted, ApiError> {
-    let (router, name) = (&state.router, name.as_str());
+    let (router, name) = (&state.router, name.0.as_str());
     let deleted = if force { router.force_delete(name).await? } else { router.delete(name).await? };
-    Ok(Deleted { name: name.into(), existed: deleted == router::Deleted::Now })
+    Ok(Json(Deleted { name: name.into(), existed: deleted == router::Deleted::Now }))
 }
 
 /// Give an export a block device. If the export has a device, the request succeeds.
@@ -118,21 +110,12 @@ pub(super) async fn delete_one(
 pub(super) async fn attach(
     State(state): State<AppState>,
     name: NameInPath,
-    InQuery(query): InQuery<AttachQuery>,
+    InQuery(AttachQuery { unconfirmed }): InQuery<AttachQuery>,
 ) -> Result<Json<Export>, ApiError> {
-    attach_one(&state, &name.0, query).await.map(Json)
-}
-
-/// Gives an export a device.
-pub(super) async fn attach_one(
-    state: &AppState,
-    name: &ExportName,
-    AttachQuery { unconfirmed }: AttachQuery,
-) -> Result<Export, ApiError> {
-    let (router, name) = (&state.router, name.as_str());
+    let (router, name) = (&state.router, name.0.as_str());
     let attached =
         if unconfirmed { router.attach_unconfirmed(name).await } else { router.attach(name).await };
-    Ok(attached?.into())
+    Ok(Json(attached?.into()))
 }
 
 /// Remove the block device of an export, keep the data, and release the export in the store, so that another host may open

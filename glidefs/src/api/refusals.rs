@@ -82,7 +82,6 @@ pub(super) fn own_codes(operation: &str) -> Option<Vec<&'static [P]>> {
         }
         "list_exports" => vec![&[P::BadParameter]],
         "show_export" | "metrics" | "show_problem" => vec![&[P::NotFound]],
-        "batch" => vec![&[P::TooManyBatches]],
         "trace" => vec![&[P::NotFound, P::BadParameter, P::TooManyTraces]],
         "upgrade" => vec![&[P::NotReady, P::UpgradeUnderWay, P::UpgradeFailed, P::StoreUnavailable]],
         "readyz" => vec![&[P::NotReady, P::Unconfirmed, P::CatalogFails]],

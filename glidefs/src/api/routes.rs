@@ -1,6 +1,6 @@
 //! The table of routes, the description of the API, and the limits that hold for every route.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use axum::body::Bytes;
 use axum::http::header::CONTENT_TYPE;
@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::state::AppState;
 use super::wire::{Problem, ProblemCode};
 use super::{
-    batch, exports, guard, page, problems, refusals, shares, snapshots, system, trace, upgrade, volumes,
+    exports, guard, page, problems, refusals, shares, snapshots, system, trace, upgrade, volumes,
 };
 
 #[derive(utoipa::OpenApi)]
@@ -54,7 +54,6 @@ fn described() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(exports::create::create, exports::list))
         .routes(routes!(exports::show, exports::set, exports::delete))
-        .routes(routes!(batch::batch))
         .routes(routes!(exports::attach))
         .routes(routes!(exports::detach))
         .routes(routes!(exports::resize))
@@ -94,13 +93,12 @@ pub(crate) fn service(state: AppState, connections_max: usize) -> axum::Router {
     let (routes, _) = described().split_for_parts();
     routes
         .route_layer(axum::middleware::from_fn_with_state(
-            shares::Shares::of(connections_max),
+            shares::Shares::of(connections_max, Arc::clone(&state.stats.changes)),
             shares::bounded,
         ))
         .fallback(|| async { ApiError::not_found("there is no such path: /openapi.json lists all paths") })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
         .layer(axum::middleware::from_fn(guard::browsers))
-        .layer(axum::Extension(batch::BatchPermits::default()))
         .with_state(state)
 }
 

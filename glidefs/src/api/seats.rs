@@ -202,10 +202,6 @@ impl Seat {
     }
 }
 
-/// An extension of a response: the body of the answer does the work of the request, so the connection keeps the seat until the body ends.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct HasWork;
-
 /// The sender of a request, for the access rules to note whether the token came with the request.
 #[derive(Clone, Debug)]
 pub(super) struct Requester(Arc<Occupant>);
@@ -222,10 +218,6 @@ impl RequestUnderWay {
         Requester(Arc::clone(&self.0.occupant))
     }
 
-    /// Notes that the answer is being sent while the request is under way.
-    pub fn answers(&self) {
-        self.0.has_answer.store(true, Ordering::Relaxed);
-    }
 }
 
 impl Drop for Seat {

@@ -6,6 +6,7 @@
 //! that change something leave an eighth, so the daemon can always be looked at; a refused request has done nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::Method;
@@ -16,8 +17,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::body::{BODY_BYTES_MAX, discard};
 use super::error::ApiError;
 
-/// Requests that have a bound of their own, or end what keeps others waiting.
-const APART: [&str; 2] = ["/v1/batch", "/v1/upgrade"];
+/// Requests that end what keeps others waiting.
+const APART: [&str; 1] = ["/v1/upgrade"];
 
 /// Requests that wait for the store, whatever the export.
 const WAITING: [(Method, &str); 10] = [
@@ -36,6 +37,8 @@ const WAITING: [(Method, &str); 10] = [
 /// The shares of all doors together. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Shares {
+    /// Counts the requests that change something.
+    changes: Arc<AtomicU64>,
     changing: Share,
     waiting: Share,
 }
@@ -58,10 +61,11 @@ impl Share {
 }
 
 impl Shares {
-    /// The shares of a door with `connections_max` connections.
-    pub fn of(connections_max: usize) -> Self {
+    /// The shares of a door with `connections_max` connections. Counts the `changes`.
+    pub fn of(connections_max: usize, changes: Arc<AtomicU64>) -> Self {
         let (eighth, half) = (connections_max.div_ceil(8), connections_max / 2);
         Self {
+            changes,
             changing: Share::of(connections_max.saturating_sub(eighth).max(1)),
             waiting: Share::of(half.max(1)),
         }
@@ -74,6 +78,9 @@ impl Shares {
         // The rarer one first: a refused request takes nothing away from others meanwhile.
         let waiting = waits.then(|| self.waiting.take()).transpose()?;
         let changing = changes.then(|| self.changing.take()).transpose()?;
+        if changes {
+            self.changes.fetch_add(1, Ordering::Relaxed);
+        }
         Ok([waiting, changing])
     }
 }
@@ -97,7 +104,7 @@ mod tests {
 
     #[test]
     fn requests_that_wait_for_the_store_leave_half_of_the_connections_and_all_changes_an_eighth() {
-        let shares = Shares::of(8);
+        let shares = Shares::of(8, Arc::default());
         let admit = |method, path| shares.admit(&method, path);
         let snapshot = || admit(Method::POST, "/v1/exports/{name}/snapshots");
         let waiting: Vec<_> = (0..4).map(|_| snapshot().unwrap()).collect();

@@ -1,10 +1,8 @@
 //! The state that all handlers share, and the counters of the API.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
-
-use tokio::sync::Notify;
 
 use super::off_thread::OffThread;
 use super::seats::DoorStats;
@@ -36,8 +34,6 @@ pub struct AppState {
     pub memory: Arc<dyn Fn() -> Option<wire::Memory> + Send + Sync>,
     /// The places for work on all exports.
     pub off_thread: OffThread,
-    /// Told whenever a batch of requests has ended.
-    pub batch_ended: Arc<Notify>,
     /// Replaces the daemon by another program, and tells of the last time.
     pub upgrades: Arc<dyn Upgrades>,
     /// Whether recovery is done.
@@ -61,7 +57,6 @@ impl AppState {
             traces: TraceHub::default(),
             memory: Arc::new(|| Some(wire::Memory::default())),
             off_thread: OffThread::default(),
-            batch_ended: Arc::default(),
             upgrades: Arc::new(super::NoUpgrades),
             ready: Readiness::default(),
             started: Instant::now(),
@@ -72,6 +67,8 @@ impl AppState {
 /// The counters of the API.
 #[derive(Debug, Default)]
 pub struct ApiStats {
+    /// Requests that changed something, or tried to.
+    pub changes: Arc<AtomicU64>,
     /// Connections over TCP.
     pub tcp: Arc<DoorStats>,
     /// Connections over the Unix socket.

@@ -1,7 +1,6 @@
 //! The API as clients meet it: real sockets, with a fake kernel behind the router.
 
 mod access;
-mod batch;
 mod clients;
 mod description;
 mod listening;
@@ -18,7 +17,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::connection::Patience;
@@ -40,7 +39,6 @@ struct Served {
     ready: Readiness,
     stats: Arc<ApiStats>,
     source: Arc<trace::Script>,
-    batch_ended: Arc<Notify>,
     stop: watch::Sender<bool>,
     task: JoinHandle<std::io::Result<()>>,
 }
@@ -135,7 +133,7 @@ impl Served {
         let tcp = listeners.tcp_address().unwrap();
         let ready = Readiness::default();
         let source = Arc::<trace::Script>::default();
-        let (stats, batch_ended) = (Arc::<ApiStats>::default(), Arc::<Notify>::default());
+        let stats = Arc::<ApiStats>::default();
         let state = AppState {
             router: Arc::clone(&router),
             metrics: Arc::new(SharedTexts::new(encode, Arc::clone(&stats.scrapes))),
@@ -146,14 +144,13 @@ impl Served {
             traces: TraceHub::new(Arc::clone(&source) as Arc<dyn Source>, Arc::clone(&stats.traces)),
             memory: Arc::new(|| Some(wire::Memory { resident_bytes: 7, ..wire::Memory::default() })),
             off_thread: OffThread::default(),
-            batch_ended: Arc::clone(&batch_ended),
             upgrades: Arc::new(super::NoUpgrades),
             ready: ready.clone(),
             started: Instant::now(),
         };
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(serve_with(listeners, state, access, patience, stopped));
-        Self { host, router, dir, tcp, ready, stats, source, batch_ended, stop, task }
+        Self { host, router, dir, tcp, ready, stats, source, stop, task }
     }
 
     fn socket(&self) -> PathBuf {

@@ -5,7 +5,6 @@
 #![allow(unused_qualifications, reason = "the derived schema of an optional struct has one")]
 
 mod answers;
-mod batch;
 mod codes;
 mod paging;
 mod problem;
@@ -20,10 +19,9 @@ pub(super) mod values;
 pub use self::answers::{
     AtRisk, Deleted, DeletedExport, Drained, Export, Flushed, GcAnswer, Snapshot, StoredExport,
 };
-pub use self::batch::{BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult};
 pub use self::codes::{PROBLEMS_PATH, ProblemCode, markdown as problems_markdown};
 pub use self::paging::PageQuery;
-pub use self::problem::{BatchError, ErrorDetail, PROBLEM_TYPE, Problem, ProblemExplanation};
+pub use self::problem::{ErrorDetail, PROBLEM_TYPE, Problem, ProblemExplanation};
 pub use self::requests::{
     AttachQuery, CreateRequest, FlushQuery, ForkRequest, GcRequest, MetricsQuery, OpenRequest, RemoveQuery,
     ResizeRequest, RollbackRequest, SnapshotRequest, UndeleteRequest,

@@ -271,13 +271,13 @@ async fn what_answers_otherwise_than_a_daemon_is_not_believed() {
 }
 
 #[tokio::test]
-async fn a_request_that_the_daemon_wants_later_is_sent_again() {
+async fn a_request_for_which_the_daemon_has_no_place_is_sent_again() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sock");
     let listener = tokio::net::UnixListener::bind(&path).unwrap();
-    let later = "HTTP/1.1 503 Later\r\nRetry-After: 0\r\nContent-Length: 55\r\n\r\n\
-                 {\"error\":{\"code\":\"too_many_batches\",\"message\":\"later\"}}";
+    let later = "HTTP/1.1 503 Later\r\nRetry-After: 0\r\nContent-Length: 58\r\n\r\n\
+                 {\"error\":{\"code\":\"too_many_under_way\",\"message\":\"later\"}}";
     // Another refusal ends the request, whatever the header says.
     let refused = "HTTP/1.1 503 No\r\nRetry-After: 0\r\nContent-Length: 43\r\n\r\n{\"error\":{\"code\":\"x\",\"message\":\"do this.\"}}";
     let served = tokio::spawn(async move {
@@ -291,8 +291,11 @@ async fn a_request_that_the_daemon_wants_later_is_sent_again() {
         }
         bodies
     });
-    let error = client(&path, None).unwrap().post::<wire::Status>("/x", &[1, 2]).await.unwrap_err();
-    assert_eq!(error.to_string(), "do this.");
+    let client = client(&path, None).unwrap();
+    let names = [ExportName::new("a").unwrap()];
+    let results = bulk::requests(&names, async |_| client.post::<u32>("/x", &[1, 2]).await).await;
+    let error = results.print(OutputArgs { json: true }, |_| String::new()).unwrap_err();
+    assert!(matches!(error, CliError::SomeFailed { failed: 1, of: 1 }), "{error}");
     assert_eq!(served.await.unwrap(), [true; 2]);
 }
 
@@ -313,7 +316,7 @@ async fn a_connection_that_breaks_fails_one_export_and_stops_no_other() {
     });
     let client = client(&path, None).unwrap();
     let names = ["a", "b", "c"].map(|name| ExportName::new(name).unwrap());
-    let results = bulk::requests(&names, |_| client.get::<u32>("/x")).await;
+    let results = bulk::requests(&names, async |_| client.get::<u32>("/x").await).await;
     let error = results.print(OutputArgs { json: true }, |_| String::new()).unwrap_err();
     assert!(matches!(error, CliError::SomeFailed { failed: 1, of: 3 }), "{error}");
 }

@@ -5,61 +5,31 @@
 use std::ops::ControlFlow;
 
 use http_body_util::BodyExt;
-use hyper::body::{Bytes, Incoming};
-use hyper::{Method, StatusCode};
-use serde::Serialize;
+use hyper::Method;
+use hyper::body::Bytes;
 use serde::de::DeserializeOwned;
 
-use super::{ANSWER_BYTES_MAX, Client, ClientError, json};
+use super::{Client, ClientError};
 
 /// Longest line of an answer without an end, bytes: a line of a trace has about a kilobyte.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
 impl Client {
-    /// Sends `body` as JSON to `path`, and calls `each` with each line of the answer as soon as the line comes.
-    pub async fn post_lines<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-        mut each: impl FnMut(T),
-    ) -> Result<(), ClientError> {
-        let answer = self.request(Method::POST, path, json(body)).await?;
-        let each = async |line| {
-            each(line);
-            Ok::<_, ClientError>(ControlFlow::Continue(()))
-        };
-        let broken = |source| ClientError::Broken { address: self.address(), source };
-        self.lines(answer, ANSWER_BYTES_MAX, broken, each).await.map(drop)
-    }
-
     /// Asks for `path`, and hands `each` every line of the answer as soon as the line comes, until `each` has enough or the answer ends.
     /// Returns whether `each` had enough.
     pub async fn get_lines<T: DeserializeOwned, E: From<ClientError>>(
         &self,
         path: &str,
-        each: impl AsyncFnMut(T) -> Result<ControlFlow<()>, E>,
-    ) -> Result<bool, E> {
-        let answer = self.request(Method::GET, path, Bytes::new()).await?;
-        let cut = |source| ClientError::Cut { address: self.address(), source };
-        self.lines(answer, LINE_BYTES_MAX, cut, each).await
-    }
-
-    /// Hands `each` every line of an answer, of up to `line_bytes_max`, until `each` has enough or the answer ends. Returns whether `each` had
-    /// enough. `broken` is the error of an answer without an end.
-    async fn lines<T: DeserializeOwned, E: From<ClientError>>(
-        &self,
-        (status, mut answer): (StatusCode, Incoming),
-        line_bytes_max: usize,
-        broken: impl Fn(hyper::Error) -> ClientError,
         mut each: impl AsyncFnMut(T) -> Result<ControlFlow<()>, E>,
     ) -> Result<bool, E> {
+        let (status, mut answer) = self.request(Method::GET, path, Bytes::new()).await?;
         let not_understood = || ClientError::NotUnderstood { address: self.address(), status };
         if !status.is_success() {
             return Err(self.refusal(status, &self.whole(status, answer).await?).into());
         }
         let mut rest = Vec::new();
         while let Some(frame) = answer.frame().await {
-            let frame = frame.map_err(&broken)?;
+            let frame = frame.map_err(|source| ClientError::Cut { address: self.address(), source })?;
             rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
             let whole = rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
             let lines: Vec<u8> = rest.drain(..whole).collect();
@@ -70,7 +40,7 @@ impl Client {
                 }
             }
             // Whoever sends more without an end of line is not the daemon.
-            if rest.len() > line_bytes_max {
+            if rest.len() > LINE_BYTES_MAX {
                 return Err(not_understood().into());
             }
         }

@@ -171,7 +171,6 @@ fn refusal_code(code: &str) -> Code {
         | P::DeviceTimedOut
         | P::Timeout
         | P::UpgradeUnderWay
-        | P::TooManyBatches
         | P::TooManyUnderWay => Code::Unavailable,
         P::Catalog
         | P::DeviceFailed

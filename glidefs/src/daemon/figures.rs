@@ -103,7 +103,6 @@ impl Parts {
             traces: TraceHub::new(Arc::new(traces), Arc::clone(&stats.traces)),
             memory: Arc::new(move || holders.measure()),
             off_thread: OffThread::default(),
-            batch_ended: Arc::default(),
             upgrades: Arc::new(upgrades),
             ready,
             started,

@@ -1,13 +1,13 @@
-//! When memory that nobody uses any more goes back to the kernel: after the start, after each batch of requests on many exports, and when
-//! a load on the devices has ended.
+//! When memory that nobody uses any more goes back to the kernel: after the start, and when a load on the devices or
+//! on the API has ended.
 //!
 //! Does not own the ways (`observe/memory/release`). Invariant: a heap so large that a walk through its free blocks could hold up a
 //! worker for long is left alone, and so is one in swap.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::cache::CellBytes;
@@ -15,32 +15,36 @@ use crate::observe::io::WorkerStats;
 use crate::observe::memory::{Resident, release_heap, release_program};
 use crate::worker::Worker;
 
-/// Time from the end of the start, or of a batch, to the release: threads made for the work end after ten seconds without any, and leave
-/// memory too. Batches that follow one another share a release.
+/// Time from the end of the start to the release: threads made for the work end after ten seconds without any, and leave memory too.
 const PAUSE: Duration = Duration::from_secs(15);
 /// Time from one look at the load on the devices to the next.
 const LOOK_PAUSE: Duration = Duration::from_secs(5);
 /// Most requests of all devices between two looks that count as no load. So 200 a second.
 const QUIET_REQUESTS_MAX: u64 = 1000;
+/// A request that changes something counts as so many requests of devices: ten are a load.
+const CHANGE_REQUESTS: u64 = 100;
 /// After so many looks in a row without a load, the load has ended.
 const QUIET_LOOKS: u32 = 2;
 /// Shortest time from one release to that after a load: what goes back has to return for the next load.
 const LOAD_PAUSE: Duration = Duration::from_mins(1);
 /// Memory beside the arenas of the workers from which on the heap is left alone: four thousand devices created at once take less.
-/// Nearly all memory that a batch leaves is in parts of the heap that threads of the API take memory from, and workers do not. Extents
+/// Nearly all memory that changes of exports leave is in parts of the heap that threads of the API take memory from, and workers do not. Extents
 /// do not lie on the heap, and do not count.
 const REST_BYTES_MAX: u64 = 128 << 20;
 
-/// Releases memory. Reads the figures of the workers.
+/// Releases memory. Reads the figures of the workers, and how many requests of the API have changed something.
 #[derive(Debug)]
-pub(super) struct Releasing(Vec<Arc<WorkerStats>>);
+pub(super) struct Releasing {
+    workers: Vec<Arc<WorkerStats>>,
+    changes: Arc<AtomicU64>,
+}
 
 impl Releasing {
-    pub fn new(workers: &[Worker]) -> Self {
-        Self(workers.iter().map(|worker| Arc::clone(worker.stats())).collect())
+    pub fn new(workers: &[Worker], changes: Arc<AtomicU64>) -> Self {
+        Self { workers: workers.iter().map(|worker| Arc::clone(worker.stats())).collect(), changes }
     }
 
-    /// Releases what the start, a batch, or a load alone needed.
+    /// Releases what the start or a load alone needed.
     async fn release(&self) {
         let heap = self.may_release_heap();
         off_thread(move || {
@@ -52,35 +56,29 @@ impl Releasing {
         .await;
     }
 
-    /// Releases memory when the start has ended, which is now, whenever a batch has `ended`, and whenever a load has.
-    pub async fn run(&self, ended: &Notify) {
+    /// Releases memory when the start has ended, which is now, and whenever a load has.
+    pub async fn run(&self) {
         tokio::time::sleep(PAUSE).await;
         self.release().await;
         let (mut load, mut released) = (Load::new(self.requests()), Instant::now());
         loop {
-            let batch_ended = tokio::select! {
-                () = ended.notified() => true,
-                () = tokio::time::sleep(LOOK_PAUSE) => false,
-            };
-            if batch_ended {
-                tokio::time::sleep(PAUSE).await;
-            } else {
-                load.look(self.requests());
-            }
-            if batch_ended || load.has_ended() && released.elapsed() >= LOAD_PAUSE {
+            tokio::time::sleep(LOOK_PAUSE).await;
+            load.look(self.requests());
+            if load.has_ended() && released.elapsed() >= LOAD_PAUSE {
                 self.release().await;
                 (load, released) = (Load::new(self.requests()), Instant::now());
             }
         }
     }
 
-    /// Requests of all devices so far.
+    /// Requests of all devices and the API so far.
     fn requests(&self) -> u64 {
-        self.0.iter().fold(0, |sum, worker| sum.wrapping_add(worker.requests.get()))
+        let changes = self.changes.load(Ordering::Relaxed).wrapping_mul(CHANGE_REQUESTS);
+        self.workers.iter().fold(changes, |sum, worker| sum.wrapping_add(worker.requests.get()))
     }
 
     fn may_release_heap(&self) -> bool {
-        let arenas: u64 = self.0.iter().map(|worker| worker.pool.arena_bytes.get()).sum();
+        let arenas: u64 = self.workers.iter().map(|worker| worker.pool.arena_bytes.get()).sum();
         let cells = CellBytes::now();
         Resident::now().is_some_and(|resident| is_small(resident, arenas + cells.used + cells.free))
     }

@@ -60,7 +60,7 @@ pub(super) async fn serve(
     let (upgrades, mut successors) =
         Upgrading::new(launch, identity(config)?, router, cache, ready.clone(), last);
     let state = parts.state(config, ready.clone(), upgrades.clone());
-    let batch_ended = Arc::clone(&state.batch_ended);
+    let releasing = Releasing::new(&parts.workers, Arc::clone(&state.stats.changes));
     forwarding.begin(config, &state.traces);
     let mut serving = tokio::spawn(api::serve(listeners, state, access, stopped));
     // The watchdog is fed by the main process of the service.
@@ -76,7 +76,6 @@ pub(super) async fn serve(
         ))
     });
 
-    let releasing = Releasing::new(&parts.workers);
     let (begin, has_store) = (Arc::clone(&parts.router), parts.store.is_some());
     let recovering = tokio::spawn(async move {
         let recovery = begin.start().await;
@@ -102,7 +101,7 @@ pub(super) async fn serve(
                 reconcile_with_store(Arc::clone(&begin)).await;
             }
         };
-        tokio::join!(trying, reconcile, releasing.run(&batch_ended));
+        tokio::join!(trying, reconcile, releasing.run());
     });
     let mut offer = tokio::select! {
         () = stops.next() => None,

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Router;
 use super::background::finish;
@@ -26,17 +25,6 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Exports that a drain writes back at the same time.
 const WRITEBACKS_MAX: usize = 64;
-
-/// The patience with the store that the detaches of one request share: once the store turns out to be away, no detach of the
-/// request waits for the store.
-#[derive(Clone, Debug)]
-pub struct SharedPatience(Arc<watch::Sender<bool>>);
-
-impl Default for SharedPatience {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(false)))
-    }
-}
 
 /// The result of [`Router::drain`].
 #[derive(Debug, Default)]
@@ -61,62 +49,43 @@ impl Router {
     /// Releases a detached export in the store. An obstacle is noted with the export and is no failure: the export stays this
     /// host's.
     pub(super) async fn release(&self, held: &HeldExport) {
-        self.release_within(held, None).await;
-    }
-
-    /// As [`Self::release`]; with `shared` patience, if there is one.
-    pub(super) async fn release_within(&self, held: &HeldExport, shared: Option<&SharedPatience>) {
         if held.entry().is_lost() || held.record().rolls_back_to.is_some() {
             return;
         }
-        let reason = match shared {
-            Some(shared) => self.obstacle_shared(held, shared).await,
-            None => self.obstacle(held).await,
-        };
+        let reason = self.obstacle(held).await;
         if let Some(reason) = &reason {
             tracing::warn!(export = %held.entry().name(), reason, "a detached export could not be released in the store");
         }
         held.set_unreleased(reason);
     }
 
-    /// Tries to release an export. Returns the reason when the export could not be released.
+    /// Tries to release an export. Returns the reason when the export could not be released. Of many exports detached while the store is
+    /// away, only the first ones wait for the store.
     async fn obstacle(&self, held: &HeldExport) -> Option<String> {
-        match timeout(RELEASE_PATIENCE, self.unless_stopping(self.give_up(held))).await {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(chain(&error)),
-            Err(_) => {
-                Some(format!("the store has not taken all of it within {} s", RELEASE_PATIENCE.as_secs()))
-            }
-        }
-    }
-
-    /// As [`Self::obstacle`]. After a failure the store is asked whether the store is away, and if so, the others that share the
-    /// patience stop waiting.
-    async fn obstacle_shared(&self, held: &HeldExport, shared: &SharedPatience) -> Option<String> {
         // Without a volume in the store there is nothing to release.
         if !held.entry().is_stored() {
             return None;
         }
-        let mut away = shared.0.subscribe();
+        let mut away = self.store_away.subscribe();
+        let away = away.wait_for(|since| since.is_some_and(|since| since.elapsed() < self.options.confirm_patience));
+        let given_up = timeout(RELEASE_PATIENCE, self.unless_stopping(self.give_up(held)));
         let reason = tokio::select! {
             biased;
-            // Ends only with `true`: the sender lives as long as `shared`.
-            _ = away.wait_for(|away| *away) => {
-                return Some("the store did not answer for another export of the same request".into());
-            }
-            reason = self.obstacle(held) => reason?,
+            _ = away => return Some("the store did not answer for another export a moment ago".into()),
+            given_up = given_up => match given_up {
+                Ok(Ok(())) => return None,
+                Ok(Err(error)) => chain(&error),
+                Err(_) => format!("the store has not taken all of it within {} s", RELEASE_PATIENCE.as_secs()),
+            },
         };
         if !self.can_ask().await && !*self.stops.borrow() {
-            shared.0.send_replace(true);
+            self.store_away.send_replace(Some(Instant::now()));
         }
         Some(reason)
     }
 
     /// Writes an export back and releases the export.
     async fn give_up(&self, held: &HeldExport) -> Result<(), RouterError> {
-        if !held.entry().is_stored() {
-            return Ok(());
-        }
         let volume = self.open(held.entry()).volume();
         let Some(remote) = volume.remote() else { return Ok(()) };
         let name = || held.entry().name().to_string();

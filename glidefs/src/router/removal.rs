@@ -13,7 +13,6 @@ use super::devices::{DeviceError, DeviceId};
 use super::entry::HeldExport;
 use super::error::RouterError;
 use super::info::ExportInfo;
-use super::release::SharedPatience;
 use super::state::{Event, State};
 
 /// How long the kernel may take to say who uses a device.
@@ -41,34 +40,18 @@ impl Router {
     /// Removes the device of an export, keeps the data, and releases the export in the store, if the store can be asked.
     /// Succeeds also without a device; refused while the device is in use.
     pub async fn detach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
-        self.detach_from(name, Users::Spare, None).await
+        self.detach_from(name, Users::Spare).await
     }
 
     /// As [`Self::detach`], also while the device is in use: the next requests of its users fail.
     pub async fn force_detach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
-        self.detach_from(name, Users::Cut, None).await
+        self.detach_from(name, Users::Cut).await
     }
 
-    /// As [`Self::detach`], or with `force` as [`Self::force_detach`], for one of many exports with one `patience`.
-    pub async fn detach_with_others(
-        self: &Arc<Self>,
-        name: &str,
-        force: bool,
-        patience: SharedPatience,
-    ) -> Result<ExportInfo, RouterError> {
-        let users = if force { Users::Cut } else { Users::Spare };
-        self.detach_from(name, users, Some(patience)).await
-    }
-
-    async fn detach_from(
-        self: &Arc<Self>,
-        name: &str,
-        users: Users,
-        patience: Option<SharedPatience>,
-    ) -> Result<ExportInfo, RouterError> {
+    async fn detach_from(self: &Arc<Self>, name: &str, users: Users) -> Result<ExportInfo, RouterError> {
         self.on_held(name, move |router, held| async move {
             router.detach_held(&held, users).await?;
-            router.release_within(&held, patience.as_ref()).await;
+            router.release(&held).await;
             Ok(held.entry().info())
         })
         .await

@@ -60,23 +60,10 @@ pub(in crate::api) async fn create(
     State(state): State<AppState>,
     JsonBody(request): JsonBody<CreateRequest>,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
-    Ok(answer(create_one(&state, request).await?))
-}
-
-/// Creates an export. Returns whether the export existed before, and the export.
-pub(in crate::api) async fn create_one(
-    state: &AppState,
-    request: CreateRequest,
-) -> Result<(bool, Export), ApiError> {
     let name = ExportName::new(&request.name)?;
     let content = InitialContent::Blank(ExportSize::new(request.size.0.0)?);
     let new = NewExport { detached: request.detached, ..new_export!(request, Some(request.durability)) };
     create_from(state, name, content, new).await
-}
-
-/// The answer to a creation.
-fn answer((existed, export): (bool, Export)) -> (StatusCode, Json<Export>) {
-    (if existed { StatusCode::OK } else { StatusCode::CREATED }, Json(export))
 }
 
 /// Open an export from the store, with the durability, `on_unreachable`, limits and weight that the volume has there, unless the
@@ -100,7 +87,7 @@ pub(in crate::api) async fn open(
     }
     let content = if request.take_over { InitialContent::TakeOver } else { InitialContent::Store };
     let new = new_export!(request, request.durability);
-    Ok(answer(create_from(&state, name.0, content, new).await?))
+    create_from(state, name.0, content, new).await
 }
 
 /// Restore a deleted export with its snapshots, durability, `on_unreachable`, limits and weight. The content is the last state that
@@ -121,7 +108,7 @@ pub(in crate::api) async fn undelete(
     let new_name = request.name.as_deref().map(ExportName::new).transpose()?;
     let new_name = new_name.unwrap_or_else(|| name.0.clone());
     let new = new_export!(request, request.durability);
-    Ok(answer(create_from(&state, new_name, InitialContent::Deleted { of: name.0 }, new).await?))
+    create_from(state, new_name, InitialContent::Deleted { of: name.0 }, new).await
 }
 
 /// Create an export with the content of this one, and with its durability, `on_unreachable`, limits and weight unless the request
@@ -147,15 +134,15 @@ pub(in crate::api) async fn fork(
         InitialContent::Fork { of: name.0, snapshot }
     };
     let new = new_export!(request, request.durability);
-    Ok(answer(create_from(&state, ExportName::new(&request.name)?, content, new).await?))
+    create_from(state, ExportName::new(&request.name)?, content, new).await
 }
 
 async fn create_from(
-    state: &AppState,
+    state: AppState,
     name: ExportName,
     content: InitialContent,
     new: NewExport,
-) -> Result<(bool, Export), ApiError> {
+) -> Result<(StatusCode, Json<Export>), ApiError> {
     let queues = small("queues", new.queues, QUEUES_MAX)?;
     let queue_depth = small("queue_depth", new.queue_depth, QUEUE_DEPTH_MAX)?;
     let created = state
@@ -174,5 +161,6 @@ async fn create_from(
         })
         .await?;
     let assumed = created.is_assumed.then(|| ASSUMED.to_owned());
-    Ok((created.existed, Export { assumed, ..created.info.into() }))
+    let status = if created.existed { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(Export { assumed, ..created.info.into() })))
 }

@@ -8,9 +8,8 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use super::{Answer, Served};
-use crate::api::batch::BATCHES_MAX;
 use crate::api::body::{BODY_BYTES_MAX, BODY_TIME_MAX};
-use crate::api::wire::{BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, PROBLEM_TYPE, ProblemCode};
+use crate::api::wire::{PROBLEM_TYPE, ProblemCode};
 use crate::api::{refusals, routes};
 use crate::router::NAME_CHARS_MAX;
 use crate::worker::traces::SESSIONS_MAX;
@@ -202,14 +201,11 @@ fn what_is_always_there_is_required_and_what_may_be_null_is_nullable() {
 #[test]
 fn the_numbers_in_the_explanations_of_codes_are_the_bounds_of_the_daemon() {
     let word = |number: usize| ["None", "One", "Two", "Three", "Four", "Five", "Six"][number];
-    let bounds = format!("{} KiB, or {} MiB and", BODY_BYTES_MAX >> 10, BATCH_BYTES_MAX >> 20);
-    let exports = format!("and {},{:03} exports", BATCH_EXPORTS_MAX / 1000, BATCH_EXPORTS_MAX % 1000);
+    let bounds = format!("larger than {} KiB", BODY_BYTES_MAX >> 10);
     for (code, says) in [
         (ProblemCode::TooLarge, bounds),
-        (ProblemCode::TooLarge, exports),
         (ProblemCode::Timeout, format!("not complete {} s after", BODY_TIME_MAX.as_secs())),
         (ProblemCode::BadName, format!(": {NAME_CHARS_MAX} characters at most")),
-        (ProblemCode::TooManyBatches, format!("{} batches are under way", word(BATCHES_MAX))),
         // One session is the daemon's own.
         (ProblemCode::TooManyTraces, format!("{} clients read traces", word(SESSIONS_MAX - 1))),
     ] {

@@ -183,11 +183,8 @@ codes! {
         "The body was not complete 30 s after the header.",
         "Send the request again.";
     TooLarge = "too_large" [413] "The request is too large.",
-        "The body is larger than 64 KiB, or 8 MiB and 20,000 exports for a batch.",
-        "Send several requests.";
-    TooManyBatches = "too_many_batches" [503] "Too many batches are under way.",
-        "Four batches are under way; nothing of this one was done.",
-        "Send the request again after the seconds of the header `Retry-After`.";
+        "The body is larger than 64 KiB.",
+        "Send less.";
     TooManyExports = "too_many_exports" [409] "The host has as many exports as allowed.",
         "The number of exports has reached `[exports] max`.",
         "Delete exports, or raise the bound.";
@@ -223,7 +220,7 @@ impl ProblemCode {
 
     /// Whether an answer with the code says when to send the request again.
     pub const fn has_retry_after(self) -> bool {
-        matches!(self, Self::TooManyBatches | Self::TooManyUnderWay)
+        matches!(self, Self::TooManyUnderWay)
     }
 
     /// Where the daemon explains the code.

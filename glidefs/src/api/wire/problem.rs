@@ -45,30 +45,6 @@ pub struct ErrorDetail {
     pub message: String,
 }
 
-/// Why the operation on one export of a batch failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct BatchError {
-    /// A code for programs, as the `code` of a problem.
-    #[schema(schema_with = open_code)]
-    pub code: String,
-    /// A sentence for people about the cause and the next step.
-    pub message: String,
-    /// Where the daemon explains the problem, as the `type` of a problem.
-    #[serde(rename = "type", default)]
-    #[schema(required, format = "uri-reference")]
-    pub type_uri: String,
-    /// The status with which a request about this export alone would have been refused.
-    #[serde(default)]
-    #[schema(required)]
-    pub status: u16,
-}
-
-impl From<BatchError> for ErrorDetail {
-    fn from(BatchError { code, message, .. }: BatchError) -> Self {
-        Self { code, message }
-    }
-}
-
 /// What a code of refusals means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = ProblemKind)]
@@ -107,8 +83,5 @@ mod tests {
             (problem.error.code.as_str(), problem.error.message.as_str()),
             ("not_found", "there is none")
         );
-        let old = r#"{"code": "in_use", "message": "mounted"}"#;
-        let error: BatchError = serde_json::from_str(old).unwrap();
-        assert_eq!((error.code.as_str(), error.status), ("in_use", 0));
     }
 }

@@ -1,94 +1,32 @@
-//! One operation on many exports: batches or single requests to the daemon, progress on a terminal, a result for each export.
+//! One operation on many exports: a request to the daemon for each, many at once, progress on a terminal, a result for each export.
 //!
-//! Invariants: with `--json` standard output gets one array, in the order of the names, also when some exports fail; each failure
-//! is a line of standard error; any failure fails the command, and none keeps the operation from another export.
+//! Does not own which request an operation makes (`exports`). Invariants: with `--json` standard output gets one array, in the order of the
+//! names, also when some exports fail; each failure is a line of standard error; any failure fails the command, and none keeps the operation
+//! from another export.
 
-use std::collections::HashMap;
 use std::io::Write;
+use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
+use tokio::time::Instant;
 
-use crate::api::wire::{
-    BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, BatchRequest, BatchResult, CreateRequest, Deleted, ErrorDetail,
-    Export,
-};
+use crate::api::wire::{ErrorDetail, ProblemCode};
 use crate::cli::args::bulk::Chosen;
 use crate::cli::args::common::OutputArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::{answer, emit};
-use crate::cli::print;
 use crate::cli::progress::TerminalBar;
-use crate::client::{Client, ClientError};
+use crate::client::ClientError;
 use crate::router::ExportName;
 
-/// The bar of a batch.
+/// The bar of requests for several exports.
 const TEMPLATE: &str = "{msg} {wide_bar} {pos}/{len}, {eta} left";
-
-/// Single requests to the daemon under way at once.
-const AT_ONCE: usize = 8;
-
-/// One operation on many exports.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::cli) enum Operation<'a> {
-    /// Create exports as this one, but for the name.
-    Create(&'a CreateRequest),
-    Attach {
-        unconfirmed: bool,
-    },
-    Detach {
-        force: bool,
-    },
-    Delete {
-        force: bool,
-    },
-}
-
-impl Operation<'_> {
-    fn path(self) -> &'static str {
-        match self {
-            Self::Attach { unconfirmed: true } => "/v1/batch?unconfirmed=true",
-            Self::Detach { force: true } | Self::Delete { force: true } => "/v1/batch?force=true",
-            _ => "/v1/batch",
-        }
-    }
-
-    fn request(self, names: &[ExportName]) -> BatchRequest {
-        let texts = || names.iter().map(ToString::to_string);
-        match self {
-            Self::Create(like) => {
-                BatchRequest::Create(texts().map(|name| CreateRequest { name, ..like.clone() }).collect())
-            }
-            Self::Attach { .. } => BatchRequest::Attach(texts().collect()),
-            Self::Detach { .. } => BatchRequest::Detach(texts().collect()),
-            Self::Delete { .. } => BatchRequest::Delete(texts().collect()),
-        }
-    }
-
-    /// The names in the order of `names`, in parts that each make a body of a batch.
-    fn parts(self, names: &[ExportName]) -> Vec<&[ExportName]> {
-        // A request for one export has all that each of many exports adds to a body, apart from the length of the name.
-        let without_name = |name| encoded_bytes(&self.request(std::slice::from_ref(name)));
-        let Some(each) = names.first().map(without_name) else { return Vec::new() };
-        let (mut parts, mut begin, mut bytes) = (Vec::new(), 0, 0);
-        for (at, name) in names.iter().enumerate() {
-            let added = each + name.as_str().len();
-            if bytes + added > BATCH_BYTES_MAX || at - begin == BATCH_EXPORTS_MAX {
-                parts.push(&names[begin..at]);
-                (begin, bytes) = (at, 0);
-            }
-            bytes += added;
-        }
-        parts.push(&names[begin..]);
-        parts
-    }
-}
-
-/// Bytes of `request` as JSON.
-fn encoded_bytes(request: &BatchRequest) -> usize {
-    // Plain structs always serialise.
-    serde_json::to_vec(request).map_or(0, |bytes| bytes.len())
-}
+/// Requests under way at once. Operations at once share the commits of the daemon's catalog.
+const AT_ONCE: usize = 64;
+/// How long, and how often, a request is sent again to a daemon with too many requests under way.
+const PLACE_MAX: Duration = Duration::from_mins(10);
+const PLACE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The result for one export, as printed with `--json`.
 #[derive(Debug, Serialize)]
@@ -103,26 +41,6 @@ impl<T> Item<T> {
         match self {
             Self::Done(done) => Some(done),
             Self::Failed { .. } => None,
-        }
-    }
-}
-
-/// The answer about one export of a batch.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum Answer {
-    Export(Box<Export>),
-    Deleted(Deleted),
-}
-
-impl From<BatchResult> for Item<Answer> {
-    fn from(result: BatchResult) -> Self {
-        match result {
-            BatchResult { name, error: Some(error), .. } => Self::Failed { name, error: error.into() },
-            BatchResult { export: Some(export), .. } => Self::Done(Answer::Export(Box::new(export))),
-            BatchResult { name, existed, .. } => {
-                Self::Done(Answer::Deleted(Deleted { name, existed: existed == Some(true) }))
-            }
         }
     }
 }
@@ -145,131 +63,85 @@ impl<T: Serialize> Results<T> {
     /// stopped answering.
     pub fn print(self, output: OutputArgs, text: impl FnOnce(&[&T]) -> String) -> Result<(), CliError> {
         let Self { items, of, broken } = self;
-        let missing = of - items.len();
-        if broken.is_some() && missing > 0 && of > 1 {
-            // Nothing can be done when standard error is closed.
-            let _ = writeln!(std::io::stderr(), "glidefs: {}", CliError::NoResult { missing, of });
-        }
         match broken {
             // Nothing was done as far as known: the error says all.
             Some(broken) if items.is_empty() => return Err(broken.into()),
-            None if of == 0 => return nothing_to_do(output),
+            None if of == 0 => {
+                complain("standard input has no names: nothing to do");
+                return if output.json { emit(b"[]\n") } else { Ok(()) };
+            }
             _ => {}
         }
         let done: Vec<&T> = items.iter().filter_map(Item::done).collect();
         if output.json || !done.is_empty() {
             answer(output.json, &items, |_| text(&done))?;
         }
-        let failed = items.len() - done.len();
         for item in &items {
             if let Item::Failed { name, error } = item {
-                // Nothing can be done when standard error is closed.
-                let _ = writeln!(std::io::stderr(), "glidefs: {name}: {}", error.message);
+                complain(&format!("{name}: {}", error.message));
             }
         }
-        match broken {
-            Some(broken) => Err(broken.into()),
-            None if missing > 0 => Err(CliError::NoResult { missing, of }),
-            None if failed > 0 => Err(CliError::SomeFailed { failed, of }),
-            None => Ok(()),
+        if let Some(broken) = broken {
+            complain(&CliError::NoResult { missing: of - items.len(), of }.to_string());
+            return Err(broken.into());
+        }
+        match items.len() - done.len() {
+            0 => Ok(()),
+            failed => Err(CliError::SomeFailed { failed, of }),
         }
     }
 }
 
-/// The end of a command for which standard input had no names.
-fn nothing_to_do(output: OutputArgs) -> Result<(), CliError> {
+fn complain(text: &str) {
     // Nothing can be done when standard error is closed.
-    let _ = writeln!(std::io::stderr(), "glidefs: standard input has no names: nothing to do");
-    if output.json { emit(b"[]\n") } else { Ok(()) }
+    let _ = writeln!(std::io::stderr(), "glidefs: {text}");
 }
 
-/// Carries out `operation` on the exports of these names by batches, and prints the results.
-///
-/// # Errors
-/// Those of [`Results::print`].
-pub(in crate::cli) async fn run(
-    client: &Client,
-    operation: Operation<'_>,
+/// Sends the request of `operation` for each of `names`, many at a time.
+pub(in crate::cli) async fn requests<T>(
     names: &[ExportName],
-    output: OutputArgs,
-) -> Result<(), CliError> {
-    let mut results: HashMap<String, BatchResult> = HashMap::with_capacity(names.len());
-    let sent = send(client, operation, names, &mut results).await;
-    let items = names.iter().filter_map(|name| results.remove(name.as_str())).map(Item::from).collect();
-    Results { items, of: names.len(), broken: sent.err() }.print(output, text)
-}
-
-async fn send(
-    client: &Client,
-    operation: Operation<'_>,
-    names: &[ExportName],
-    results: &mut HashMap<String, BatchResult>,
-) -> Result<(), ClientError> {
-    let bar = TerminalBar::new(TEMPLATE, names.len() as u64, names.len() > 1);
-    // The first error, of a batch that does not keep the others from being sent.
-    let mut broken = Ok(());
-    for names in operation.parts(names) {
-        let each = |result: BatchResult| {
-            results.insert(result.name.clone(), result);
-            bar.show(results.len() as u64);
-        };
-        match client.post_lines(operation.path(), &operation.request(names), each).await {
-            Err(error) if !error.is_of_one_request() => return Err(error),
-            Err(error) => broken = broken.and(Err(error)),
-            Ok(()) => {}
-        }
-    }
-    broken
-}
-
-/// The results as text for people.
-fn text(answers: &[&Answer]) -> String {
-    let exports = answers.iter().filter_map(|answer| match answer {
-        Answer::Export(export) => Some(&**export),
-        Answer::Deleted(_) => None,
-    });
-    let exports: Vec<Export> = exports.cloned().collect();
-    if !exports.is_empty() {
-        return print::exports(&exports);
-    }
-    let deleted = answers.iter().filter_map(|answer| match answer {
-        Answer::Deleted(deleted) => Some(print::deleted(deleted)),
-        Answer::Export(_) => None,
-    });
-    deleted.collect::<Vec<_>>().join("\n")
-}
-
-/// Sends the request of `operation` for each of `names`, several at a time.
-pub(in crate::cli) async fn requests<T, F: Future<Output = Result<T, ClientError>>>(
-    names: &[ExportName],
-    operation: impl Fn(ExportName) -> F,
+    operation: impl AsyncFn(ExportName) -> Result<T, ClientError>,
 ) -> Results<T> {
-    let requests = names.iter().map(|name| {
-        let request = operation(name.clone());
-        async move { (name, request.await) }
+    let bar = TerminalBar::new(TEMPLATE, names.len() as u64, names.len() > 1);
+    let operation = &operation;
+    let requests = names.iter().enumerate().map(async |(at, name)| {
+        (at, placed(async || operation(name.clone()).await).await)
     });
-    let mut answers = std::pin::pin!(stream::iter(requests).buffered(AT_ONCE));
-    let mut results = Results { items: Vec::new(), of: names.len(), broken: None };
-    while let Some((name, answer)) = answers.next().await {
-        results.items.push(match answer {
+    let mut answers = std::pin::pin!(stream::iter(requests).buffer_unordered(AT_ONCE));
+    let (mut items, mut broken) = (Vec::new(), None);
+    while let Some((at, answer)) = answers.next().await {
+        let failed = |error| Item::Failed { name: names[at].to_string(), error };
+        let item = match answer {
             Ok(done) => Item::Done(done),
-            Err(ClientError::Refused { code, message }) => {
-                Item::Failed { name: name.to_string(), error: ErrorDetail { code, message } }
-            }
+            Err(ClientError::Refused { code, message }) => failed(ErrorDetail { code, message }),
             Err(error) if error.is_of_one_request() => {
-                let code = "no_answer".to_owned();
-                Item::Failed {
-                    name: name.to_string(),
-                    error: ErrorDetail { code, message: error.to_string() },
-                }
+                failed(ErrorDetail { code: "no_answer".into(), message: error.to_string() })
             }
-            Err(broken) => {
-                results.broken = Some(broken);
+            Err(error) => {
+                broken = Some(error);
                 break;
             }
-        });
+        };
+        items.push((at, item));
+        bar.show(items.len() as u64);
     }
-    results
+    items.sort_unstable_by_key(|(at, _)| *at);
+    Results { items: items.into_iter().map(|(_, item)| item).collect(), of: names.len(), broken }
+}
+
+/// The answer to `request`, which is sent again while the daemon has no place for another one.
+async fn placed<T>(request: impl AsyncFn() -> Result<T, ClientError>) -> Result<T, ClientError> {
+    let begun = Instant::now();
+    loop {
+        match request().await {
+            Err(ClientError::Refused { code, .. })
+                if code == ProblemCode::TooManyUnderWay.as_str() && begun.elapsed() < PLACE_MAX =>
+            {
+                tokio::time::sleep(PLACE_PAUSE).await;
+            }
+            answer => return answer,
+        }
+    }
 }
 
 /// The one answer of `results` with `one`, the results of many exports as [`Results::print`] does.
@@ -289,47 +161,5 @@ pub(in crate::cli) fn print_chosen<T: Serialize>(
             results.items.extend(last);
             results.print(output, several)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::wire::{Durability, LimitsChange, RiskBound, Size};
-    use crate::config::ByteSize;
-
-    fn names(count: usize, length: usize) -> Vec<ExportName> {
-        (0..count).map(|number| ExportName::new(&format!("{number:0length$}")).unwrap()).collect()
-    }
-
-    #[test]
-    fn every_part_of_a_long_list_makes_a_body_that_the_daemon_takes() {
-        let like = CreateRequest {
-            name: String::new(),
-            size: Size(ByteSize(u64::MAX >> 1)),
-            durability: Durability::Bounded(RiskBound { max_bytes: u64::MAX, max_age_seconds: u64::MAX }),
-            on_unreachable: None,
-            limits: LimitsChange { read_iops: Some(Some(u64::MAX)), ..LimitsChange::default() },
-            weight: Some(1000),
-            queues: Some(128),
-            queue_depth: Some(4096),
-            detached: true,
-        };
-        for (operation, length, most) in [
-            (Operation::Create(&like), 128, usize::MAX),
-            (Operation::Create(&like), 6, usize::MAX),
-            (Operation::Delete { force: true }, 128, 3),
-            (Operation::Delete { force: true }, 6, 3),
-        ] {
-            let names = names(2 * BATCH_EXPORTS_MAX + 1, length);
-            let parts = operation.parts(&names);
-            assert_eq!(parts.concat(), names);
-            assert!(parts.len() <= most, "{} parts", parts.len());
-            for part in parts {
-                assert!((1..=BATCH_EXPORTS_MAX).contains(&part.len()));
-                assert!(encoded_bytes(&operation.request(part)) <= BATCH_BYTES_MAX);
-            }
-        }
-        assert!(Operation::Attach { unconfirmed: false }.parts(&[]).is_empty());
     }
 }

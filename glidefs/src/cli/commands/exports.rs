@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use serde::Serialize;
 
-use super::bulk::{self, Operation};
+use super::bulk;
 use crate::api::wire::{
     CreateRequest, Deleted, DeletedExport, Export, Flushed, ForkRequest, OnUnreachable, OpenRequest,
     ResizeRequest, SetRequest, Size, StoredExport, UndeleteRequest,
@@ -12,24 +12,49 @@ use crate::api::wire::{
 use crate::cli::args::bulk::Chosen;
 use crate::cli::args::common::{DeviceArgs, Limit, Name, OutputArgs};
 use crate::cli::args::exports::ExportCommand;
-use crate::cli::args::settings::SettingsArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::answer;
 use crate::cli::wait::{DaemonWait, exports_at_risk};
 use crate::cli::{print, transfer};
-use crate::client::{Client, export_path};
+use crate::client::{Client, ClientError, export_path};
 use crate::config::ByteSize;
-use crate::router::{ExportName, ExportSize};
+use crate::router::ExportName;
 
 pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Result<(), CliError> {
     match command {
         ExportCommand::Create { names, count, size, detached, device, output } => {
             let chosen = count.of(names.choose(std::io::stdin())?)?;
-            create(client, chosen, size, detached, device, output).await
+            let request = CreateRequest {
+                name: String::new(),
+                size: Size(ByteSize(size.bytes())),
+                durability: device.durability.unwrap_or_default(),
+                on_unreachable: device.on_unreachable.map(OnUnreachable),
+                limits: device.settings.limits(),
+                weight: device.settings.weight.map(Into::into),
+                queues: device.queues.map(Into::into),
+                queue_depth: device.queue_depth.map(Into::into),
+                detached,
+            };
+            let create = async |name: ExportName| {
+                let request = CreateRequest { name: name.to_string(), ..request.clone() };
+                client.post::<Export>("/v1/exports", &request).await
+            };
+            each(&chosen, create, output).await
         }
         ExportCommand::Open { names, take_over, discard_local, device, output } => {
             let chosen = names.choose(std::io::stdin())?;
-            open(client, chosen, take_over, discard_local, device, output).await
+            let request = OpenRequest {
+                take_over,
+                discard_local,
+                durability: device.durability,
+                on_unreachable: device.on_unreachable.map(OnUnreachable),
+                limits: device.settings.limits(),
+                weight: device.settings.weight.map(Into::into),
+                queues: device.queues.map(Into::into),
+                queue_depth: device.queue_depth.map(Into::into),
+            };
+            let open = async |name| client.post::<Export>(&export_path(&name, "/open"), &request).await;
+            each(&chosen, open, output).await
         }
         ExportCommand::Undelete { name, new, device, output } => {
             let request = UndeleteRequest {
@@ -71,96 +96,34 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
             change(client, &name, "/resize", &request, output).await
         }
         ExportCommand::Set { names, settings, output } => {
-            set(client, names.choose(std::io::stdin())?, settings, output).await
+            let request = SetRequest { limits: settings.limits(), weight: settings.weight.map(Into::into) };
+            let set = async |name| client.patch::<Export>(&export_path(&name, ""), &request).await;
+            each(&names.choose(std::io::stdin())?, set, output).await
         }
-        ExportCommand::Attach { names, unconfirmed, output } => match names.choose(std::io::stdin())? {
-            Chosen::One(name) => {
-                let below = if unconfirmed { "/attach?unconfirmed=true" } else { "/attach" };
-                change(client, &Name { name }, below, &(), output).await
-            }
-            Chosen::Many(names) => bulk::run(client, Operation::Attach { unconfirmed }, &names, output).await,
-        },
-        ExportCommand::Detach { names, force, output } => match names.choose(std::io::stdin())? {
-            Chosen::One(name) => {
-                let below = if force { "/detach?force=true" } else { "/detach" };
-                change(client, &Name { name }, below, &(), output).await
-            }
-            Chosen::Many(names) => bulk::run(client, Operation::Detach { force }, &names, output).await,
-        },
+        ExportCommand::Attach { names, unconfirmed, output } => {
+            let below = if unconfirmed { "/attach?unconfirmed=true" } else { "/attach" };
+            let attach = async |name| client.post::<Export>(&export_path(&name, below), &()).await;
+            each(&names.choose(std::io::stdin())?, attach, output).await
+        }
+        ExportCommand::Detach { names, force, output } => {
+            let below = if force { "/detach?force=true" } else { "/detach" };
+            let detach = async |name| client.post::<Export>(&export_path(&name, below), &()).await;
+            each(&names.choose(std::io::stdin())?, detach, output).await
+        }
         ExportCommand::Delete { names, yes, force, output } => {
-            delete(client, names.choose(std::io::stdin())?, yes, force, output).await
+            delete(client, &names.choose(std::io::stdin())?, yes, force, output).await
         }
     }
 }
 
-async fn create(
-    client: &Client,
-    chosen: Chosen,
-    size: ExportSize,
-    detached: bool,
-    device: DeviceArgs,
+/// Carries out `operation` on each of the chosen exports, and prints their new states.
+async fn each(
+    chosen: &Chosen,
+    operation: impl AsyncFn(ExportName) -> Result<Export, ClientError>,
     output: OutputArgs,
 ) -> Result<(), CliError> {
-    let request = CreateRequest {
-        name: String::new(),
-        size: Size(ByteSize(size.bytes())),
-        durability: device.durability.unwrap_or_default(),
-        on_unreachable: device.on_unreachable.map(OnUnreachable),
-        limits: device.settings.limits(),
-        weight: device.settings.weight.map(Into::into),
-        queues: device.queues.map(Into::into),
-        queue_depth: device.queue_depth.map(Into::into),
-        detached,
-    };
-    match chosen {
-        Chosen::One(name) => {
-            let request = CreateRequest { name: name.to_string(), ..request };
-            let export: Export = client.post("/v1/exports", &request).await?;
-            answer(output.json, &export, print::export)
-        }
-        Chosen::Many(names) => bulk::run(client, Operation::Create(&request), &names, output).await,
-    }
-}
-
-async fn open(
-    client: &Client,
-    chosen: Chosen,
-    take_over: bool,
-    discard_local: bool,
-    device: DeviceArgs,
-    output: OutputArgs,
-) -> Result<(), CliError> {
-    let request = OpenRequest {
-        take_over,
-        discard_local,
-        durability: device.durability,
-        on_unreachable: device.on_unreachable.map(OnUnreachable),
-        limits: device.settings.limits(),
-        weight: device.settings.weight.map(Into::into),
-        queues: device.queues.map(Into::into),
-        queue_depth: device.queue_depth.map(Into::into),
-    };
-    let open = |name: ExportName| {
-        let request = &request;
-        async move { client.post::<Export>(&export_path(&name, "/open"), request).await }
-    };
-    let results = bulk::requests(chosen.names(), open).await;
-    bulk::print_chosen(&chosen, results, output, print::export, of_exports)
-}
-
-async fn set(
-    client: &Client,
-    chosen: Chosen,
-    settings: SettingsArgs,
-    output: OutputArgs,
-) -> Result<(), CliError> {
-    let request = SetRequest { limits: settings.limits(), weight: settings.weight.map(Into::into) };
-    let set = |name: ExportName| {
-        let request = &request;
-        async move { client.patch::<Export>(&export_path(&name, ""), request).await }
-    };
-    let results = bulk::requests(chosen.names(), set).await;
-    bulk::print_chosen(&chosen, results, output, print::export, of_exports)
+    let results = bulk::requests(chosen.names(), operation).await;
+    bulk::print_chosen(chosen, results, output, print::export, of_exports)
 }
 
 fn of_exports(exports: &[&Export]) -> String {
@@ -204,8 +167,7 @@ async fn write_back(
     output: OutputArgs,
 ) -> Result<(), CliError> {
     let below = if no_wait { "/flush?wait=false" } else { "/flush" };
-    let flush =
-        |name: ExportName| async move { client.post::<Flushed>(&export_path(&name, below), &()).await };
+    let flush = async |name| client.post::<Flushed>(&export_path(&name, below), &()).await;
     let work = async { Ok::<_, CliError>(bulk::requests(chosen.names(), flush).await) };
     let look = async || exports_at_risk(client, chosen.names()).await;
     let results = DaemonWait::new(output.json, limit.timeout)
@@ -231,28 +193,19 @@ async fn list(client: &Client, store: bool, deleted: bool, output: OutputArgs) -
 
 async fn delete(
     client: &Client,
-    chosen: Chosen,
+    chosen: &Chosen,
     yes: bool,
     force: bool,
     output: OutputArgs,
 ) -> Result<(), CliError> {
-    let asks = !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    match chosen {
-        Chosen::One(name) => {
-            if asks {
-                confirm(&name)?;
-            }
-            let below = if force { "?force=true" } else { "" };
-            let deleted: Deleted = client.delete(&export_path(&name, below)).await?;
-            answer(output.json, &deleted, print::deleted)
-        }
-        Chosen::Many(names) => {
-            if asks {
-                names.iter().try_for_each(confirm)?;
-            }
-            bulk::run(client, Operation::Delete { force }, &names, output).await
-        }
+    if !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+        chosen.names().iter().try_for_each(confirm)?;
     }
+    let below = if force { "?force=true" } else { "" };
+    let delete = async |name| client.delete::<Deleted>(&export_path(&name, below)).await;
+    let results = bulk::requests(chosen.names(), delete).await;
+    let lines = |all: &[&Deleted]| all.iter().map(|one| print::deleted(one)).collect::<Vec<_>>().join("\n");
+    bulk::print_chosen(chosen, results, output, print::deleted, lines)
 }
 
 fn confirm(name: &ExportName) -> Result<(), CliError> {

@@ -4,7 +4,7 @@ use super::host::{Host, World, name, request};
 use crate::cache::driver::bytes_of;
 use crate::router::tests::fake::Fault;
 use crate::router::{
-    CreateExport, ExportInfo, ExportSize, InitialContent, RouterError, SharedPatience, State,
+    CreateExport, ExportInfo, ExportSize, InitialContent, RouterError, State,
 };
 use crate::store::volume::VolumeError;
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -108,7 +108,7 @@ fn a_detach_while_the_store_is_away_succeeds_and_says_that_nothing_was_released(
 }
 
 #[test]
-fn of_exports_detached_together_one_waits_for_a_store_that_is_away_and_each_says_the_truth() {
+fn of_exports_detached_one_after_the_other_one_waits_for_a_store_that_is_away_and_each_says_the_truth() {
     let world = World::new(22, 0);
     let first = Host::new(&world);
     let names = ["a", "b", "c"];
@@ -116,22 +116,18 @@ fn of_exports_detached_together_one_waits_for_a_store_that_is_away_and_each_says
         let blank = InitialContent::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap());
         world.runtime.block_on(first.router().create(request(export, blank))).unwrap();
     }
-    let reason = |export, patience: &SharedPatience| {
-        let router = first.router();
-        let detached = router.detach_with_others(export, false, patience.clone());
-        let info = world.runtime.block_on(detached).unwrap();
+    let reason = |export| {
+        let info = world.runtime.block_on(first.router().detach(export)).unwrap();
         assert_eq!((info.state, info.device), (State::Detached, None));
         info.unreleased
     };
     world.objects.end_after(0, false);
-    let patience = SharedPatience::default();
-    let away = "the store did not answer for another export of the same request";
-    assert_ne!(reason("a", &patience).expect("a reason"), away);
-    assert_eq!(reason("b", &patience).as_deref(), Some(away));
+    let away = "the store did not answer for another export a moment ago";
+    assert_ne!(reason("a").expect("a reason"), away);
+    assert_eq!(reason("b").as_deref(), Some(away));
     world.objects.go_on();
-    assert_eq!(reason("c", &patience).as_deref(), Some(away), "the store was away during the request");
-    let again = SharedPatience::default();
-    assert!(names.iter().all(|export| reason(export, &again).is_none()));
+    std::thread::sleep(first.router().options().confirm_patience);
+    assert!(names.iter().all(|export| reason(export).is_none()));
 }
 
 #[test]

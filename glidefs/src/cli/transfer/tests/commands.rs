@@ -50,7 +50,6 @@ impl Daemon {
             traces: crate::api::TraceHub::default(),
             memory: Arc::new(|| None),
             off_thread: crate::api::OffThread::default(),
-            batch_ended: Arc::default(),
             upgrades: Arc::new(crate::api::NoUpgrades),
             ready: Readiness::default(),
             started: std::time::Instant::now(),
