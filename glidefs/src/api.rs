@@ -13,7 +13,6 @@
 //! | `system`, `shared_text` | `/v1/status`, `/v1/top`, `/v1/memory`, `/healthz`, `/readyz`, `/metrics` |
 //! | `trace` | `/v1/trace` |
 //! | `upgrade` | `/v1/upgrade` |
-//! | `problems` | `/v1/problems…` |
 //! | `page` | `/` and the files of the status page |
 //! | `routes` | the table of all paths, and `/openapi.json` |
 //!
@@ -22,7 +21,7 @@
 //! | `serve`, `connection`, `seats`, `shares` | the doors, one connection, how many connections, how many for changes |
 //! | `guard`, `token`, `peer` | who may ask |
 //! | `body`, `off_thread`, `paging` | reading a request, work on all exports, pages of lists |
-//! | `error`, `refusals` | which error has which code, which operation answers with which |
+//! | `error` | which error has which code |
 //! | `state`, `wire` | what handlers share, and the types of requests and answers |
 
 mod body;
@@ -34,8 +33,6 @@ mod off_thread;
 mod page;
 mod paging;
 mod peer;
-mod problems;
-mod refusals;
 mod routes;
 mod seats;
 mod serve;

@@ -12,6 +12,7 @@ use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
+use super::wire::ProblemCode as P;
 use crate::router::ExportName;
 
 /// Largest request body of most routes, bytes.
@@ -27,9 +28,9 @@ impl<S: Send + Sync, T: DeserializeOwned, const BYTES_MAX: usize> FromRequest<S>
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let bytes = whole(request, state, BYTES_MAX).await?;
-        serde_json::from_slice(&bytes)
-            .map(Self)
-            .map_err(|error| ApiError::bad_request(format!("the body is not the JSON it should be: {error}")))
+        serde_json::from_slice(&bytes).map(Self).map_err(|error| {
+            ApiError::new(P::BadRequest, format!("the body is not the JSON it should be: {error}"))
+        })
     }
 }
 
@@ -42,7 +43,9 @@ pub(super) async fn whole<S: Send + Sync>(
     DefaultBodyLimit::max(bytes_max).apply(&mut request);
     let bytes = tokio::time::timeout(BODY_TIME_MAX, Bytes::from_request(request, state)).await;
     bytes
-        .map_err(|_| ApiError::timeout("the body of the request did not come: send the request again"))?
+        .map_err(|_| {
+            ApiError::new(P::Timeout, "the body of the request did not come: send the request again")
+        })?
         .map_err(|rejection| refusal(&rejection, bytes_max))
 }
 
@@ -63,9 +66,9 @@ pub(super) async fn discard(request: Request, bytes_max: usize) {
 
 fn refusal(rejection: &BytesRejection, bytes_max: usize) -> ApiError {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        return ApiError::too_large(format!("the body is too large: {bytes_max} bytes is the most"));
+        return ApiError::new(P::TooLarge, format!("the body is too large: {bytes_max} bytes is the most"));
     }
-    ApiError::bad_request("the body could not be read: send the request again")
+    ApiError::new(P::BadRequest, "the body could not be read: send the request again")
 }
 
 /// The query of a request, read as a `T`.
@@ -78,7 +81,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for InQuery<T> {
         let query = Query::<T>::from_request_parts(parts, state).await;
         query
             .map(|Query(query)| Self(query))
-            .map_err(|rejection| ApiError::bad_request(rejection.body_text()))
+            .map_err(|rejection| ApiError::new(P::BadRequest, rejection.body_text()))
     }
 }
 
@@ -89,7 +92,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for InPath<
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let not_text = |_| ApiError::bad_request("a name in the path is not UTF-8 text");
+        let not_text = |_| ApiError::new(P::BadRequest, "a name in the path is not UTF-8 text");
         Path::<T>::from_request_parts(parts, state).await.map(|Path(parts)| Self(parts)).map_err(not_text)
     }
 }

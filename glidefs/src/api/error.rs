@@ -1,149 +1,66 @@
-//! Refusals: the status, code and sentence for each error. The only file that maps errors to HTTP.
+//! Refusals: the code and sentence for each error, and how refusals stand in the description of the API. The only file that maps errors to
+//! HTTP. Does not own the codes (`wire/codes`).
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use utoipa::openapi::schema::Type;
+use utoipa::openapi::{Content, Header, ObjectBuilder, OpenApi, PathItem, Ref, RefOr, ResponseBuilder};
 
 use super::upgrade::UpgradeError;
-use super::wire::{ErrorDetail, PROBLEM_TYPE, Problem, ProblemCode};
+use super::wire::{ErrorDetail, PROBLEM_TYPE, Problem, ProblemCode as P};
 use crate::cache::IoError;
 use crate::observe::chain;
 use crate::router::{DeviceError, NameError, RouterError, SizeError};
 use crate::store::gc::GcError;
 use crate::store::volume::VolumeError;
 
+/// When a request for which there was no place may be sent again.
 const RETRY_SECONDS: u32 = 1;
 
 /// An answer that refuses a request: status, code and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
-    status: StatusCode,
-    code: ProblemCode,
+    status: u16,
+    code: P,
     message: String,
 }
 
 impl ApiError {
-    fn new(status: StatusCode, code: ProblemCode, message: impl Into<String>) -> Self {
-        debug_assert!(
-            code.statuses().contains(&status.as_u16()),
-            "{code:?} does not have the status {status}"
-        );
-        Self { status, code, message: message.into() }
-    }
-
-    /// The request is malformed.
-    pub fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, ProblemCode::BadRequest, message)
-    }
-
-    /// The body is larger than allowed.
-    pub fn too_large(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, ProblemCode::TooLarge, message)
-    }
-
-    /// The path or the named export does not exist.
-    pub fn not_found(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, ProblemCode::NotFound, message)
-    }
-
-    /// The path does not take this method.
-    pub fn method_not_allowed() -> Self {
-        let message = "this path does not take this method: /openapi.json lists the methods of each path";
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, ProblemCode::MethodNotAllowed, message)
-    }
-
-    /// The token is missing or wrong.
-    pub fn unauthorized() -> Self {
-        let message = "the token is missing or wrong: send \"Authorization: Bearer TOKEN\" with the token of [api] token_file, \
-                       or use the Unix socket";
-        Self::new(StatusCode::UNAUTHORIZED, ProblemCode::Unauthorized, message)
-    }
-
-    /// This client may not send this request.
-    pub fn forbidden(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, ProblemCode::Forbidden, message)
+    /// A refusal with the usual status of `code`, and a sentence about the cause and the next step.
+    pub fn new(code: P, message: impl Into<String>) -> Self {
+        Self { status: code.statuses()[0], code, message: message.into() }
     }
 
     /// The header `Host` names another host than this one.
     pub fn wrong_host(host: &str) -> Self {
         // The client chose this text, so the message quotes a part only.
         let host: String = host.chars().take(80).collect();
-        let message = format!(
-            "the header Host names {host:?}, which is not this daemon: use an address instead of a name, or add the name to \
-             [api] hosts"
-        );
-        Self::new(StatusCode::FORBIDDEN, ProblemCode::WrongHost, message)
+        Self::new(
+            P::WrongHost,
+            format!(
+                "the header Host names {host:?}, which is not this daemon: use an address instead of a name, or add the name to \
+                 [api] hosts"
+            ),
+        )
     }
+}
 
-    /// As many requests as allowed change something, or wait for the store.
-    pub fn too_many_under_way(requests: usize) -> Self {
-        let message = format!(
-            "{requests} requests of this kind are under way, and more at once are not taken: send the request again later, and see \
-             whether the store answers"
-        );
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::TooManyUnderWay, message)
-    }
-
-    /// As many clients as allowed read traces.
-    pub fn too_many_traces(readers: usize) -> Self {
-        let message = format!(
-            "{readers} clients read traces, and more at once are not served: end one of them, or ask again later"
-        );
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::TooManyTraces, message)
-    }
-
-    /// The body of the request did not come in time.
-    pub fn timeout(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, ProblemCode::Timeout, message)
-    }
-
-    /// The daemon cannot answer before recovery is done.
-    pub fn not_ready() -> Self {
-        let message = "exports are being recovered: ask again in a moment";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::NotReady, message)
-    }
-
-    /// `exports` exports wait for the store to confirm this host as owner.
-    pub fn unconfirmed(exports: usize) -> Self {
-        let message = format!(
-            "{exports} exports wait for the store to confirm that this host still has them: `glidefs export list` shows which"
-        );
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::Unconfirmed, message)
-    }
-
-    /// The catalog cannot be written.
-    pub fn catalog_fails(reason: &str) -> Self {
-        let message = format!("the catalog cannot be written ({reason}): make room on the disk of cache.dir");
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, ProblemCode::CatalogFails, message)
-    }
-
-    /// A parameter of the query is out of bounds.
-    pub fn bad_parameter(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, ProblemCode::BadParameter, message)
-    }
-
-    /// There is no such code of a problem.
-    pub fn no_such_problem() -> Self {
-        Self::not_found("there is no problem of this code: GET /v1/problems lists all codes")
-    }
-
-    /// The daemon failed while answering.
-    pub fn internal(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::Internal, message)
+impl From<P> for ApiError {
+    fn from(code: P) -> Self {
+        Self::new(code, format!("{} {}", code.title(), code.next_step()))
     }
 }
 
 impl From<UpgradeError> for ApiError {
     fn from(error: UpgradeError) -> Self {
-        let (status, code) = match &error {
-            UpgradeError::UnderWay => (StatusCode::CONFLICT, ProblemCode::UpgradeUnderWay),
-            UpgradeError::NotReady => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::NotReady),
-            UpgradeError::StoreAway { .. } => {
-                (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::StoreUnavailable)
-            }
-            UpgradeError::Failed { .. } => (StatusCode::CONFLICT, ProblemCode::UpgradeFailed),
+        let code = match &error {
+            UpgradeError::UnderWay => P::UpgradeUnderWay,
+            UpgradeError::NotReady => P::NotReady,
+            UpgradeError::StoreAway { .. } => P::StoreUnavailable,
+            UpgradeError::Failed { .. } => P::UpgradeFailed,
         };
-        Self::new(status, code, chain(&error))
+        Self::new(code, chain(&error))
     }
 }
 
@@ -161,119 +78,139 @@ impl From<SizeError> for ApiError {
 
 impl From<RouterError> for ApiError {
     fn from(error: RouterError) -> Self {
-        let (status, code) = match &error {
-            RouterError::Name(_) => (StatusCode::BAD_REQUEST, ProblemCode::BadName),
-            RouterError::Size(_) => (StatusCode::BAD_REQUEST, ProblemCode::BadSize),
+        let code = match &error {
+            RouterError::Name(_) => P::BadName,
+            RouterError::Size(_) => P::BadSize,
             RouterError::Parameter { .. }
             | RouterError::Bound { .. }
             | RouterError::FailAfter { .. }
-            | RouterError::Collect(GcError::GraceTooShort { .. }) => {
-                (StatusCode::BAD_REQUEST, ProblemCode::BadParameter)
-            }
-            RouterError::NotFound { .. } => (StatusCode::NOT_FOUND, ProblemCode::NotFound),
+            | RouterError::Collect(GcError::GraceTooShort { .. }) => P::BadParameter,
+            RouterError::NotFound { .. } => P::NotFound,
             RouterError::OtherParameter { .. }
             | RouterError::OtherDurability { .. }
             | RouterError::OtherOnUnreachable { .. }
-            | RouterError::OtherSettings { .. } => {
-                (StatusCode::CONFLICT, ProblemCode::ExistsWithOtherParameters)
-            }
-            RouterError::Shrink { .. } => (StatusCode::CONFLICT, ProblemCode::CannotShrink),
-            RouterError::TooMany { .. } => (StatusCode::CONFLICT, ProblemCode::TooManyExports),
-            RouterError::HalfDeleted { .. } => (StatusCode::CONFLICT, ProblemCode::HalfDeleted),
-            RouterError::InUse { .. } | RouterError::UserUnknown { .. } => {
-                (StatusCode::CONFLICT, ProblemCode::InUse)
-            }
-            RouterError::PartlyDeleted { .. } => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::HalfDeleted),
-            RouterError::HalfRolledBack { .. } => (StatusCode::CONFLICT, ProblemCode::HalfRolledBack),
-            RouterError::NotWrittenBack { .. } => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::NotFlushed),
-            RouterError::Unconfirmed { .. } => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::Unconfirmed),
-            RouterError::NotLost { .. } => (StatusCode::CONFLICT, ProblemCode::NotLost),
-            RouterError::Replaced { .. } => (StatusCode::CONFLICT, ProblemCode::Replaced),
-            RouterError::NotInStore { .. } => (StatusCode::CONFLICT, ProblemCode::NotInStore),
-            RouterError::SnapshotNeeded { .. } => (StatusCode::CONFLICT, ProblemCode::SnapshotNeeded),
-            RouterError::SnapshotGone { .. } => (StatusCode::CONFLICT, ProblemCode::SnapshotGone),
-            RouterError::NotDetached { .. } => (StatusCode::CONFLICT, ProblemCode::NotDetached),
-            RouterError::IdsExhausted => (StatusCode::INSUFFICIENT_STORAGE, ProblemCode::IdsExhausted),
-            RouterError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::Stopping),
+            | RouterError::OtherSettings { .. } => P::ExistsWithOtherParameters,
+            RouterError::Shrink { .. } => P::CannotShrink,
+            RouterError::TooMany { .. } => P::TooManyExports,
+            RouterError::HalfDeleted { .. } | RouterError::PartlyDeleted { .. } => P::HalfDeleted,
+            RouterError::InUse { .. } | RouterError::UserUnknown { .. } => P::InUse,
+            RouterError::HalfRolledBack { .. } => P::HalfRolledBack,
+            RouterError::NotWrittenBack { .. } => P::NotFlushed,
+            RouterError::Unconfirmed { .. } => P::Unconfirmed,
+            RouterError::NotLost { .. } => P::NotLost,
+            RouterError::Replaced { .. } => P::Replaced,
+            RouterError::NotInStore { .. } => P::NotInStore,
+            RouterError::SnapshotNeeded { .. } => P::SnapshotNeeded,
+            RouterError::SnapshotGone { .. } => P::SnapshotGone,
+            RouterError::NotDetached { .. } => P::NotDetached,
+            RouterError::IdsExhausted => P::IdsExhausted,
+            RouterError::Stopping => P::Stopping,
             RouterError::Device { source, .. } | RouterError::SizeNotTold { source, .. } => {
-                device_status(source)
+                device_code(source)
             }
-            RouterError::Store { source, .. } => store_status(source),
-            RouterError::Collect(_) => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::StoreFailed),
-            RouterError::NoStore => (StatusCode::CONFLICT, ProblemCode::NoStore),
+            RouterError::Store { source, .. } => store_code(source),
+            RouterError::Collect(_) => P::StoreFailed,
+            RouterError::NoStore => P::NoStore,
             RouterError::Lost { source: VolumeError::Diverged { .. }, .. }
-            | RouterError::Writeback { source: IoError::Diverged, .. } => {
-                (StatusCode::CONFLICT, ProblemCode::Diverged)
-            }
-            RouterError::Released { .. } | RouterError::NotReleased { .. } => {
-                (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::StoreUnavailable)
-            }
-            RouterError::NameInUse { .. } => (StatusCode::CONFLICT, ProblemCode::Conflict),
-            RouterError::Lost { .. } | RouterError::Writeback { source: IoError::Fenced, .. } => {
-                (StatusCode::CONFLICT, ProblemCode::Fenced)
-            }
-            RouterError::Writeback { .. } => (StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::FlushFailed),
-            RouterError::Catalog(_) => (StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::Catalog),
-            RouterError::Interrupted { .. } | RouterError::State(_) => {
-                (StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::Internal)
-            }
+            | RouterError::Writeback { source: IoError::Diverged, .. } => P::Diverged,
+            RouterError::Released { .. } | RouterError::NotReleased { .. } => P::StoreUnavailable,
+            RouterError::NameInUse { .. } => P::Conflict,
+            RouterError::Lost { .. } | RouterError::Writeback { source: IoError::Fenced, .. } => P::Fenced,
+            RouterError::Writeback { .. } => P::FlushFailed,
+            RouterError::Catalog(_) => P::Catalog,
+            RouterError::Interrupted { .. } | RouterError::State(_) => P::Internal,
         };
-        Self::new(status, code, chain(&error))
+        let status = match &error {
+            RouterError::PartlyDeleted { .. } | RouterError::Collect(_) if code != P::BadParameter => 503,
+            RouterError::NotInStore { .. } => 409,
+            _ => code.statuses()[0],
+        };
+        Self { status, ..Self::new(code, chain(&error)) }
     }
 }
 
-fn store_status(error: &VolumeError) -> (StatusCode, ProblemCode) {
+fn store_code(error: &VolumeError) -> P {
     match error {
-        VolumeError::TooLarge { .. } => (StatusCode::BAD_REQUEST, ProblemCode::BadSize),
-        VolumeError::NameTaken { .. } | VolumeError::OtherVolume { .. } => {
-            (StatusCode::CONFLICT, ProblemCode::ExistsInStore)
-        }
-        VolumeError::Held(_) => (StatusCode::CONFLICT, ProblemCode::Held),
-        VolumeError::SnapshotExists { .. } => (StatusCode::CONFLICT, ProblemCode::SnapshotExists),
-        VolumeError::Diverged { .. } => (StatusCode::CONFLICT, ProblemCode::Diverged),
+        VolumeError::TooLarge { .. } => P::BadSize,
+        VolumeError::NameTaken { .. } | VolumeError::OtherVolume { .. } => P::ExistsInStore,
+        VolumeError::Held(_) => P::Held,
+        VolumeError::SnapshotExists { .. } => P::SnapshotExists,
+        VolumeError::Diverged { .. } => P::Diverged,
         VolumeError::Damaged { .. } | VolumeError::TooDamaged { .. } | VolumeError::SnapshotBroken { .. } => {
-            (StatusCode::CONFLICT, ProblemCode::Damaged)
+            P::Damaged
         }
-        VolumeError::Fenced(_) | VolumeError::Contended { .. } => (StatusCode::CONFLICT, ProblemCode::Fenced),
+        VolumeError::Fenced(_) | VolumeError::Contended { .. } => P::Fenced,
         VolumeError::NoSuchName { .. }
         | VolumeError::NoSuchVolume { .. }
         | VolumeError::NotDeleted { .. }
         | VolumeError::NoSuchSnapshot { .. }
         | VolumeError::Gone { .. }
-        | VolumeError::Deleted { .. } => (StatusCode::NOT_FOUND, ProblemCode::NotInStore),
-        error if error.is_transient() => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::StoreUnavailable),
-        _ => (StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::StoreFailed),
+        | VolumeError::Deleted { .. } => P::NotInStore,
+        error if error.is_transient() => P::StoreUnavailable,
+        _ => P::StoreFailed,
     }
 }
 
-fn device_status(error: &DeviceError) -> (StatusCode, ProblemCode) {
+fn device_code(error: &DeviceError) -> P {
     match error {
-        DeviceError::NoDriver => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::NoDriver),
-        DeviceError::NoPermission => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::NoPermission),
-        DeviceError::LimitReached => (StatusCode::SERVICE_UNAVAILABLE, ProblemCode::DeviceLimitReached),
-        DeviceError::Unsupported { .. } => (StatusCode::NOT_IMPLEMENTED, ProblemCode::KernelTooOld),
-        DeviceError::TimedOut { .. } | DeviceError::Stuck { .. } => {
-            (StatusCode::GATEWAY_TIMEOUT, ProblemCode::DeviceTimedOut)
-        }
-        DeviceError::Left { source, .. } => device_status(source),
-        DeviceError::NotFound { .. } | DeviceError::Kernel { .. } => {
-            (StatusCode::INTERNAL_SERVER_ERROR, ProblemCode::DeviceFailed)
+        DeviceError::NoDriver => P::NoDriver,
+        DeviceError::NoPermission => P::NoPermission,
+        DeviceError::LimitReached => P::DeviceLimitReached,
+        DeviceError::Unsupported { .. } => P::KernelTooOld,
+        DeviceError::TimedOut { .. } | DeviceError::Stuck { .. } => P::DeviceTimedOut,
+        DeviceError::Left { source, .. } => device_code(source),
+        DeviceError::NotFound { .. } | DeviceError::Kernel { .. } => P::DeviceFailed,
+    }
+}
+
+impl From<ApiError> for Problem {
+    fn from(ApiError { status, code, message }: ApiError) -> Self {
+        Self {
+            type_uri: format!("/v1/problems/{}", code.as_str()),
+            title: code.title().into(),
+            status,
+            detail: message.clone(),
+            code: code.as_str().into(),
+            error: ErrorDetail { code: code.as_str().into(), message },
         }
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let (status, code) = (self.status, self.code);
+        let code = self.code;
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(Problem::from(self))).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_TYPE));
-        if status == StatusCode::UNAUTHORIZED {
+        if code == P::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if code.has_retry_after() {
+        if code == P::TooManyUnderWay {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_SECONDS));
         }
         response
+    }
+}
+
+/// Adds the refusals to the description of the API: any operation may be refused with any status of the table of codes.
+pub(super) fn describe(api: &mut OpenApi) {
+    let mut header = Header::new(ObjectBuilder::new().schema_type(Type::Integer));
+    header.description =
+        Some("Seconds until the request may be sent again, with the code `too_many_under_way`.".into());
+    let refused = || {
+        ResponseBuilder::new()
+            .description("Refused: `code` says why, and `detail` what to do.")
+            .content(PROBLEM_TYPE, Content::new(Some(Ref::from_schema_name("Problem"))))
+    };
+    let (later, refused) = (refused().header("Retry-After", header).build(), refused().build());
+    for item in api.paths.paths.values_mut() {
+        let PathItem { get, put, post, delete, patch, .. } = item;
+        for operation in [get, put, post, delete, patch].into_iter().flatten() {
+            for status in P::ALL.iter().flat_map(|code| code.statuses()) {
+                let response = if *status == 503 { &later } else { &refused };
+                operation.responses.responses.insert(status.to_string(), RefOr::T(response.clone()));
+            }
+        }
     }
 }

@@ -17,7 +17,7 @@ use super::error::ApiError;
 use super::page;
 use super::seats::Requester;
 use super::token::TokenFile;
-use super::wire::PROBLEMS_PATH;
+use super::wire::ProblemCode as P;
 
 /// The paths served over TCP without the token. `/metrics` names exports, so only a loopback address serves `/metrics`
 /// without the token.
@@ -57,12 +57,13 @@ impl TcpRules {
         // The files of the page have no figures in them: the page asks its user for the token.
         let is_page = rules.token.is_some() && page::PATHS.contains(&path);
         let is_known = OPEN_PATHS.contains(&path) && (rules.is_loopback || path != METRICS_PATH);
-        let is_open = is_page || is_known || explains(path);
+        let is_open = is_page || is_known;
         match &rules.token {
             _ if is_open && reads(request.method()) => Ok(()),
-            Some(_) => Err(ApiError::unauthorized()),
-            None => Err(ApiError::forbidden(
-                "without a token TCP serves GET of /healthz, /readyz, /metrics, /openapi.json and /v1/problems only: use the Unix socket \
+            Some(_) => Err(ApiError::from(P::Unauthorized)),
+            None => Err(ApiError::new(
+                P::Forbidden,
+                "without a token TCP serves GET of /healthz, /readyz, /metrics and /openapi.json only: use the Unix socket \
                  ([api] socket, which the command line uses unless told otherwise), or set [api] token_file and send \
                  \"Authorization: Bearer TOKEN\"; the status page asks for the token",
             )),
@@ -89,7 +90,8 @@ pub(super) async fn tcp(State(rules): State<TcpRules>, request: Request, next: N
 
 /// Refuses every request of a peer who may not use the socket.
 pub(super) async fn strangers(_request: Request, _next: Next) -> Response {
-    ApiError::forbidden(
+    ApiError::new(
+            P::Forbidden,
         "this socket is for root, the user of the daemon and the members of [api] group: run the command as root, or have \
          yourself added to that group and log in again",
     )
@@ -100,16 +102,9 @@ pub(super) async fn strangers(_request: Request, _next: Next) -> Response {
 pub(super) async fn browsers(request: Request, next: Next) -> Response {
     if !reads(request.method()) && request.headers().contains_key(header::ORIGIN) {
         let message = "changes cannot be asked for by a web page: send the request without the header Origin";
-        return ApiError::forbidden(message).into_response();
+        return ApiError::new(P::Forbidden, message).into_response();
     }
     next.run(request).await
-}
-
-/// Whether `path` explains the codes of refusals: the same words on every host, and each refusal names such a path.
-fn explains(path: &str) -> bool {
-    path.strip_prefix(PROBLEMS_PATH).is_some_and(|rest| {
-        rest.is_empty() || rest.strip_prefix('/').is_some_and(|code| !code.is_empty() && !code.contains('/'))
-    })
 }
 
 fn reads(method: &Method) -> bool {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::error::ApiError;
+use super::wire::ProblemCode as P;
 
 /// Most jobs that run at a time.
 const JOBS_MAX: usize = 2;
@@ -29,7 +30,7 @@ impl OffThread {
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let stops = || ApiError::internal("the daemon stops");
+        let stops = || ApiError::new(P::Internal, "the daemon stops");
         let place = Arc::clone(&self.0).acquire_owned().await.map_err(|_| stops())?;
         let job = move || {
             // Kept to the end of the job, also when nobody waits for the result any more.
@@ -38,7 +39,10 @@ impl OffThread {
         };
         tokio::task::spawn_blocking(job).await.map_err(|error| {
             if error.is_panic() {
-                ApiError::internal("the daemon failed while answering: the log of the daemon says why")
+                ApiError::new(
+                    P::Internal,
+                    "the daemon failed while answering: the log of the daemon says why",
+                )
             } else {
                 stops()
             }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::body::InQuery;
 use super::error::ApiError;
 use super::wire::PageQuery;
+use super::wire::ProblemCode as P;
 
 /// Most entries of a page for which a client may ask.
 const LIMIT_MAX: usize = 1000;
@@ -33,7 +34,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Page {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let InQuery(PageQuery { limit, after }) = InQuery::from_request_parts(parts, state).await?;
-        let refusal = || ApiError::bad_parameter(format!("limit is a number from 1 to {LIMIT_MAX}"));
+        let refusal = || ApiError::new(P::BadParameter, format!("limit is a number from 1 to {LIMIT_MAX}"));
         let bound = |limit| usize::try_from(limit).ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
         let limit = limit.map(|limit| bound(limit).ok_or_else(refusal)).transpose()?;
         Ok(Self { limit, after })
@@ -56,7 +57,8 @@ impl Page {
         let limit = self.limit();
         // Names and ids need no escaping in a query.
         let link = HeaderValue::try_from(format!("<{path}?limit={limit}&after={last}>; rel=\"next\""));
-        let link = link.map_err(|_| ApiError::internal("the address of the next page is no header"))?;
+        let link =
+            link.map_err(|_| ApiError::new(P::Internal, "the address of the next page is no header"))?;
         Ok(Some([(LINK, link)]))
     }
 
@@ -93,7 +95,7 @@ pub(super) fn json_list(items: impl Iterator<Item = impl Serialize>) -> Result<V
             text.push(b',');
         }
         serde_json::to_writer(&mut text, &item)
-            .map_err(|_| ApiError::internal("an entry has no JSON form"))?;
+            .map_err(|_| ApiError::new(P::Internal, "an entry has no JSON form"))?;
     }
     text.push(b']');
     Ok(text)

@@ -13,10 +13,9 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::state::AppState;
+use super::wire::ProblemCode as P;
 use super::wire::{Problem, ProblemCode};
-use super::{
-    exports, guard, page, problems, refusals, shares, snapshots, system, trace, upgrade, volumes,
-};
+use super::{error, exports, guard, page, shares, snapshots, system, trace, upgrade, volumes};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -77,8 +76,6 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))
         .routes(routes!(openapi))
-        .routes(routes!(problems::list))
-        .routes(routes!(problems::show))
         .routes(routes!(page::html))
         .routes(routes!(page::css))
         .routes(routes!(page::page_js))
@@ -96,8 +93,10 @@ pub(crate) fn service(state: AppState, connections_max: usize) -> axum::Router {
             shares::Shares::of(connections_max, Arc::clone(&state.stats.changes)),
             shares::bounded,
         ))
-        .fallback(|| async { ApiError::not_found("there is no such path: /openapi.json lists all paths") })
-        .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
+        .fallback(|| async {
+            ApiError::new(P::NotFound, "there is no such path: /openapi.json lists all paths")
+        })
+        .method_not_allowed_fallback(|| async { ApiError::from(P::MethodNotAllowed) })
         .layer(axum::middleware::from_fn(guard::browsers))
         .with_state(state)
 }
@@ -105,7 +104,7 @@ pub(crate) fn service(state: AppState, connections_max: usize) -> axum::Router {
 /// The description of the API: the content of `/openapi.json`.
 pub fn description() -> OpenApi {
     let mut description = described().into_openapi();
-    refusals::describe(&mut description);
+    error::describe(&mut description);
     description
 }
 
@@ -118,6 +117,6 @@ async fn openapi() -> Result<Response, ApiError> {
     // The same for every request of this program.
     static TEXT: LazyLock<Option<Bytes>> =
         LazyLock::new(|| serde_json::to_vec(&description()).ok().map(Bytes::from));
-    let text = TEXT.clone().ok_or_else(|| ApiError::internal("the description has no JSON form"))?;
+    let text = TEXT.clone().ok_or_else(|| ApiError::new(P::Internal, "the description has no JSON form"))?;
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }

@@ -217,7 +217,6 @@ impl RequestUnderWay {
     pub fn requester(&self) -> Requester {
         Requester(Arc::clone(&self.0.occupant))
     }
-
 }
 
 impl Drop for Seat {

@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::body::{BODY_BYTES_MAX, discard};
 use super::error::ApiError;
+use super::wire::ProblemCode as P;
 
 /// Requests that end what keeps others waiting.
 const APART: [&str; 1] = ["/v1/upgrade"];
@@ -56,7 +57,14 @@ impl Share {
     }
 
     fn take(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        Arc::clone(&self.free).try_acquire_owned().map_err(|_| ApiError::too_many_under_way(self.max))
+        Arc::clone(&self.free).try_acquire_owned().map_err(|_| {
+            let message = format!(
+                "{} requests of this kind are under way, and more at once are not taken: send the request again later, and see whether \
+                 the store answers",
+                self.max
+            );
+            ApiError::new(P::TooManyUnderWay, message)
+        })
     }
 }
 

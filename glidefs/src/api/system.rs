@@ -9,6 +9,7 @@ use super::body::InQuery;
 use super::error::ApiError;
 use super::shared_text::Selection;
 use super::state::AppState;
+use super::wire::ProblemCode as P;
 use super::wire::{AtRisk, ExportCounts, Memory, MetricsQuery, Status, Top};
 use crate::observe::metrics::ExportHistograms;
 use crate::router;
@@ -68,7 +69,8 @@ fn status_now(state: &AppState) -> Status {
     responses((status = 200, description = "The figures.", body = Top))
 )]
 pub(super) async fn top(State(state): State<AppState>) -> Result<Response, ApiError> {
-    let text = state.top.text(&Selection::default()).await.map_err(ApiError::internal)?;
+    let text =
+        state.top.text(&Selection::default()).await.map_err(|error| ApiError::new(P::Internal, error))?;
     Ok(([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text)
         .into_response())
 }
@@ -83,7 +85,9 @@ pub(super) async fn top(State(state): State<AppState>) -> Result<Response, ApiEr
 pub(super) async fn memory(State(state): State<AppState>) -> Result<Json<Memory>, ApiError> {
     let memory = state.memory;
     let measured = state.off_thread.run(move || memory()).await?;
-    measured.map(Json).ok_or_else(|| ApiError::internal("the kernel does not tell the memory of the daemon"))
+    measured
+        .map(Json)
+        .ok_or_else(|| ApiError::new(P::Internal, "the kernel does not tell the memory of the daemon"))
 }
 
 /// Whether the daemon runs.
@@ -105,12 +109,18 @@ pub(super) async fn healthz() -> &'static str {
 )]
 pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str, ApiError> {
     if let Some(reason) = state.router.catalog_health().failing() {
-        return Err(ApiError::catalog_fails(&reason));
+        let message = format!("the catalog cannot be written ({reason}): make room on the disk of cache.dir");
+        return Err(ApiError::new(P::CatalogFails, message));
     }
     match state.router.unconfirmed() {
-        _ if !state.ready.get() => Err(ApiError::not_ready()),
+        _ if !state.ready.get() => Err(ApiError::from(P::NotReady)),
         0 => Ok("ready\n"),
-        exports => Err(ApiError::unconfirmed(exports)),
+        exports => Err(ApiError::new(
+            P::Unconfirmed,
+            format!(
+                "{exports} exports wait for the store to confirm that this host still has them: `glidefs export list` shows which"
+            ),
+        )),
     }
 }
 
@@ -136,7 +146,7 @@ pub(super) async fn metrics(
     let selection = Selection { histograms: histograms.unwrap_or(default), export };
     let text = state.metrics.text(&selection).await.map_err(|error| {
         tracing::error!(error, "the metrics could not be encoded");
-        ApiError::internal("the metrics could not be encoded: see the daemon's log")
+        ApiError::new(P::Internal, "the metrics could not be encoded: see the daemon's log")
     })?;
     Ok(([(header::CONTENT_TYPE, METRICS_TYPE)], text))
 }

@@ -29,6 +29,7 @@ pub use self::stats::TraceStats;
 use super::body::InQuery;
 use super::error::ApiError;
 use super::state::AppState;
+use super::wire::ProblemCode as P;
 use super::wire::{LINES_TYPE, TraceKind, TraceLine, TraceQuery};
 use crate::observe::trace::{Ask, Kinds};
 
@@ -79,7 +80,7 @@ pub(super) async fn trace(
 fn within(value: Option<u32>, most: u32, name: &str) -> Result<Option<u32>, ApiError> {
     match value {
         Some(value) if !(1..=most).contains(&value) => {
-            Err(ApiError::bad_parameter(format!("{name} is a number from 1 to {most}")))
+            Err(ApiError::new(P::BadParameter, format!("{name} is a number from 1 to {most}")))
         }
         value => Ok(value),
     }

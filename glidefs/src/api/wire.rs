@@ -19,9 +19,9 @@ pub(super) mod values;
 pub use self::answers::{
     AtRisk, Deleted, DeletedExport, Drained, Export, Flushed, GcAnswer, Snapshot, StoredExport,
 };
-pub use self::codes::{PROBLEMS_PATH, ProblemCode, markdown as problems_markdown};
+pub use self::codes::{ProblemCode, markdown as problems_markdown};
 pub use self::paging::PageQuery;
-pub use self::problem::{ErrorDetail, PROBLEM_TYPE, Problem, ProblemExplanation};
+pub use self::problem::{ErrorDetail, PROBLEM_TYPE, Problem};
 pub use self::requests::{
     AttachQuery, CreateRequest, FlushQuery, ForkRequest, GcRequest, MetricsQuery, OpenRequest, RemoveQuery,
     ResizeRequest, RollbackRequest, SnapshotRequest, UndeleteRequest,

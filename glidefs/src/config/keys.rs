@@ -192,7 +192,7 @@ pub const SECTIONS: &[Section] = &[
                 "listen",
                 "\"127.0.0.1:9470\"",
                 "IP:PORT or \"none\"; other than loopback only together with token_file",
-                "TCP address of the API. A request without the token may only GET /healthz, /readyz, /metrics (on a loopback address), /openapi.json, /v1/problems and, where there is a token, the files of the status page at /.",
+                "TCP address of the API. A request without the token may only GET /healthz, /readyz, /metrics (on a loopback address), /openapi.json and, where there is a token, the files of the status page at /.",
             ),
             key(
                 "socket",

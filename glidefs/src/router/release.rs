@@ -67,7 +67,8 @@ impl Router {
             return None;
         }
         let mut away = self.store_away.subscribe();
-        let away = away.wait_for(|since| since.is_some_and(|since| since.elapsed() < self.options.confirm_patience));
+        let away =
+            away.wait_for(|since| since.is_some_and(|since| since.elapsed() < self.options.confirm_patience));
         let given_up = timeout(RELEASE_PATIENCE, self.unless_stopping(self.give_up(held)));
         let reason = tokio::select! {
             biased;

@@ -11,6 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::stats::TraceStats;
 use crate::api::error::ApiError;
+use crate::api::wire::ProblemCode as P;
 use crate::observe::trace::{Ask, Session, Source};
 use crate::worker::traces::SESSIONS_MAX;
 
@@ -112,7 +113,7 @@ impl TraceHub {
     /// Begins to trace for a client. Where `ask` has no `one_in`, the number follows the load.
     pub(super) async fn open(&self, mut ask: Ask) -> Result<ReaderSeat, ApiError> {
         let permit = Arc::clone(&self.permits).try_acquire_owned();
-        let permit = permit.map_err(|_| ApiError::too_many_traces(READERS_MAX))?;
+        let permit = permit.map_err(|_| ApiError::from(P::TooManyTraces))?;
         let follows_load = ask.one_in == 0;
         if follows_load {
             let before = self.source.requests();

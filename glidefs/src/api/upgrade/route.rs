@@ -13,6 +13,7 @@ use crate::api::body::JsonBody;
 use crate::api::error::ApiError;
 use crate::api::peer::PeerUser;
 use crate::api::state::AppState;
+use crate::api::wire::ProblemCode as P;
 use crate::api::wire::{UpgradeBegun, UpgradeRequest};
 
 /// Replaces the daemon by another program: the one installed in place of the daemon's, or `binary`. The answer comes when the successor
@@ -29,7 +30,8 @@ pub(in crate::api) async fn upgrade(
     JsonBody(request): JsonBody<UpgradeRequest>,
 ) -> Result<(StatusCode, Json<UpgradeBegun>), ApiError> {
     if request.binary.is_some() && !peer.is_some_and(|Extension(peer)| peer.is_the_daemons_or_root()) {
-        return Err(ApiError::forbidden(
+        return Err(ApiError::new(
+            P::Forbidden,
             "only root and the user of the daemon may name the program, and over the Unix socket only: install the program in place \
              of the daemon's, and leave binary out",
         ));

@@ -11,7 +11,7 @@ pub const PROBLEM_TYPE: &str = "application/problem+json";
 /// Why a request was refused: the body of every refusal, by RFC 9457.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// Where the daemon explains the problem: a path of this API, or empty for a daemon that explains none.
+    /// The kind of the problem: `/v1/problems/` and the code, or empty from an older daemon.
     #[serde(rename = "type", default)]
     #[schema(required, format = "uri-reference", example = "/v1/problems/not_found")]
     pub type_uri: String,
@@ -43,23 +43,6 @@ pub struct ErrorDetail {
     pub code: String,
     /// The same as `detail` of the problem.
     pub message: String,
-}
-
-/// What a code of refusals means.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = ProblemKind)]
-pub struct ProblemExplanation {
-    /// The code for programs.
-    #[schema(schema_with = open_code)]
-    pub code: String,
-    /// The problem in a few words.
-    pub title: String,
-    /// The statuses of answers with the code.
-    pub statuses: Vec<u16>,
-    /// What the code says about the request, the export or the host.
-    pub meaning: String,
-    /// What to do about the problem.
-    pub remedy: String,
 }
 
 /// A code, or text: the codes of newer daemons are not in the list, and a client made from this description must read them as well.

@@ -104,9 +104,10 @@ pub(in crate::cli) async fn requests<T>(
 ) -> Results<T> {
     let bar = TerminalBar::new(TEMPLATE, names.len() as u64, names.len() > 1);
     let operation = &operation;
-    let requests = names.iter().enumerate().map(async |(at, name)| {
-        (at, placed(async || operation(name.clone()).await).await)
-    });
+    let requests = names
+        .iter()
+        .enumerate()
+        .map(async |(at, name)| (at, placed(async || operation(name.clone()).await).await));
     let mut answers = std::pin::pin!(stream::iter(requests).buffer_unordered(AT_ONCE));
     let (mut items, mut broken) = (Vec::new(), None);
     while let Some((at, answer)) = answers.next().await {

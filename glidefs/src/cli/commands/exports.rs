@@ -10,7 +10,7 @@ use crate::api::wire::{
     ResizeRequest, SetRequest, Size, StoredExport, UndeleteRequest,
 };
 use crate::cli::args::bulk::Chosen;
-use crate::cli::args::common::{DeviceArgs, Limit, Name, OutputArgs};
+use crate::cli::args::common::{Limit, Name, OutputArgs};
 use crate::cli::args::exports::ExportCommand;
 use crate::cli::error::CliError;
 use crate::cli::output::answer;

@@ -3,9 +3,7 @@
 use super::host::{Host, World, name, request};
 use crate::cache::driver::bytes_of;
 use crate::router::tests::fake::Fault;
-use crate::router::{
-    CreateExport, ExportInfo, ExportSize, InitialContent, RouterError, State,
-};
+use crate::router::{CreateExport, ExportInfo, ExportSize, InitialContent, RouterError, State};
 use crate::store::volume::VolumeError;
 use crate::units::{SECTOR_BYTES, SectorRange};
 
