@@ -18,7 +18,7 @@
 //!
 //! | File | What every request meets |
 //! |---|---|
-//! | `serve`, `connection`, `seats`, `shares` | the doors, one connection, how many connections, how many for changes |
+//! | `serve`, `connection`, `shares` | listeners, the connections and how many there may be, how many requests for changes |
 //! | `guard`, `token`, `peer` | who may ask |
 //! | `body`, `off_thread`, `paging` | reading a request, work on all exports, pages of lists |
 //! | `error` | which error has which code |
@@ -34,7 +34,6 @@ mod page;
 mod paging;
 mod peer;
 mod routes;
-mod seats;
 mod serve;
 mod shared_text;
 mod shares;

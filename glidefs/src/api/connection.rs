@@ -1,19 +1,22 @@
-//! One connection: HTTP/1.1 on a stream, with a time limit on everything a client can be slow with.
+//! Connections: a bounded number for each kind of clients, and a time limit on everything a client can be slow with.
 //!
-//! Owns two time limits of a connection (for the header of a request, which also limits how long a connection may be idle;
-//! and for taking an answer) and the memory for both. Does not own the time limit of a body (`body`), the number of
-//! connections (`seats`) nor the answers. Invariant: every connection ends, whatever the client does or leaves undone.
+//! Owns the doors (TCP, the socket, and peers who may not use the socket), each with a connection limit of its own, and one connection:
+//! HTTP/1.1, with time limits for the header of a request, which also limits how long a connection may rest, and for taking an answer. Does
+//! not own listeners (`serve`), the time limit of a body (`body`) nor the answers. Invariants: every connection ends, whatever the client does
+//! or leaves undone; at the limit a connection leaves for a newer one only while no request is under way, the longest resting first; an answer
+//! to a request with the token is never cut off for a newer connection.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -21,21 +24,25 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::watch;
-use tokio::time::Sleep;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::peer::PeerUser;
-use super::seats::Seat;
+use crate::locks::MutexExt;
+use crate::tasks;
 
 /// Most bytes read ahead, and so the longest header of a request.
 const READ_BYTES_MAX: usize = 32 * 1024;
+/// How long a connection that is told to leave may take.
+const LEAVE_MAX: Duration = Duration::from_secs(1);
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     /// From the last answer, or from the start of the connection, to the end of a request's header.
     pub header: Duration,
-    /// From the moment the client lets an answer wait until the client has taken the answer.
+    /// To take an answer.
     pub answer: Duration,
 }
 
@@ -45,10 +52,24 @@ impl Default for Patience {
     }
 }
 
-/// A stream whose unsent data can be dropped, and whose peer may be a known user.
-pub(super) trait Sever {
+/// The counters of a door.
+#[derive(Debug, Default)]
+pub struct DoorStats {
+    /// Open connections at this moment, a gauge.
+    pub connections: AtomicU64,
+    /// Connections closed at once because all others had requests.
+    pub refused: AtomicU64,
+    /// Connections closed for a newer one: those without a request, and those slow to take an answer to a request without the
+    /// token.
+    pub displaced: AtomicU64,
+    /// Connections that could not be accepted.
+    pub accept_errors: AtomicU64,
+}
+
+/// A stream between the daemon and a client.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Makes the kernel drop unsent data when the stream is closed.
-    fn sever(&self);
+    fn sever(&self) {}
 
     /// The user of this host at the other end, where the kernel tells.
     fn peer(&self) -> Option<PeerUser> {
@@ -56,107 +77,247 @@ pub(super) trait Sever {
     }
 }
 
-impl Sever for TcpStream {
+impl Stream for TcpStream {
     fn sever(&self) {
         // If the kernel refuses, the kernel tries to send the rest for some minutes at most.
         let _ = self.set_zero_linger();
     }
 }
 
-impl Sever for UnixStream {
-    /// On a Unix socket, sent data is already in the client's buffer: nothing can be dropped.
-    fn sever(&self) {}
-
+/// Data sent on a Unix socket is in the client's buffer already: nothing can be dropped.
+impl Stream for UnixStream {
     fn peer(&self) -> Option<PeerUser> {
         PeerUser::of(self)
     }
 }
 
-/// Answers the requests of `stream` with `routes` until the client is done, is too slow, or must leave for a newer
-/// connection. When `stop` becomes true, the request under way is the last one.
-pub(super) async fn serve<S: AsyncRead + AsyncWrite + Sever + Unpin>(
-    stream: S,
-    seat: Seat,
+/// A kind of clients, with the routes and the limit for their connections.
+pub(super) struct Door {
     routes: axum::Router,
     patience: Patience,
-    mut stop: watch::Receiver<bool>,
-) {
-    let (seat, peer) = (Arc::new(seat), stream.peer());
-    let stream = Paced { stream, seat: Arc::clone(&seat), patience: patience.answer, deadline: None };
-    let routes = TowerToHyperService::new(routes);
-    let answer = service_fn(|mut request: Request<Incoming>| {
-        let begun = seat.begin().map(|begun| {
-            request.extensions_mut().insert(begun.requester());
+    connections_max: u32,
+    places: Arc<Semaphore>,
+    /// Connections without a request.
+    resting: Line,
+    /// Connections that have not taken the answer to a request without the token.
+    answering: Line,
+    stats: Arc<DoorStats>,
+}
+
+/// Connections that may be told to leave: the one that joined first leaves first.
+#[derive(Default)]
+struct Line {
+    waiting: AtomicUsize,
+    leave: Notify,
+}
+
+/// The place of a connection in a line, until dropped. A connection that is told to leave and does not, passes that on to the next one.
+struct InLine<'a> {
+    line: &'a Line,
+    told: Pin<Box<Notified<'a>>>,
+}
+
+impl Line {
+    fn join(&self) -> InLine<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        InLine { line: self, told: Box::pin(self.leave.notified()) }
+    }
+
+    /// Tells a connection to leave, if there is one.
+    fn tell(&self) -> bool {
+        let has_one = self.waiting.load(Ordering::Relaxed) > 0;
+        if has_one {
+            self.leave.notify_one();
+        }
+        has_one
+    }
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.line.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a connection does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// No request is under way, and every answer was sent.
+    #[default]
+    Resting,
+    /// A request is being carried out.
+    Working,
+    /// An answer is being sent.
+    Answering,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Activity {
+    phase: Phase,
+    /// Number of requests so far.
+    requests: u64,
+    /// Whether the last request came without the token.
+    is_anonymous: bool,
+}
+
+/// The sender of a request, for the access rules to note whether the token came with the request.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Requester(Arc<Mutex<Activity>>);
+
+impl Requester {
+    /// Notes that the request came without the token.
+    pub fn note_anonymous(&self) {
+        self.0.lock_whole().is_anonymous = true;
+    }
+
+    fn activity(&self) -> Activity {
+        *self.0.lock_whole()
+    }
+
+    fn begins(&self) {
+        let mut activity = self.0.lock_whole();
+        let requests = activity.requests.wrapping_add(1);
+        *activity = Activity { phase: Phase::Working, requests, is_anonymous: false };
+    }
+
+    /// Enters the phase `to`, if the present one is `from`.
+    fn go(&self, from: Phase, to: Phase) {
+        let mut activity = self.0.lock_whole();
+        if activity.phase == from {
+            activity.phase = to;
+        }
+    }
+}
+
+impl Door {
+    pub fn new(
+        routes: axum::Router,
+        connections_max: usize,
+        patience: Patience,
+        stats: Arc<DoorStats>,
+    ) -> Arc<Self> {
+        let connections_max = u32::try_from(connections_max.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        let places = Arc::new(Semaphore::new(connections_max as usize));
+        let (resting, answering) = (Line::default(), Line::default());
+        Arc::new(Self { routes, patience, connections_max, places, resting, answering, stats })
+    }
+
+    pub fn stats(&self) -> &DoorStats {
+        &self.stats
+    }
+
+    /// Serves `stream` until the client is done, is too slow, or must leave for a newer connection. When `stop` becomes true, the request
+    /// under way is the last one. Without a place, the stream is closed at once.
+    pub async fn enter(self: &Arc<Self>, stream: impl Stream, stop: watch::Receiver<bool>) {
+        let Some(place) = self.place().await else {
+            self.stats.refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let door = Arc::clone(self);
+        self.stats.connections.fetch_add(1, Ordering::Relaxed);
+        tasks::spawn(async move {
+            door.serve(stream, stop).await;
+            door.stats.connections.fetch_sub(1, Ordering::Relaxed);
+            drop(place);
+        });
+    }
+
+    /// A place for a connection. If there is none, a connection leaves: the one that rests longest, or if none does, the one with the
+    /// oldest answer to a request without the token.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        let places = Arc::clone(&self.places);
+        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+            return Some(place);
+        }
+        if !(self.resting.tell() || self.answering.tell()) {
+            return None;
+        }
+        self.stats.displaced.fetch_add(1, Ordering::Relaxed);
+        timeout(LEAVE_MAX, places.acquire_owned()).await.ok()?.ok()
+    }
+
+    /// Returns when there is no connection.
+    pub async fn empty(&self) {
+        // An error would mean that the semaphore is closed, which nobody does.
+        let _ = self.places.acquire_many(self.connections_max).await;
+    }
+
+    async fn serve(&self, stream: impl Stream, mut stop: watch::Receiver<bool>) {
+        let (requester, peer) = (Requester::default(), stream.peer());
+        let routes = TowerToHyperService::new(self.routes.clone());
+        let answer = service_fn(|mut request: Request<Incoming>| {
+            requester.begins();
+            request.extensions_mut().insert(requester.clone());
             if let Some(peer) = peer {
                 request.extensions_mut().insert(peer);
             }
-            (begun, routes.call(request.map(Body::new)))
+            let (requester, answer) = (requester.clone(), routes.call(request.map(Body::new)));
+            async move {
+                let answer = answer.await;
+                requester.go(Phase::Working, Phase::Answering);
+                answer
+            }
         });
-        async move {
-            let Some((_begun, answer)) = begun else { return Ok::<_, Infallible>(leaving()) };
-            answer.await
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(self.patience.header).max_buf_size(READ_BYTES_MAX);
+        let watched = Watched { stream, requester: requester.clone() };
+        let mut connection = http.serve_connection(TokioIo::new(watched), answer);
+        let mut stopped = pin!(async {
+            // An error means: the sender was dropped, and the daemon stops as well.
+            let _ = stop.wait_for(|stop| *stop).await;
+        });
+        let (mut is_stopping, mut seen, mut in_line) = (false, None, None::<InLine<'_>>);
+        let mut deadline: Option<Pin<Box<Sleep>>> = None;
+        let is_cut = poll_fn(|context| {
+            if !is_stopping && stopped.as_mut().poll(context).is_ready() {
+                is_stopping = true;
+                Pin::new(&mut connection).graceful_shutdown();
+            }
+            // Nobody is left who could be told how the connection ended.
+            if Pin::new(&mut connection).poll(context).is_ready() {
+                return Poll::Ready(false);
+            }
+            let activity = requester.activity();
+            if seen.replace(activity) != Some(activity) {
+                deadline =
+                    (activity.phase == Phase::Answering).then(|| Box::pin(sleep(self.patience.answer)));
+                in_line = None;
+                in_line = match activity.phase {
+                    Phase::Resting => Some(self.resting.join()),
+                    Phase::Answering if activity.is_anonymous => Some(self.answering.join()),
+                    _ => None,
+                };
+            }
+            let is_late =
+                deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(context).is_ready());
+            let is_told = in_line.as_mut().is_some_and(|place| place.told.as_mut().poll(context).is_ready());
+            if is_late || is_told { Poll::Ready(activity.phase == Phase::Answering) } else { Poll::Pending }
+        })
+        .await;
+        if is_cut {
+            // The client cannot get the whole answer any more. Without this the kernel would keep megabytes of the rest.
+            connection.into_parts().io.into_inner().stream.sever();
         }
-    });
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(patience.header).max_buf_size(READ_BYTES_MAX);
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answer));
-    let stopped = async {
-        // An error means: the sender was dropped, and the daemon stops as well.
-        let _ = stop.wait_for(|stop| *stop).await;
-    };
-    tokio::select! {
-        // Nobody is left who could be told how the connection ended.
-        _ = connection.as_mut() => return,
-        () = seat.leaves() => return,
-        () = stopped => {}
-    }
-    connection.as_mut().graceful_shutdown();
-    tokio::select! {
-        _ = connection => {}
-        () = seat.leaves() => {}
     }
 }
 
-/// The answer to a request on a connection that was told to leave before. This answer is never sent.
-fn leaving() -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    response
-}
-
-/// A stream with a time limit for taking answers. Tells the seat when everything was sent.
-struct Paced<S: Sever> {
+/// A stream that tells whether answers wait for the client.
+struct Watched<S> {
     stream: S,
-    seat: Arc<Seat>,
-    patience: Duration,
-    /// The client must have taken everything by then. Set while the client lets data wait.
-    deadline: Option<Pin<Box<Sleep>>>,
+    requester: Requester,
 }
 
-impl<S: Sever> Drop for Paced<S> {
-    fn drop(&mut self) {
-        // The client cannot get the whole answer any more. Without this the kernel would keep megabytes of the rest for each
-        // client that was cut off while taking nothing.
-        if self.seat.is_sending() {
-            self.stream.sever();
+impl<S> Watched<S> {
+    /// Passes `result` on. Data waits for the client from the first result that is pending.
+    fn noted<T>(&self, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if result.is_pending() {
+            self.requester.go(Phase::Resting, Phase::Answering);
         }
+        result
     }
 }
 
-impl<S: Sever> Paced<S> {
-    /// Passes `result` on, or fails if the client has let data wait for too long.
-    fn in_time<T>(&mut self, result: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if result.is_ready() {
-            return result;
-        }
-        let patience = self.patience;
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
-        ready!(deadline.as_mut().poll(context));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-    }
-}
-
-impl<S: AsyncRead + Sever + Unpin> AsyncRead for Paced<S> {
+impl<S: Stream> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -166,14 +327,14 @@ impl<S: AsyncRead + Sever + Unpin> AsyncRead for Paced<S> {
     }
 }
 
-impl<S: AsyncWrite + Sever + Unpin> AsyncWrite for Paced<S> {
+impl<S: Stream> AsyncWrite for Watched<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.in_time(result, context)
+        self.noted(result)
     }
 
     fn poll_write_vectored(
@@ -182,7 +343,7 @@ impl<S: AsyncWrite + Sever + Unpin> AsyncWrite for Paced<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.in_time(result, context)
+        self.noted(result)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -192,29 +353,26 @@ impl<S: AsyncWrite + Sever + Unpin> AsyncWrite for Paced<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.stream).poll_flush(context);
         if matches!(result, Poll::Ready(Ok(()))) {
-            self.deadline = None;
-            self.seat.sent();
+            self.requester.go(Phase::Answering, Phase::Resting);
         }
-        self.in_time(result, context)
+        self.noted(result)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.in_time(result, context)
+        self.noted(result)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
     use tokio::time::Instant;
 
-    use super::super::seats::Seats;
     use super::*;
 
-    impl Sever for DuplexStream {
-        fn sever(&self) {}
-    }
+    impl Stream for DuplexStream {}
 
     /// Longer than the buffers of a pipe between client and server.
     const ANSWER_BYTES: usize = 1 << 20;
@@ -222,21 +380,44 @@ mod tests {
 
     /// A server without sockets. With a paused clock, time passes only while client and server wait.
     struct Server {
-        seats: Seats,
+        door: Arc<Door>,
         stopping: watch::Sender<bool>,
     }
 
     impl Server {
         fn new() -> Self {
-            Self { seats: Seats::new(8, Arc::default()), stopping: watch::channel(false).0 }
+            Self::with(8, Patience::default())
+        }
+
+        /// At `/` there is a long answer, at `/short` a short one, at `/stranger` a long one for a request without the token, and at
+        /// `/never` none.
+        fn with(connections_max: usize, patience: Patience) -> Self {
+            let long = async |request: Request<Body>| {
+                if request.uri().path() == "/stranger" {
+                    request.extensions().get::<Requester>().unwrap().note_anonymous();
+                }
+                "x".repeat(ANSWER_BYTES)
+            };
+            let routes = axum::Router::new()
+                .route("/", axum::routing::get(long))
+                .route("/stranger", axum::routing::get(long))
+                .route("/short", axum::routing::get(async || "short"))
+                .route("/never", axum::routing::get(std::future::pending::<&'static str>));
+            let door = Door::new(routes, connections_max, patience, Arc::default());
+            Self { door, stopping: watch::channel(false).0 }
         }
 
         async fn connect(&self) -> DuplexStream {
             let (client, server) = tokio::io::duplex(256);
-            let routes =
-                axum::Router::new().route("/", axum::routing::get(async || "x".repeat(ANSWER_BYTES)));
-            let seat = self.seats.take().await.unwrap();
-            tokio::spawn(serve(server, seat, routes, Patience::default(), self.stopping.subscribe()));
+            self.door.enter(server, self.stopping.subscribe()).await;
+            client
+        }
+
+        async fn connect_and_send(&self, path: &str) -> DuplexStream {
+            let mut client = self.connect().await;
+            client.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+            // The server takes the request.
+            tokio::time::sleep(Duration::from_millis(1)).await;
             client
         }
 
@@ -247,6 +428,60 @@ mod tests {
             client.read_to_string(&mut answer).await.unwrap();
             answer
         }
+
+        fn count(&self, counter: impl Fn(&DoorStats) -> &AtomicU64) -> u64 {
+            counter(self.door.stats()).load(Ordering::Relaxed)
+        }
+    }
+
+    /// Whether the server has closed the connection.
+    fn is_closed(client: &mut DuplexStream) -> bool {
+        client.read_u8().now_or_never().is_some_and(|read| read.is_err())
+    }
+
+    const PATIENT: Patience = Patience { header: Duration::from_hours(1), answer: Duration::from_hours(1) };
+
+    #[tokio::test(start_paused = true)]
+    async fn the_connection_that_rests_longest_leaves_for_a_newer_one() {
+        let server = Server::with(2, PATIENT);
+        let mut first = server.connect_and_send("/short").await;
+        let mut second = server.connect().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        // The answer makes `first` the connection that rests for the shorter time.
+        first.write_all(b"GET /short HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let mut answers = [0; 200];
+        assert!(first.read(&mut answers).await.unwrap() > 10);
+        let _third = server.connect().await;
+        assert!(is_closed(&mut second) && !is_closed(&mut first));
+        assert_eq!((server.count(|stats| &stats.displaced), server.count(|stats| &stats.refused)), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_with_a_request_or_an_answer_on_its_way_stays() {
+        let server = Server::with(2, PATIENT);
+        let mut asking = server.connect_and_send("/never").await;
+        let mut taking = server.connect_and_send("/").await;
+        assert!(is_closed(&mut server.connect().await));
+        assert_eq!((server.count(|stats| &stats.displaced), server.count(|stats| &stats.refused)), (0, 1));
+        let mut answer = vec![0; ANSWER_BYTES];
+        taking.read_exact(&mut answer).await.unwrap();
+        assert!(!is_closed(&mut asking));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_who_does_not_take_an_answer_leaves_when_nobody_rests() {
+        let server = Server::with(3, PATIENT);
+        let _known = server.connect_and_send("/").await;
+        let _stranger = server.connect_and_send("/stranger").await;
+        let mut resting = server.connect().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let _newer = server.connect_and_send("/never").await;
+        assert!(is_closed(&mut resting));
+        let _newest = server.connect_and_send("/never").await;
+        assert_eq!((server.count(|stats| &stats.displaced), server.count(|stats| &stats.refused)), (2, 0));
+        assert!(is_closed(&mut server.connect().await), "the answer to the known client is not cut off");
+        assert_eq!(server.count(|stats| &stats.connections), 3);
     }
 
     #[tokio::test(start_paused = true)]
@@ -275,7 +510,7 @@ mod tests {
         assert!(left.len() > ANSWER_BYTES, "one answer, and the end");
         left.clear();
         unused.read_to_end(&mut left).await.unwrap();
-        server.seats.empty().await;
+        server.door.empty().await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -292,7 +527,7 @@ mod tests {
             got += slow.read(&mut buffer).await.unwrap();
         }
         drop(slow);
-        server.seats.empty().await;
+        server.door.empty().await;
         let mut left = Vec::new();
         greedy.read_to_end(&mut left).await.unwrap();
         assert!(left.len() < ANSWER_BYTES, "the rest is not sent");
@@ -309,7 +544,7 @@ mod tests {
         server.stopping.send(true).unwrap();
         asking.read_to_end(&mut answer).await.unwrap();
         assert!(answer.len() > ANSWER_BYTES);
-        server.seats.empty().await;
+        server.door.empty().await;
         drop(unused);
     }
 }

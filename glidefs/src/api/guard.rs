@@ -13,9 +13,9 @@ use axum::http::{HeaderMap, HeaderValue, Method, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::connection::Requester;
 use super::error::ApiError;
 use super::page;
-use super::seats::Requester;
 use super::token::TokenFile;
 use super::wire::ProblemCode as P;
 
@@ -76,11 +76,11 @@ pub(super) async fn tcp(State(rules): State<TcpRules>, request: Request, next: N
     let header = request.headers().get(header::AUTHORIZATION).cloned();
     // No web page knows the token, so the header `Host` need not be checked for a request with the token.
     let is_authorized = rules.is_authorized(header).await;
-    if let Some(requester) = request.extensions().get::<Requester>() {
-        requester.note_anonymous(!is_authorized);
-    }
     if is_authorized {
         return next.run(request).await;
+    }
+    if let Some(requester) = request.extensions().get::<Requester>() {
+        requester.note_anonymous();
     }
     match rules.check(&request) {
         Ok(()) => next.run(request).await,

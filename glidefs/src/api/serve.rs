@@ -1,7 +1,6 @@
 //! Listening on the TCP address and the Unix socket, and answering on both until told to stop.
 //!
-//! Owns listeners and doors: TCP, the socket, and strangers at the socket. Each door has seats of its own, so that no door
-//! takes connections from another. Invariants: nobody but the intended users can ever connect to the socket file, not even
+//! Owns listeners, and which door a connection enters. Does not own connections (`connection`). Invariants: nobody but the intended users can ever connect to the socket file, not even
 //! for a moment; a socket on which a daemon answers is never taken from that daemon; no error of accepting ends the service.
 
 use std::io;
@@ -13,18 +12,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 
-use super::connection::{self, Patience, Sever};
+use super::connection::{Door, Patience, Stream};
 use super::routes::service;
-use super::seats::Seats;
 use super::state::AppState;
 use super::token::TokenFile;
 use super::{guard, peer};
 use crate::observe::repeat::Repeat;
-use crate::tasks;
 
 /// Most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -205,12 +201,7 @@ pub(super) async fn serve_with(
     let Access { token, hosts, group, connections_max } = access;
     let (stats, traces) = (Arc::clone(&state.stats), state.traces.clone());
     let routes = service(state, connections_max);
-    let door = |routes: axum::Router, max, stats: &Arc<_>| Door {
-        routes,
-        seats: Seats::new(max, Arc::clone(stats)),
-        patience,
-        stop: stop.clone(),
-    };
+    let door = |routes, max, stats: &Arc<_>| Door::new(routes, max, patience, Arc::clone(stats));
     let over_tcp = address.map(|address| {
         let rules = guard::TcpRules::new(address, &hosts, token);
         let routes = routes.clone().layer(axum::middleware::from_fn_with_state(rules, guard::tcp));
@@ -219,30 +210,26 @@ pub(super) async fn serve_with(
     let refusing = routes.clone().layer(axum::middleware::from_fn(guard::strangers));
     let strangers = door(refusing, STRANGERS_MAX, &stats.strangers);
     let over_unix = door(routes, connections_max, &stats.socket);
-    let doors: Vec<Seats> = [Some(&over_unix), Some(&strangers), over_tcp.as_ref()]
-        .into_iter()
-        .flatten()
-        .map(|door| door.seats.clone())
-        .collect();
-
-    let accepting_unix = over_unix.accept(&unix, |stream| match peer::may_use(stream, group) {
-        Ok(true) => &over_unix,
-        Ok(false) => &strangers,
-        Err(error) => {
-            tracing::debug!(error = %error, "the kernel does not tell who uses the socket");
-            &strangers
-        }
-    });
+    let accepting_unix =
+        accept(&unix, stop.clone(), &over_unix, |stream| match peer::may_use(stream, group) {
+            Ok(true) => &over_unix,
+            Ok(false) => &strangers,
+            Err(error) => {
+                tracing::debug!(error = %error, "the kernel does not tell who uses the socket");
+                &strangers
+            }
+        });
     let accepting_tcp = async {
         if let (Some(tcp), Some(door)) = (&tcp, &over_tcp) {
-            door.accept(tcp, |_| door).await;
+            accept(tcp, stop.clone(), door, |_| door).await;
         }
     };
     tokio::join!(accepting_unix, accepting_tcp);
     drop((tcp, unix));
     // These answers have no end of their own.
     traces.end_all();
-    let drained = join_all(doors.iter().map(Seats::empty));
+    let doors = [&over_unix, &strangers].into_iter().chain(&over_tcp);
+    let drained = join_all(doors.map(|door| door.empty()));
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
         tracing::warn!("some requests to the API were cut off at the end");
     }
@@ -252,7 +239,7 @@ pub(super) async fn serve_with(
 
 /// A listener that accepts connections.
 trait Accept {
-    type Stream: AsyncRead + AsyncWrite + Sever + Unpin + Send + 'static;
+    type Stream: Stream;
 
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
@@ -276,45 +263,33 @@ impl Accept for UnixListener {
     }
 }
 
-/// A kind of connections, with the routes and limits for all of them.
-struct Door {
-    routes: axum::Router,
-    seats: Seats,
-    patience: Patience,
-    stop: watch::Receiver<bool>,
-}
-
-impl Door {
-    /// Accepts connections until told to stop. `door_for` chooses the door of each connection.
-    async fn accept<'a, A: Accept>(&'a self, listener: &A, door_for: impl Fn(&A::Stream) -> &'a Self) {
-        let repeat = Repeat::default();
-        let mut stop = self.stop.clone();
-        let accepting = async {
-            loop {
-                match listener.accept().await {
-                    Ok(stream) => door_for(&stream).enter(stream).await,
-                    Err(error) if is_of_the_client(&error) => {}
-                    Err(error) => {
-                        self.seats.stats().accept_errors.fetch_add(1, Ordering::Relaxed);
-                        if let Some(suppressed) = repeat.pass() {
-                            tracing::warn!(error = %error, suppressed, "the API cannot accept connections");
-                        }
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
+/// Accepts connections until told to stop. `door_for` chooses the door of each connection; errors are counted for `door`.
+async fn accept<'a, A: Accept>(
+    listener: &A,
+    mut stop: watch::Receiver<bool>,
+    door: &Door,
+    door_for: impl Fn(&A::Stream) -> &'a Arc<Door>,
+) {
+    let (repeat, of_connections) = (Repeat::default(), stop.clone());
+    let accepting = async {
+        loop {
+            match listener.accept().await {
+                Ok(stream) => door_for(&stream).enter(stream, of_connections.clone()).await,
+                Err(error) if is_of_the_client(&error) => {}
+                Err(error) => {
+                    door.stats().accept_errors.fetch_add(1, Ordering::Relaxed);
+                    if let Some(suppressed) = repeat.pass() {
+                        tracing::warn!(error = %error, suppressed, "the API cannot accept connections");
                     }
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
-        };
-        tokio::select! {
-            () = accepting => {}
-            // An error means: the sender was dropped, and the daemon stops as well.
-            _ = stop.wait_for(|stop| *stop) => {}
         }
-    }
-
-    async fn enter<S: AsyncRead + AsyncWrite + Sever + Unpin + Send + 'static>(&self, stream: S) {
-        // Without a seat the stream is closed here.
-        let Some(seat) = self.seats.take().await else { return };
-        tasks::spawn(connection::serve(stream, seat, self.routes.clone(), self.patience, self.stop.clone()));
+    };
+    tokio::select! {
+        () = accepting => {}
+        // An error means: the sender was dropped, and the daemon stops as well.
+        _ = stop.wait_for(|stop| *stop) => {}
     }
 }
 
@@ -359,7 +334,7 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(4096);
         let (stopping, stop) = watch::channel(false);
         let routes = axum::Router::new().route("/", axum::routing::get(async || "here"));
-        let door = Door { routes, seats: Seats::new(1, Arc::default()), patience: Patience::default(), stop };
+        let door = Door::new(routes, 1, Patience::default(), Arc::default());
         let listener = Scarce(Mutex::new((5, Some(server))));
         let began = tokio::time::Instant::now();
         let asking = async {
@@ -369,9 +344,9 @@ mod tests {
             stopping.send(true).unwrap();
             answer
         };
-        let (answer, ()) = tokio::join!(asking, door.accept(&listener, |_| &door));
+        let (answer, ()) = tokio::join!(asking, accept(&listener, stop, &door, |_| &door));
         assert!(answer.ends_with("here"), "{answer}");
-        assert_eq!(door.seats.stats().accept_errors.load(Ordering::Relaxed), 5);
+        assert_eq!(door.stats().accept_errors.load(Ordering::Relaxed), 5);
         // The paused clock moves only while a task waits.
         assert!(began.elapsed() >= ACCEPT_PAUSE * 5);
     }

@@ -1,6 +1,6 @@
 //! The shares of connections: how many requests may change something, or wait for the store, at once.
 //!
-//! Owns the bounds and which request counts for which. Does not own connections (`seats`). A request whose answer waits for a store that
+//! Owns the bounds and which request counts for which. Does not own connections (`connection`). A request whose answer waits for a store that
 //! is away keeps its connection until the store answers, and so does one that waits for the kernel. Invariants: requests that wait for
 //! the store take half of the connections of a door at most, so those for exports served from the cache are carried out; all requests
 //! that change something leave an eighth, so the daemon can always be looked at; a refused request has done nothing.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use super::connection::DoorStats;
 use super::off_thread::OffThread;
-use super::seats::DoorStats;
 use super::shared_text::{SharedTextStats, SharedTexts};
 use super::trace::{TraceHub, TraceStats};
 use super::upgrade::Upgrades;
