@@ -11,7 +11,6 @@ mod bundle;
 mod commands;
 mod deadline;
 mod error;
-mod output;
 mod print;
 mod progress;
 mod run;

@@ -15,45 +15,34 @@ use super::error::ApiError;
 use super::wire::ProblemCode as P;
 use crate::router::ExportName;
 
-/// Largest request body of most routes, bytes.
+/// Largest body of a request, bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// How long a request may take to send the body.
 pub(super) const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// A body of at most `BYTES_MAX` bytes that holds JSON for a `T`. The content type is not checked.
-pub(super) struct JsonBody<T, const BYTES_MAX: usize = BODY_BYTES_MAX>(pub T);
+/// A body of at most [`BODY_BYTES_MAX`] bytes that holds JSON for a `T`. The content type is not checked.
+pub(super) struct JsonBody<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned, const BYTES_MAX: usize> FromRequest<S> for JsonBody<T, BYTES_MAX> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let bytes = whole(request, state, BYTES_MAX).await?;
+    async fn from_request(mut request: Request, state: &S) -> Result<Self, ApiError> {
+        DefaultBodyLimit::max(BODY_BYTES_MAX).apply(&mut request);
+        let bytes = tokio::time::timeout(BODY_TIME_MAX, Bytes::from_request(request, state)).await;
+        let late = "the body of the request did not come: send the request again";
+        let bytes =
+            bytes.map_err(|_| ApiError::new(P::Timeout, late))?.map_err(|rejection| refusal(&rejection))?;
         serde_json::from_slice(&bytes).map(Self).map_err(|error| {
             ApiError::new(P::BadRequest, format!("the body is not the JSON it should be: {error}"))
         })
     }
 }
 
-/// The whole body of `request`, of at most `bytes_max` bytes.
-pub(super) async fn whole<S: Send + Sync>(
-    mut request: Request,
-    state: &S,
-    bytes_max: usize,
-) -> Result<Bytes, ApiError> {
-    DefaultBodyLimit::max(bytes_max).apply(&mut request);
-    let bytes = tokio::time::timeout(BODY_TIME_MAX, Bytes::from_request(request, state)).await;
-    bytes
-        .map_err(|_| {
-            ApiError::new(P::Timeout, "the body of the request did not come: send the request again")
-        })?
-        .map_err(|rejection| refusal(&rejection, bytes_max))
-}
-
 /// Reads the body of a request that is refused whatever the body is, and keeps nothing: a client that is still sending when the
 /// connection closes may never read the answer.
-pub(super) async fn discard(request: Request, bytes_max: usize) {
+pub(super) async fn discard(request: Request) {
     let mut chunks = request.into_body().into_data_stream();
-    let mut left = bytes_max;
+    let mut left = BODY_BYTES_MAX;
     let reading = async {
         while let Some(Ok(chunk)) = chunks.next().await {
             let Some(less) = left.checked_sub(chunk.len()) else { return };
@@ -64,9 +53,12 @@ pub(super) async fn discard(request: Request, bytes_max: usize) {
     let _ = tokio::time::timeout(BODY_TIME_MAX, reading).await;
 }
 
-fn refusal(rejection: &BytesRejection, bytes_max: usize) -> ApiError {
+fn refusal(rejection: &BytesRejection) -> ApiError {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        return ApiError::new(P::TooLarge, format!("the body is too large: {bytes_max} bytes is the most"));
+        return ApiError::new(
+            P::TooLarge,
+            format!("the body is too large: {BODY_BYTES_MAX} bytes is the most"),
+        );
     }
     ApiError::new(P::BadRequest, "the body could not be read: send the request again")
 }

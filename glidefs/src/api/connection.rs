@@ -6,7 +6,6 @@
 //! or leaves undone; at the limit a connection leaves for a newer one only while no request is under way, the longest resting first; an answer
 //! to a request with the token is never cut off for a newer connection.
 
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -417,7 +416,7 @@ mod tests {
             let mut client = self.connect().await;
             client.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
             // The server takes the request.
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            sleep(Duration::from_millis(1)).await;
             client
         }
 
@@ -446,12 +445,13 @@ mod tests {
         let server = Server::with(2, PATIENT);
         let mut first = server.connect_and_send("/short").await;
         let mut second = server.connect().await;
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        // The answer makes `first` the connection that rests for the shorter time.
+        let mut answer = [0; 256];
+        assert!(first.read(&mut answer).await.unwrap() > 10);
+        sleep(Duration::from_millis(1)).await;
+        // The second answer makes `first` the connection that rests for the shorter time.
         first.write_all(b"GET /short HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        let mut answers = [0; 200];
-        assert!(first.read(&mut answers).await.unwrap() > 10);
+        assert!(first.read(&mut answer).await.unwrap() > 10);
+        sleep(Duration::from_millis(1)).await;
         let _third = server.connect().await;
         assert!(is_closed(&mut second) && !is_closed(&mut first));
         assert_eq!((server.count(|stats| &stats.displaced), server.count(|stats| &stats.refused)), (1, 0));
@@ -475,7 +475,7 @@ mod tests {
         let _known = server.connect_and_send("/").await;
         let _stranger = server.connect_and_send("/stranger").await;
         let mut resting = server.connect().await;
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        sleep(Duration::from_millis(1)).await;
         let _newer = server.connect_and_send("/never").await;
         assert!(is_closed(&mut resting));
         let _newest = server.connect_and_send("/never").await;
@@ -492,7 +492,7 @@ mod tests {
         let mut sent = 0;
         while slow.write_all(b"G").await.is_ok() {
             sent += 1;
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            sleep(Duration::from_millis(500)).await;
             assert!(server.ask().await.ends_with('x'), "others are served");
             assert!(sent < 100, "each byte came in time, the header as a whole did not");
         }
@@ -523,7 +523,7 @@ mod tests {
         let (mut buffer, mut got) = ([0; 64 * 1024], 0);
         while got < ANSWER_BYTES {
             // The pipe is short, so the server waits for this client nearly all the time.
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            sleep(Duration::from_millis(1)).await;
             got += slow.read(&mut buffer).await.unwrap();
         }
         drop(slow);

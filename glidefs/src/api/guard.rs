@@ -55,7 +55,7 @@ impl TcpRules {
         rules.hosts.check(request)?;
         let path = request.uri().path();
         // The files of the page have no figures in them: the page asks its user for the token.
-        let is_page = rules.token.is_some() && page::PATHS.contains(&path);
+        let is_page = rules.token.is_some() && page::has_file(path);
         let is_known = OPEN_PATHS.contains(&path) && (rules.is_loopback || path != METRICS_PATH);
         let is_open = is_page || is_known;
         match &rules.token {

@@ -3,8 +3,10 @@
 use std::sync::{Arc, LazyLock};
 
 use axum::body::Bytes;
+use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi as _};
@@ -76,18 +78,15 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))
         .routes(routes!(openapi))
-        .routes(routes!(page::html))
-        .routes(routes!(page::css))
-        .routes(routes!(page::page_js))
-        .routes(routes!(page::table_js))
-        .routes(routes!(page::charts_js))
-        .routes(routes!(page::numbers_js))
 }
 
 /// The service for doors of `connections_max` connections: every route, with the limits for all of them and the answers for unknown paths
 /// and methods.
 pub(crate) fn service(state: AppState, connections_max: usize) -> axum::Router {
-    let (routes, _) = described().split_for_parts();
+    let (mut routes, _) = described().split_for_parts();
+    for file in &page::FILES {
+        routes = routes.route(file.path, get(async move |headers: HeaderMap| file.answer(&headers)));
+    }
     routes
         .route_layer(axum::middleware::from_fn_with_state(
             shares::Shares::of(connections_max, Arc::clone(&state.stats.changes)),

@@ -14,7 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::body::{BODY_BYTES_MAX, discard};
+use super::body::discard;
 use super::error::ApiError;
 use super::wire::ProblemCode as P;
 
@@ -99,7 +99,7 @@ pub(super) async fn bounded(State(shares): State<Shares>, request: Request, next
     match shares.admit(request.method(), path) {
         Ok(_permits) => next.run(request).await,
         Err(refusal) => {
-            discard(request, BODY_BYTES_MAX).await;
+            discard(request).await;
             refusal.into_response()
         }
     }

@@ -6,7 +6,6 @@
 
 mod answers;
 mod codes;
-mod paging;
 mod problem;
 mod requests;
 mod settings;
@@ -20,11 +19,10 @@ pub use self::answers::{
     AtRisk, Deleted, DeletedExport, Drained, Export, Flushed, GcAnswer, Snapshot, StoredExport,
 };
 pub use self::codes::{ProblemCode, markdown as problems_markdown};
-pub use self::paging::PageQuery;
 pub use self::problem::{ErrorDetail, PROBLEM_TYPE, Problem};
 pub use self::requests::{
-    AttachQuery, CreateRequest, FlushQuery, ForkRequest, GcRequest, MetricsQuery, OpenRequest, RemoveQuery,
-    ResizeRequest, RollbackRequest, SnapshotRequest, UndeleteRequest,
+    AttachQuery, CreateRequest, FlushQuery, ForkRequest, GcRequest, MetricsQuery, OpenRequest, PageQuery,
+    RemoveQuery, ResizeRequest, RollbackRequest, SnapshotRequest, UndeleteRequest,
 };
 pub use self::settings::{Limits, LimitsChange, SetRequest};
 pub use self::status::{

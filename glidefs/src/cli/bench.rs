@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::args::bench::{BenchCommand, FileArgs, Topology};
 use super::error::CliError;
-use super::output::emit;
 use super::print;
+use super::print::emit;
 use super::progress::TerminalBar;
 use crate::bench::compare::{self, Compared, Pair};
 use crate::bench::figures::CaseRuns;

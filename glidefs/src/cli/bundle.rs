@@ -20,7 +20,7 @@ use self::secrets::Secrets;
 use super::args::DaemonArgs;
 use super::deadline::{self, PATIENCE};
 use super::error::CliError;
-use super::output::answer;
+use super::print::answer;
 
 /// Most bytes of a part: of a longer one the end is left.
 const PART_BYTES_MAX: usize = 64 << 20;

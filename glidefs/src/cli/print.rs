@@ -1,15 +1,35 @@
-//! Answers as text for people.
+//! Answers on standard output: JSON, or text for people.
+//!
+//! Invariant: with `--json` standard output gets JSON and nothing else.
 
 use std::fmt::Write;
+use std::io::Write as _;
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
 
+use super::error::CliError;
 use crate::api::wire::{
     AtRisk, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Limits,
     Memory, RiskBound, Snapshot, Status, StoredExport, Upgrade,
 };
 use crate::config::TimeSpan;
+
+pub(super) fn emit(text: &[u8]) -> Result<(), CliError> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text).and_then(|()| out.flush()).map_err(CliError::Output)
+}
+
+pub(super) fn answer<T: Serialize>(
+    json: bool,
+    value: &T,
+    text: impl FnOnce(&T) -> String,
+) -> Result<(), CliError> {
+    let mut text = if json { serde_json::to_string_pretty(value)? } else { text(value) };
+    text.push('\n');
+    emit(text.as_bytes())
+}
 
 /// A number of bytes in the largest fitting unit, with one decimal.
 pub(super) fn bytes(bytes: u64) -> String {

@@ -9,7 +9,7 @@ use std::process::exit;
 use super::args::RunArgs;
 use super::deadline::{self, PATIENCE};
 use super::error::CliError;
-use super::output::emit;
+use super::print::emit;
 use crate::config::{Config, LogFormat, LogSection, OnStop};
 use crate::handover::{self, Ended, Standby, Start, Successor};
 use crate::observe::chain;

@@ -26,7 +26,7 @@ use self::screen::Screen;
 use self::view::{Next, View};
 use super::args::top::TopArgs;
 use super::error::CliError;
-use super::output::emit;
+use super::print::emit;
 use crate::api::wire::Top;
 use crate::client::{Client, ClientError};
 

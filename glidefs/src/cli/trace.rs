@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::trace::TraceArgs;
 use super::error::CliError;
-use super::output::emit;
+use super::print::emit;
 use crate::api::wire::{TraceCounts, TraceKind, TraceLine};
 use crate::client::Client;
 

@@ -15,7 +15,7 @@ use crate::api::wire::{ErrorDetail, ProblemCode};
 use crate::cli::args::bulk::Chosen;
 use crate::cli::args::common::OutputArgs;
 use crate::cli::error::CliError;
-use crate::cli::output::{answer, emit};
+use crate::cli::print::{answer, emit};
 use crate::cli::progress::TerminalBar;
 use crate::client::ClientError;
 use crate::router::ExportName;

@@ -3,8 +3,8 @@
 use crate::api::wire::{Drained, GcAnswer, GcRequest, Memory, Status};
 use crate::cli::args::common::OutputArgs;
 use crate::cli::error::CliError;
-use crate::cli::output::answer;
 use crate::cli::print;
+use crate::cli::print::answer;
 use crate::cli::wait::{DaemonWait, all_at_risk};
 use crate::client::Client;
 use crate::config::TimeSpan;

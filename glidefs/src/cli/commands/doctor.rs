@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use crate::cli::error::CliError;
-use crate::cli::output::answer;
+use crate::cli::print::answer;
 use crate::doctor::{Report, Verdict, examine};
 
 /// Checks this host for the daemon of the configuration file at `config`.

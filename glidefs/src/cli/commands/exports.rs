@@ -13,7 +13,7 @@ use crate::cli::args::bulk::Chosen;
 use crate::cli::args::common::{Limit, Name, OutputArgs};
 use crate::cli::args::exports::ExportCommand;
 use crate::cli::error::CliError;
-use crate::cli::output::answer;
+use crate::cli::print::answer;
 use crate::cli::wait::{DaemonWait, exports_at_risk};
 use crate::cli::{print, transfer};
 use crate::client::{Client, ClientError, export_path};

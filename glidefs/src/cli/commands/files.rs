@@ -9,7 +9,7 @@ use clap::CommandFactory;
 use crate::api;
 use crate::cli::args::Cli;
 use crate::cli::error::CliError;
-use crate::cli::output::emit;
+use crate::cli::print::emit;
 use crate::config::keys::commented_config;
 
 /// Writes the configuration file. Replaces an existing file with `force` only.

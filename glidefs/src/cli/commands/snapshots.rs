@@ -3,8 +3,8 @@
 use crate::api::wire::{Deleted, Export, RollbackRequest, Snapshot, SnapshotRequest};
 use crate::cli::args::exports::SnapshotCommand;
 use crate::cli::error::CliError;
-use crate::cli::output::answer;
 use crate::cli::print;
+use crate::cli::print::answer;
 use crate::cli::wait::{DaemonWait, exports_at_risk};
 use crate::client::{Client, export_path};
 

@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::api::wire::{Status, Upgrade, UpgradeBegun, UpgradeRequest};
 use crate::cli::args::common::OutputArgs;
 use crate::cli::error::CliError;
-use crate::cli::output::answer;
 use crate::cli::print;
+use crate::cli::print::answer;
 use crate::cli::wait::DaemonWait;
 use crate::client::Client;
 

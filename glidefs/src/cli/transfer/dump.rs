@@ -22,7 +22,7 @@ use super::summary::Summary;
 use crate::api::wire::{Deleted, Durability, Export, ForkRequest, LimitsChange, ProblemCode};
 use crate::cli::args::transfer::DumpArgs;
 use crate::cli::error::CliError;
-use crate::cli::output::answer;
+use crate::cli::print::answer;
 use crate::client::{Client, ClientError, export_path};
 use crate::observe::chain;
 use crate::router::{ExportName, NAME_CHARS_MAX, NameError};

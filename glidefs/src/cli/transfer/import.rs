@@ -16,7 +16,7 @@ use super::summary::Summary;
 use crate::api::wire::{CreateRequest, Deleted, Export, Flushed, OnUnreachable, ProblemCode, Size};
 use crate::cli::args::transfer::ImportArgs;
 use crate::cli::error::CliError;
-use crate::cli::output::answer;
+use crate::cli::print::answer;
 use crate::cli::wait::{DaemonWait, exports_at_risk};
 use crate::client::{Client, ClientError, export_path};
 use crate::config::ByteSize;
