@@ -129,7 +129,8 @@ async fn start(router: Arc<Router>) {
 }
 
 fn main() {
-    let mut exports = 20_000;
+    // `cargo test --benches` only shows that the bench works.
+    let mut exports = if std::env::args().all(|word| word != "--bench") { 100 } else { 20_000 };
     for argument in std::env::args().skip(1) {
         if let Ok(number) = argument.parse() {
             exports = number;

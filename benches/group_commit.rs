@@ -17,7 +17,6 @@ use glidefs::testing::units::{ExportId, SectorRange};
 use support::Ratios;
 use support::data_path::rig::{Completion, Duty, MemoryToken, Rig, carry_out};
 
-const RUN: Duration = Duration::from_secs(5);
 const WRITE_SECTORS: u64 = 8;
 
 /// A client that writes 4 KiB, sends a FLUSH, and begins again.
@@ -27,7 +26,7 @@ struct FlushingClient {
 }
 
 /// FLUSHes a second of `clients` clients, each on an export of its own.
-fn rate(clients: usize) -> f64 {
+fn rate(clients: usize, run: Duration) -> f64 {
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
     let ids: Vec<_> = (1..=u32::try_from(clients).expect("few clients")).map(ExportId).collect();
     let options = support::cache_options(16);
@@ -56,7 +55,7 @@ fn rate(clients: usize) -> f64 {
         .collect();
     let (mut flushes, mut round) = (0_u64, 0_u64);
     let started = Instant::now();
-    while started.elapsed() < RUN {
+    while started.elapsed() < run {
         for client in std::mem::take(&mut idle) {
             let volume = &volumes[client.name.number];
             if client.name.flushing {
@@ -104,13 +103,13 @@ fn rate(clients: usize) -> f64 {
 }
 
 /// Synced writes of 4 KiB a second, to a plain file.
-fn floor() -> f64 {
+fn floor(run: Duration) -> f64 {
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
     let file =
         std::fs::File::create(directory.path().join("plain")).expect("the bench directory can be written");
     file.write_all_at(&vec![0x5a; 64 << 20], 0).and_then(|()| file.sync_all()).expect("the disk works");
     let (mut syncs, started) = (0_u64, Instant::now());
-    while started.elapsed() < RUN {
+    while started.elapsed() < run {
         file.write_all_at(&[0xa5; 4096], syncs % 16_384 * 4096).expect("the disk works");
         file.sync_data().expect("the disk works");
         syncs += 1;
@@ -120,9 +119,10 @@ fn floor() -> f64 {
 
 fn main() {
     let mut ratios = Ratios::new("group_commit");
-    let plain = floor();
-    let alone = rate(1);
-    let together = rate(64);
+    let run = if support::is_short() { Duration::from_millis(100) } else { Duration::from_secs(5) };
+    let plain = floor(run);
+    let alone = rate(1, run);
+    let together = rate(64, run);
     for (id, rate) in [("group_commit/1_export", alone), ("group_commit/64_exports", together)] {
         ratios.add(id, "pwrite 4 KiB and fdatasync", vec![(1e9 / rate, 1e9 / plain)]);
     }

@@ -3,6 +3,8 @@
 //! time of the thread: other programs do not count.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
+mod support;
+
 use std::time::Duration;
 
 use glidefs::testing::cache::longest_holds;
@@ -10,13 +12,10 @@ use glidefs::testing::observe::tune_allocator;
 use nix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
-const EXTENTS: u32 = 10_000_000;
-
 fn main() {
     // As the daemon does.
     tune_allocator();
-    let extents: u32 = std::env::var("GLIDEFS_BENCH_EXTENTS")
-        .map_or(EXTENTS, |text| text.parse().expect("GLIDEFS_BENCH_EXTENTS is a number"));
+    let extents = support::extents();
     let now =
         || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("threads have a clock"));
     // The allocator serves the first thread from memory of another kind than all other threads, such as workers.
@@ -32,7 +31,11 @@ fn main() {
             json!({"case": hold.kind, "extents": extents, "holds": hold.holds, "longest_us": hold.longest.as_micros()})
         })
         .collect();
-    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench-holds");
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name(if support::is_short() {
+        "bench-holds-short"
+    } else {
+        "bench-holds"
+    });
     std::fs::create_dir_all(&folder).expect("the target directory can be written");
     let text = serde_json::to_string_pretty(&rows).expect("figures are JSON");
     std::fs::write(folder.join("holds.json"), text).expect("the target directory can be written");

@@ -14,7 +14,6 @@ use glidefs::testing::cache::index::{Backing, Extent, Index, IndexLoader, Refs};
 use glidefs::testing::units::{FRAME_SECTORS, SectorRange, Seq};
 use support::Ratios;
 
-const EXTENTS: u64 = 10_000_000;
 /// Odd multiplier of a full-period sequence over a power of two.
 const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -43,8 +42,7 @@ fn main() {
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
     let mut ratios = Ratios::new("index");
-    let blocks: u64 = std::env::var("GLIDEFS_BENCH_EXTENTS")
-        .map_or(EXTENTS, |text| text.parse().expect("GLIDEFS_BENCH_EXTENTS is a number"));
+    let blocks: u64 = support::extents().into();
     let mut index = Index::default();
     let mut seq = 0;
     let mut count = 0_i64;

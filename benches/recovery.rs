@@ -169,7 +169,9 @@ fn main() {
         return open_once(Path::new(&directory));
     }
     let mib: u64 = std::env::var("GLIDEFS_BENCH_LOG_MIB")
-        .map_or(LOG_MIB, |text| text.parse().expect("GLIDEFS_BENCH_LOG_MIB is a number"));
+        .map_or(if support::is_short() { 128 } else { LOG_MIB }, |text| {
+            text.parse().expect("GLIDEFS_BENCH_LOG_MIB is a number")
+        });
     let segment_bytes = 64 << 20;
     let mut ratios = Ratios::new("recovery");
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");

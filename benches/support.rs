@@ -32,6 +32,19 @@ pub fn cache_options(segments: u64) -> Options {
     }
 }
 
+/// Whether this run only shows that the bench works: `cargo bench` gives `--bench`, and `cargo test --benches` does not.
+pub fn is_short() -> bool {
+    std::env::args().all(|word| word != "--bench")
+}
+
+/// The number of extents of an index: `GLIDEFS_BENCH_EXTENTS`, by default ten million.
+#[allow(clippy::expect_used, reason = "a bench may end")]
+pub fn extents() -> u32 {
+    let usual = if is_short() { 100_000 } else { 10_000_000 };
+    std::env::var("GLIDEFS_BENCH_EXTENTS")
+        .map_or(usual, |text| text.parse().expect("GLIDEFS_BENCH_EXTENTS is a number"))
+}
+
 /// The directory for files of benches: `GLIDEFS_BENCH_DIR`, by default the target directory.
 pub fn directory() -> PathBuf {
     std::env::var_os("GLIDEFS_BENCH_DIR").map_or_else(|| env!("CARGO_TARGET_TMPDIR").into(), PathBuf::from)

@@ -27,8 +27,9 @@ type RatioSample = (f64, f64);
 impl Ratios {
     /// Results of the bench program `name`. Keeps the figures in the file for cases that are not run this time.
     pub fn new(name: &str) -> Self {
-        let path =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench").join(format!("{name}.json"));
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .with_file_name(if super::is_short() { "bench-short" } else { "bench" })
+            .join(format!("{name}.json"));
         let known = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Vec<Value>>(&bytes).ok());
         let rows = known.unwrap_or_default().into_iter();
         let rows = rows.filter_map(|row| Some((row["id"].as_str()?.to_owned(), row))).collect();

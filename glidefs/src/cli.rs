@@ -6,7 +6,6 @@
 //! standard output gets JSON and nothing else.
 
 mod args;
-mod bench;
 mod bundle;
 mod commands;
 mod deadline;
@@ -98,7 +97,6 @@ fn dispatch(
         Command::Man { dir } => files::man(dir.as_deref()),
         Command::Doctor { config, json } => doctor::run(&config, json),
         Command::SupportBundle { config, out, json } => bundle::run(&cli.daemon, &config, out, json),
-        Command::Bench { command } => bench::run(command),
         Command::Export { command } => {
             with_client(&cli.daemon, async |client| exports::run(client, command).await)
         }

@@ -30,8 +30,6 @@ pub(crate) mod csi;
 
 pub(crate) mod doctor;
 
-pub(crate) mod bench;
-
 pub(crate) mod client;
 
 pub(crate) mod api;

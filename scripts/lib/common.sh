@@ -65,4 +65,17 @@ build_quick() {
 	export GLIDEFS_BIN=$REPOSITORY/target/quick/glidefs
 }
 
+# cargo_bench NAME ARG…: runs a bench. With GLIDEFS_SHORT=1 in a form that takes seconds and only shows that it works, built as a test:
+# with the features of the stage unit, so that nothing is compiled anew.
+cargo_bench() {
+	if [ -n "${GLIDEFS_SHORT:-}" ]; then
+		cargo test --locked --workspace --features otel --bench "$@"
+	else
+		cargo bench --locked --bench "$@"
+	fi
+}
+
+# bench_folder NAME: where benches leave their figures.
+bench_folder() { echo "${CARGO_TARGET_DIR:-$REPOSITORY/target}/$1${GLIDEFS_SHORT:+-short}"; }
+
 have_ublk() { [ -e /dev/ublk-control ] || modprobe ublk_drv 2>/dev/null && [ -e /dev/ublk-control ]; }

@@ -26,7 +26,7 @@ export_source_date() {
 	export SOURCE_DATE_EPOCH
 }
 
-# build_reproducibly: the program in target/package/release/glidefs, without the paths of the source and of the home of cargo. Paths of
+# build_reproducibly: the programs in target/package/release, without the paths of the source and of the home of cargo. Paths of
 # this machine are replaced in panic messages and in line tables, of Rust and of C. In a folder of its own, as other flags build all anew.
 build_reproducibly() {
 	local source home registry sysroot
@@ -42,7 +42,7 @@ build_reproducibly() {
 			--remap-path-prefix=$registry=/usr/src/cargo/registry --remap-path-prefix=$source=/usr/src/glidefs -Clink-arg=-Wl,--build-id=sha1"
 		export CFLAGS="-ffile-prefix-map=$home=/usr/src/cargo -ffile-prefix-map=$registry=/usr/src/cargo/registry -ffile-prefix-map=$source=/usr/src/glidefs"
 		export CXXFLAGS=$CFLAGS
-		cargo build --release --locked --bin glidefs --target-dir target/package
+		cargo build --release --locked --bin glidefs --bin glidefs-bench --target-dir target/package
 	)
 }
 
@@ -69,7 +69,7 @@ check_reproducible() {
 # compare_packages ONE OTHER: compares the programs, and all packages of the newest version, byte for byte.
 compare_packages() {
 	local file differ=0 count=0
-	for file in release/glidefs $(cd "$2" && find . -maxdepth 1 -type f -name 'glidefs*' -printf '%f\n' | sort); do
+	for file in release/glidefs release/glidefs-bench $(cd "$2" && find . -maxdepth 1 -type f -name 'glidefs*' -printf '%f\n' | sort); do
 		count=$((count + 1))
 		if cmp "$1/$file" "$2/$file" >&2; then
 			say "the same: $(sha256sum "$1/$file")"

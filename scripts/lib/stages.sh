@@ -9,6 +9,7 @@ STAGES=(
 	"deny                 licenses, sources, versions and known defects of dependencies"
 	"release              the program as it is shipped"
 	"unit                 unit, model, crash and layout tests"
+	"benches              every bench, and the scripts of figures that need no device, in a form that takes seconds"
 	"fuzz                 every fuzz target, for a bounded number of runs"
 )
 MACHINE_STAGES=(
@@ -44,6 +45,7 @@ LONG_STAGES=(
 	"containers           volumes and devices of Podman and Docker: the commands of docs/containers.md                 (5 minutes)"
 	"otel                 traces sent to an OpenTelemetry collector, which hangs and goes away meanwhile                 (15 minutes)"
 	"csi                  csi-sanity against the CSI driver on real devices, checks of our own, manifests of Kubernetes (40 minutes)"
+	"figures              scripts/run, and the scripts of figures that need devices, each in a short form             (20 minutes)"
 	"reproducible         two builds and packages of the last commit, in different folders, and the list of dependencies (30 minutes)"
 )
 
@@ -64,6 +66,7 @@ tools_of() {
 		# The tests need the package's promtool, not its server.
 		systemctl disable --now prometheus >/dev/null 2>&1 || true
 		;;
+	benches) need_packages valgrind=valgrind jq=jq ;;
 	fuzz) need_packages c++=build-essential jq=jq ;;
 	*) need_machine_packages ;;
 	esac
@@ -81,7 +84,17 @@ stage_deny() { check_dependencies; }
 stage_release() { build_release; }
 stage_unit() {
 	# Pictures and the forwarding of traces need the features; that a program without says so is seen in the stage bad-input.
-	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-60} cargo test --locked --workspace --features plots,otel
+	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-60} cargo test --locked --workspace --features otel
+}
+stage_benches() {
+	local baselines=target/bench-short/baselines
+	export GLIDEFS_SHORT=1
+	cargo test --locked --workspace --features otel --benches
+	scripts/store-cost 16
+	scripts/bench-file
+	scripts/bench-holds
+	scripts/bench-baseline $baselines small
+	scripts/bench-compare $baselines $baselines
 }
 stage_fuzz() { scripts/fuzz; }
 
@@ -109,7 +122,7 @@ stage_fio_verify_bookworm() { in_vm --kernel bookworm --timeout 600 -- scripts/f
 stage_numa() {
 	local test
 	# With the features of the stage unit, so that nothing is compiled anew.
-	test=$(cargo test --locked --workspace --features plots,otel --test numa --no-run --message-format=json | jq -r 'select(.executable != null and .target.name == "numa").executable')
+	test=$(cargo test --locked --workspace --features otel --test numa --no-run --message-format=json | jq -r 'select(.executable != null and .target.name == "numa").executable')
 	GLIDEFS_TEST_NUMA=1 scripts/vm exec --cpus 4 --numa 2 --timeout 300 -- "$test"
 }
 stage_density() { in_vm --timeout 600 -- scripts/density 65 60 --busy 8 --seconds 1 --settle 2; }
@@ -143,4 +156,10 @@ long_client() { scripts/client-test; }
 long_containers() { scripts/containers-test; }
 long_otel() { scripts/trace-test --collector; }
 long_csi() { scripts/csi-test; }
+long_figures() {
+	scripts/run --once
+	scripts/bench-device --short
+	scripts/bench-depth --devices 4 16
+	scripts/pauses 1
+}
 long_reproducible() { check_reproducible; }

@@ -1,6 +1,5 @@
 //! The arguments: commands, options and help texts.
 
-pub(super) mod bench;
 pub(super) mod bulk;
 pub(super) mod common;
 pub(super) mod csi;
@@ -14,7 +13,6 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use self::bench::BenchCommand;
 use self::common::{Limit, OutputArgs};
 use self::csi::CsiArgs;
 use self::exports::{ExportCommand, SnapshotCommand};
@@ -249,11 +247,6 @@ pub(super) enum Command {
         Run this as root, beside the daemon of the host, where kubelet's mounts are: docs/kubernetes.md. The driver needs blkid, mount, \
         umount, e2fsprogs and xfsprogs, and remembers nothing: it may be killed and started at any time.")]
     Csi(CsiArgs),
-    /// Measure this machine
-    Bench {
-        #[command(subcommand)]
-        command: BenchCommand,
-    },
     /// Print a completion script
     #[command(after_help = "Example:\n  glidefs completions bash > /etc/bash_completion.d/glidefs")]
     Completions {

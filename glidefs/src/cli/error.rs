@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use super::args::bulk::NamesError;
 use super::transfer::error::TransferError;
-use crate::bench::BenchError;
 use crate::client::ClientError;
 use crate::config::ConfigError;
 use crate::csi::ServeError;
@@ -117,8 +116,6 @@ pub(super) enum CliError {
     /// The answer could not be printed.
     #[error("cannot print the answer as JSON")]
     Json(#[from] serde_json::Error),
-    #[error(transparent)]
-    Bench(#[from] BenchError),
     /// An image could not be copied.
     #[error(transparent)]
     Transfer(#[from] TransferError),

@@ -24,15 +24,6 @@ impl TerminalBar {
             bar.set_position(done);
         }
     }
-
-    /// Moves the bar to `done` of `total`, with `message` in front.
-    pub fn show_stage(&self, message: String, done: u64, total: u64) {
-        if let Some(bar) = &self.0 {
-            bar.set_length(total);
-            bar.set_message(message);
-            bar.set_position(done);
-        }
-    }
 }
 
 impl Drop for TerminalBar {

@@ -44,15 +44,6 @@ fn what_is_not_understood_exits_with_two_and_says_why() {
         ("glidefs export create a --size 1GiB --weight 1001", "1..=1000"),
         ("glidefs status --token-file x", "--api"),
         ("glidefs nonsense", "unrecognized"),
-        ("glidefs bench file --engine rings", "threads:N"),
-        ("glidefs bench file --mode rw", "randwrite"),
-        ("glidefs bench file --bs 4K", "KiB"),
-        ("glidefs bench file --duration 10", "such as 10s"),
-        ("glidefs bench file --table nothing", "fixed-vs-vectored"),
-        ("glidefs bench file --compare ring", "2 values"),
-        ("glidefs bench file --overwrite", "--file"),
-        ("glidefs bench file --direct --buffered", "cannot be used with"),
-        ("glidefs bench file --table polled --engine ring", "cannot be used with"),
     ] {
         let error = parse(line).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{line}");
@@ -90,32 +81,6 @@ fn waits_may_be_limited() {
         assert!(parse(&format!("glidefs {line}")).is_ok(), "{line}");
     }
     assert!(parse("glidefs export flush a --no-wait --timeout 1s").is_err());
-}
-
-#[test]
-fn what_is_measured_is_listed_with_commas() {
-    for line in [
-        "glidefs bench file",
-        "glidefs bench file --engine pread,ring-fixed+sqpoll,threads:128 --mode read,randwrite --bs 4KiB,128KiB",
-        "glidefs bench file --numjobs 1,16 --iodepth 1,16 --topology shared-workers --sqpoll --iopoll --direct",
-        "glidefs bench file --compare ring ring-fixed --repeat 6 --duration 1s --warmup 100ms --markdown",
-        "glidefs bench file --table fixed-buffers --json --dir /tmp",
-        "glidefs bench file --file /tmp/x --overwrite --size 1GiB --verify",
-    ] {
-        assert!(parse(line).is_ok(), "{line}");
-    }
-}
-
-#[cfg(feature = "plots")]
-#[test]
-fn a_program_with_plots_draws_one() {
-    let dir = tempfile::tempdir().unwrap();
-    let plot = dir.path().join("x.svg");
-    let line = "glidefs bench file --engine pread --mode read --size 1MiB --duration 10ms --warmup 0s --json";
-    let line = format!("{line} --dir {} --plot {}", dir.path().display(), plot.display());
-    dispatch(parse(&line).unwrap(), no_start, no_daemon).unwrap();
-    let svg = std::fs::read_to_string(plot).unwrap();
-    assert!(svg.starts_with("<svg") && svg.contains("pread read 4k"), "{svg}");
 }
 
 #[test]

@@ -31,5 +31,5 @@ mod under_way;
 pub use kernel::Ring;
 pub use memory::Memory;
 pub use operation::{Kind, Op, Target};
-pub use options::{KernelWorkers, Options, SubmissionThread};
+pub use options::Options;
 pub use under_way::{Completion, Event, REGISTERED_BYTES_MAX};

@@ -9,10 +9,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::statfs::{self, statfs};
 use nix::sys::statvfs::statvfs;
 
 use super::patience::answer;
-use crate::bench::machine::file_system;
 use crate::config::Config;
 use crate::doctor::cache::{CacheFacts, Directory, Disk, Measured, Refusal};
 use crate::observe::chain;
@@ -208,6 +208,25 @@ pub(super) fn node_of_disk(device: &str) -> Option<u64> {
     ["device/numa_node", "device/device/numa_node"]
         .iter()
         .find_map(|name| attribute(device, name)?.parse().ok())
+}
+
+/// The name of the file system of `path`, or of the nearest folder above that exists.
+fn file_system(path: &Path) -> String {
+    let existing = path.ancestors().find(|path| path.exists()).filter(|path| !path.as_os_str().is_empty());
+    let Ok(figures) = statfs(existing.unwrap_or(Path::new("."))) else { return "unknown file system".into() };
+    let known = [
+        (statfs::EXT4_SUPER_MAGIC, "ext4"),
+        (statfs::XFS_SUPER_MAGIC, "XFS"),
+        (statfs::TMPFS_MAGIC, "tmpfs"),
+        (statfs::BTRFS_SUPER_MAGIC, "btrfs"),
+        (statfs::OVERLAYFS_SUPER_MAGIC, "overlayfs"),
+        (statfs::NFS_SUPER_MAGIC, "NFS"),
+    ];
+    let kind = figures.filesystem_type();
+    known
+        .iter()
+        .find(|(magic, _)| *magic == kind)
+        .map_or_else(|| format!("file system {:#x}", kind.0), |(_, name)| (*name).to_owned())
 }
 
 #[cfg(test)]

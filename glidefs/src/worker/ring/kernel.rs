@@ -19,7 +19,7 @@ use slab::Slab;
 
 use super::memory::{Memory, OpBuffer};
 use super::operation::{Kind, Op};
-use super::options::{KernelWorkers, Options};
+use super::options::Options;
 use super::under_way::{
     Completion, Event, GENERATIONS, IGNORED, OPERATION, OpId, REGISTERED_BYTES_MAX, UnderWay,
 };
@@ -105,11 +105,6 @@ impl<C> Ring<C> {
     /// Whether the kernel knows operations of this kind.
     pub fn supports(&self, kind: Kind) -> bool {
         self.supported >> kind.code() & 1 == 1
-    }
-
-    /// The kernel's workers of this ring, for another ring to share.
-    pub fn workers(&self) -> io::Result<KernelWorkers> {
-        KernelWorkers::of(self.as_fd())
     }
 
     /// Registers `fd` at `place` of the file table.
@@ -218,10 +213,9 @@ impl<C> Ring<C> {
 
     /// Takes over the memory of an operation, without starting the operation.
     fn adopt(&mut self, op: Op<Memory>, context: C) -> OpId {
-        let Op { kind, target, offset, buffer: memory, window, whole } = op;
+        let Op { kind, target, offset, buffer: memory, whole } = op;
         self.generation = (self.generation + 1) % GENERATIONS;
         let generation = self.generation;
-        let window = window.unwrap_or(0..memory.bytes());
         let pieces = self.spare_pieces.pop().unwrap_or_default();
         let key = self.under_way.insert(UnderWay {
             context,
@@ -229,7 +223,6 @@ impl<C> Ring<C> {
             kind,
             target,
             offset,
-            window,
             whole,
             cancelled: false,
             moved: 0,
@@ -263,12 +256,7 @@ impl<C> Ring<C> {
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
-            if self.ring.params().is_setup_sqpoll() {
-                self.submit()?;
-                tolerate(self.ring.submitter().squeue_wait())?;
-            } else {
-                self.submit()?;
-            }
+            self.submit()?;
             // The kernel takes no submission while the completion queue overflows.
             self.collect();
         }

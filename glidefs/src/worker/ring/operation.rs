@@ -1,12 +1,11 @@
 //! Operations for which a ring can be asked.
 //!
 //! Owns the description of an operation: kind, file, offset, memory, and the order among others. Does not own the encoding
-//! ([`super::under_way`]). An operation which makes no sense, such as a window outside the memory, is refused at the start: the
-//! completion says so.
+//! ([`super::under_way`]). An operation which makes no sense, such as a slot of another arena, is refused at the start: the completion
+//! says so.
 
 use std::fmt;
 use std::fs::File;
-use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -23,18 +22,8 @@ pub enum Kind {
     SyncData,
     /// Reads into one piece of memory.
     Read,
-    /// Writes one piece of memory.
-    Write,
-    /// Reads into several pieces of memory.
-    Readv,
     /// Writes several pieces of memory.
     Writev,
-    /// Reads into a slot of the registered arena.
-    ReadFixed,
-    /// Writes a slot of the registered arena.
-    WriteFixed,
-    /// Reads into several slots of the registered arena (Linux 6.15).
-    ReadvFixed,
     /// Writes several slots of the registered arena (Linux 6.15).
     WritevFixed,
 }
@@ -45,32 +34,25 @@ impl Kind {
         match self {
             Self::SyncData => opcode::Fsync::CODE,
             Self::Read => opcode::Read::CODE,
-            Self::Write => opcode::Write::CODE,
-            Self::Readv => opcode::Readv::CODE,
             Self::Writev => opcode::Writev::CODE,
-            Self::ReadFixed => opcode::ReadFixed::CODE,
-            Self::WriteFixed => opcode::WriteFixed::CODE,
-            Self::ReadvFixed => opcode::ReadvFixed::CODE,
             Self::WritevFixed => opcode::WritevFixed::CODE,
         }
     }
 
     /// Whether the operation fills memory.
     pub(super) fn reads(self) -> bool {
-        matches!(self, Self::Read | Self::Readv | Self::ReadFixed | Self::ReadvFixed)
+        self == Self::Read
     }
 
     /// Whether the memory must be of the registered arena.
     pub(super) fn is_fixed(self) -> bool {
-        matches!(self, Self::ReadFixed | Self::WriteFixed | Self::ReadvFixed | Self::WritevFixed)
+        self == Self::WritevFixed
     }
 }
 
 /// The file of an operation, kept open until the completion has been seen.
 #[derive(Clone)]
 pub enum Target {
-    /// The file registered at this place of the ring.
-    Registered(u32),
     /// A file, pipe or the like.
     Open(Arc<dyn AsFd>),
     /// A file of the cache.
@@ -82,7 +64,6 @@ pub enum Target {
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Registered(place) => f.debug_tuple("Registered").field(place).finish(),
             Self::Open(file) => f.debug_tuple("Open").field(&file.as_fd()).finish(),
             Self::Segment(file) => f.debug_tuple("Segment").field(file).finish(),
             Self::SegmentAppend(file) => f.debug_tuple("SegmentAppend").field(file).finish(),
@@ -116,21 +97,13 @@ pub struct Op<B> {
     pub(super) target: Target,
     pub(super) offset: u64,
     pub(super) buffer: B,
-    /// Bytes of the buffer to move; all when `None`.
-    pub(super) window: Option<Range<usize>>,
     pub(super) whole: bool,
 }
 
 impl<B> Op<B> {
     fn new(kind: Kind, target: impl Into<Target>, offset: u64, buffer: B) -> Self {
         let target = target.into();
-        Self { kind, target, offset, buffer, window: None, whole: false }
-    }
-
-    /// Moves only the bytes of `window`, counted over all pieces of the memory.
-    pub fn window(mut self, window: Range<usize>) -> Self {
-        self.window = Some(window);
-        self
+        Self { kind, target, offset, buffer, whole: false }
     }
 
     /// Goes on after a short transfer, until all bytes are moved or the file ends. The result is then the sum. When a transfer
@@ -144,8 +117,8 @@ impl<B> Op<B> {
 impl<B: OpBuffer> Op<B> {
     /// The same operation without the type of the memory, so that different operations can be in one list.
     pub fn erase(self) -> Op<Memory> {
-        let Self { kind, target, offset, buffer, window, whole } = self;
-        Op { kind, target, offset, buffer: buffer.into_memory(), window, whole }
+        let Self { kind, target, offset, buffer, whole } = self;
+        Op { kind, target, offset, buffer: buffer.into_memory(), whole }
     }
 }
 
@@ -161,44 +134,16 @@ impl<B: Contiguous> Op<B> {
     pub fn read(target: impl Into<Target>, offset: u64, buffer: B) -> Self {
         Self::new(Kind::Read, target, offset, buffer)
     }
-
-    /// Writes `buffer` to the file from byte `offset` on.
-    pub fn write(target: impl Into<Target>, offset: u64, buffer: B) -> Self {
-        Self::new(Kind::Write, target, offset, buffer)
-    }
 }
 
 impl<B: Gathered> Op<B> {
-    /// Reads from byte `offset` of the file into the pieces of `buffers`, in order.
-    pub fn readv(target: impl Into<Target>, offset: u64, buffers: B) -> Self {
-        Self::new(Kind::Readv, target, offset, buffers)
-    }
-
     /// Writes the pieces of `buffers`, in order, to the file from byte `offset` on.
     pub fn writev(target: impl Into<Target>, offset: u64, buffers: B) -> Self {
         Self::new(Kind::Writev, target, offset, buffers)
     }
 }
 
-impl Op<Slot> {
-    /// As [`read`](Self::read), into a slot of the registered arena: the kernel does not have to look up and pin the slot's
-    /// pages.
-    pub fn read_fixed(target: impl Into<Target>, offset: u64, slot: Slot) -> Self {
-        Self::new(Kind::ReadFixed, target, offset, slot)
-    }
-
-    /// As [`write`](Self::write), from a slot of the registered arena.
-    pub fn write_fixed(target: impl Into<Target>, offset: u64, slot: Slot) -> Self {
-        Self::new(Kind::WriteFixed, target, offset, slot)
-    }
-}
-
 impl Op<Vec<Slot>> {
-    /// As [`readv`](Self::readv), into slots of the registered arena. Ask [`Ring::supports`](super::Ring::supports) first.
-    pub fn readv_fixed(target: impl Into<Target>, offset: u64, slots: Vec<Slot>) -> Self {
-        Self::new(Kind::ReadvFixed, target, offset, slots)
-    }
-
     /// As [`writev`](Self::writev), from slots of the registered arena. Ask [`Ring::supports`](super::Ring::supports) first.
     pub fn writev_fixed(target: impl Into<Target>, offset: u64, slots: Vec<Slot>) -> Self {
         Self::new(Kind::WritevFixed, target, offset, slots)

@@ -4,7 +4,6 @@
 //! and has no `unsafe`: an entry is harmless until [`super::kernel`] pushes the entry.
 
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use io_uring::types::FsyncFlags;
@@ -76,7 +75,6 @@ pub(super) struct UnderWay<C> {
     pub kind: Kind,
     pub target: Target,
     pub offset: u64,
-    pub window: Range<usize>,
     pub whole: bool,
     pub cancelled: bool,
     /// Bytes moved by earlier transfers of a `whole` operation.
@@ -89,7 +87,7 @@ pub(super) struct UnderWay<C> {
 impl<C> UnderWay<C> {
     /// Applies the result of a transfer. Returns the operation's result, or `None` when the rest must be sent again.
     pub(super) fn advance(&mut self, result: i32) -> Option<io::Result<usize>> {
-        let wanted = self.window.len();
+        let wanted = self.memory.bytes();
         let goes_on = self.whole && !self.cancelled;
         let Ok(bytes) = usize::try_from(result) else {
             let code = result.wrapping_neg();
@@ -115,22 +113,13 @@ impl<C> UnderWay<C> {
     /// The entry for the rest of the operation. The entry points to `memory` and `pieces`, which must stay until the completion.
     pub(super) fn entry(&mut self, arena: Option<(*const u8, usize)>) -> io::Result<squeue::Entry> {
         let invalid = |why: &'static str| io::Error::new(io::ErrorKind::InvalidInput, why);
-        if self.window.start > self.window.end || self.window.end > self.memory.bytes() {
-            return Err(invalid("the window lies outside the memory"));
-        }
-        let (fd, flags) = match &self.target {
-            Target::Registered(place) => {
-                let place = i32::try_from(*place).map_err(|_| invalid("no such registered file"))?;
-                (place, squeue::Flags::FIXED_FILE)
-            }
-            Target::Open(file) => (file.as_fd().as_raw_fd(), squeue::Flags::empty()),
-            Target::Segment(file) => (raw(file.fd())?, squeue::Flags::empty()),
-            Target::SegmentAppend(file) => (raw(file.append_fd())?, squeue::Flags::empty()),
-        };
-        let fd = types::Fd(fd);
+        let fd = types::Fd(match &self.target {
+            Target::Open(file) => file.as_fd().as_raw_fd(),
+            Target::Segment(file) => raw(file.fd())?,
+            Target::SegmentAppend(file) => raw(file.append_fd())?,
+        });
         let offset = self.offset.checked_add(self.moved as u64).ok_or_else(|| invalid("beyond any file"))?;
-        let window = self.window.start + self.moved..self.window.end;
-        gather(&mut self.memory, window, &mut self.pieces);
+        gather(&mut self.memory, self.moved, &mut self.pieces);
         let index = if self.kind.is_fixed() { registered_index(&self.pieces, arena)? } else { 0 };
         let first = self.pieces.first();
         let start = first.map_or(std::ptr::null_mut(), |piece| piece.iov_base.cast::<u8>());
@@ -138,18 +127,12 @@ impl<C> UnderWay<C> {
             .map_err(|_| invalid("more bytes than one operation can move"))?;
         let count = u32::try_from(self.pieces.len()).map_err(|_| invalid("too many pieces"))?;
         let pieces = self.pieces.as_ptr();
-        let entry = match self.kind {
+        Ok(match self.kind {
             Kind::SyncData => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
             Kind::Read => opcode::Read::new(fd, start, bytes).offset(offset).build(),
-            Kind::Write => opcode::Write::new(fd, start, bytes).offset(offset).build(),
-            Kind::ReadFixed => opcode::ReadFixed::new(fd, start, bytes, index).offset(offset).build(),
-            Kind::WriteFixed => opcode::WriteFixed::new(fd, start, bytes, index).offset(offset).build(),
-            Kind::Readv => opcode::Readv::new(fd, pieces, count).offset(offset).build(),
             Kind::Writev => opcode::Writev::new(fd, pieces, count).offset(offset).build(),
-            Kind::ReadvFixed => opcode::ReadvFixed::new(fd, pieces, count, index).offset(offset).build(),
             Kind::WritevFixed => opcode::WritevFixed::new(fd, pieces, count, index).offset(offset).build(),
-        };
-        Ok(entry.flags(flags))
+        })
     }
 }
 
@@ -157,16 +140,14 @@ fn raw(fd: Option<BorrowedFd<'_>>) -> io::Result<RawFd> {
     fd.map(|fd| fd.as_raw_fd()).ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
-/// Fills `pieces` with the addresses of the bytes of `window`.
-fn gather(memory: &mut Memory, window: Range<usize>, pieces: &mut Vec<libc::iovec>) {
+/// Fills `pieces` with the addresses of all bytes but the first `moved`.
+fn gather(memory: &mut Memory, moved: usize, pieces: &mut Vec<libc::iovec>) {
     pieces.clear();
-    let mut at = 0;
+    let mut skipped = moved;
     memory.for_each_part(|part| {
-        let within =
-            window.start.saturating_sub(at).min(part.len())..window.end.saturating_sub(at).min(part.len());
-        at += part.len();
-        if !within.is_empty() {
-            let part = &mut part[within];
+        let (done, part) = part.split_at_mut(skipped.min(part.len()));
+        skipped -= done.len();
+        if !part.is_empty() {
             pieces.push(libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
         }
     });

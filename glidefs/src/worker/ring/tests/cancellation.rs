@@ -10,7 +10,7 @@ fn a_read_that_would_wait_for_ever_can_be_cancelled() {
     let (pool, stats) = pool(1);
     let reactor = reactor(&pool);
     let (read, write) = pipe();
-    let (id, pending) = reactor.start_with_id(Op::read_fixed(Arc::clone(&read), 0, slot(&pool, BLOCK, 1)));
+    let (id, pending) = reactor.start_with_id(Op::read(Arc::clone(&read), 0, slot(&pool, BLOCK, 1)));
     reactor.turn(Some(Duration::ZERO)).unwrap();
     reactor.cancel(id).unwrap();
     let (slot, result) = reactor.block_on(pending).unwrap();

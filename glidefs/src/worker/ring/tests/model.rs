@@ -18,9 +18,6 @@ enum Way {
     Heap,
     Slot,
     Fixed,
-    Heaps,
-    Slots,
-    FixedSlots,
 }
 
 /// The fate of the future.
@@ -41,21 +38,12 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let way = || {
-        prop_oneof![
-            Just(Way::Heap),
-            Just(Way::Slot),
-            Just(Way::Fixed),
-            Just(Way::Heaps),
-            Just(Way::Slots),
-            Just(Way::FixedSlots)
-        ]
-    };
+    let way = || prop_oneof![Just(Way::Heap), Just(Way::Slot), Just(Way::Fixed)];
     let fate = || prop_oneof![4 => Just(Fate::Awaited), 2 => Just(Fate::Dropped), 1 => Just(Fate::Cancelled)];
     prop_oneof![
         4 => (0..BLOCKS - 3, prop::collection::vec(1_u8.., 1..=4), way(), fate())
             .prop_map(|(first, fills, way, fate)| Step::Write { first, fills, way, fate }),
-        4 => (0..BLOCKS - 3, 1_usize..=4, way(), fate())
+        4 => (0..BLOCKS - 3, prop_oneof![Just(1_usize), Just(4)], way(), fate())
             .prop_map(|(first, blocks, way, fate)| Step::Read { first, blocks, way, fate }),
         1 => Just(Step::Sync),
         2 => Just(Step::Turn),
@@ -134,29 +122,6 @@ impl Bench {
         }
     }
 
-    fn memory(&self, fills: &[u8], way: Way) -> Memory {
-        let slots = || fills.iter().map(|&fill| slot(&self.pool, BLOCK, fill)).collect();
-        let heaps = || fills.iter().map(|&fill| vec![fill; BLOCK]).collect::<Vec<_>>();
-        match way {
-            Way::Heap => Memory::Heap(heaps().concat()),
-            Way::Heaps => Memory::Heaps(heaps()),
-            Way::Slots | Way::FixedSlots => Memory::Slots(slots()),
-            Way::Slot | Way::Fixed => {
-                let bytes = fills.len() * BLOCK;
-                let mut slot = slot(&self.pool, bytes, 0);
-                for (block, &fill) in slot.chunks_mut(BLOCK).zip(fills) {
-                    block.fill(fill);
-                }
-                Memory::Slot(slot)
-            }
-        }
-    }
-
-    fn start(&self, op: Op<Memory>, blocks: usize) -> (OpId, Pending<Memory>) {
-        // A slot of three blocks has room for four.
-        self.reactor.start_with_id(op.window(0..blocks * BLOCK))
-    }
-
     fn step(&mut self, step: Step) {
         match step {
             Step::Write { first, fills, way, fate } => {
@@ -164,22 +129,17 @@ impl Bench {
                 if blocks.clone().any(|block| self.writing[block] || self.reading[block]) {
                     self.settle();
                 }
-                let memory = self.memory(&fills, way);
                 let (target, offset) = (Arc::clone(&self.file), (first * BLOCK) as u64);
-                let op = match memory {
-                    Memory::Heap(bytes) => Op::write(target, offset, bytes).erase(),
-                    Memory::Heaps(parts) => Op::writev(target, offset, parts).erase(),
-                    Memory::Slot(slot) if matches!(way, Way::Fixed) => {
-                        Op::write_fixed(target, offset, slot).erase()
+                let slots = || fills.iter().map(|&fill| slot(&self.pool, BLOCK, fill)).collect::<Vec<_>>();
+                let op = match way {
+                    Way::Heap => {
+                        let parts: Vec<_> = fills.iter().map(|&fill| vec![fill; BLOCK]).collect();
+                        Op::writev(target, offset, parts).erase()
                     }
-                    Memory::Slot(slot) => Op::write(target, offset, slot).erase(),
-                    Memory::Slots(slots) if matches!(way, Way::FixedSlots) => {
-                        Op::writev_fixed(target, offset, slots).erase()
-                    }
-                    Memory::Slots(slots) => Op::writev(target, offset, slots).erase(),
-                    Memory::None => unreachable!(),
+                    Way::Slot => Op::writev(target, offset, slots()).erase(),
+                    Way::Fixed => Op::writev_fixed(target, offset, slots()).erase(),
                 };
-                let (id, pending) = self.start(op, fills.len());
+                let (id, pending) = self.reactor.start_with_id(op);
                 for (block, &fill) in blocks.zip(&fills) {
                     self.writing[block] = true;
                     if matches!(fate, Fate::Cancelled) {
@@ -195,22 +155,14 @@ impl Bench {
                 if range.clone().any(|block| self.writing[block]) {
                     self.settle();
                 }
-                let memory = self.memory(&vec![0; blocks], way);
                 let (target, offset) = (Arc::clone(&self.file), (first * BLOCK) as u64);
-                let op = match memory {
-                    Memory::Heap(bytes) => Op::read(target, offset, bytes).erase(),
-                    Memory::Heaps(parts) => Op::readv(target, offset, parts).erase(),
-                    Memory::Slot(slot) if matches!(way, Way::Fixed) => {
-                        Op::read_fixed(target, offset, slot).erase()
+                let op = match way {
+                    Way::Heap => Op::read(target, offset, vec![0; blocks * BLOCK]).erase(),
+                    Way::Slot | Way::Fixed => {
+                        Op::read(target, offset, slot(&self.pool, blocks * BLOCK, 0)).erase()
                     }
-                    Memory::Slot(slot) => Op::read(target, offset, slot).erase(),
-                    Memory::Slots(slots) if matches!(way, Way::FixedSlots) => {
-                        Op::readv_fixed(target, offset, slots).erase()
-                    }
-                    Memory::Slots(slots) => Op::readv(target, offset, slots).erase(),
-                    Memory::None => unreachable!(),
                 };
-                let (id, pending) = self.start(op, blocks);
+                let (id, pending) = self.reactor.start_with_id(op);
                 range.clone().for_each(|block| self.reading[block] = true);
                 let allowed = self.content[range].to_vec();
                 self.meet(id, pending, blocks, Some(allowed), fate);

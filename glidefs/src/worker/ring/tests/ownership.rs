@@ -12,7 +12,7 @@ fn a_slot_comes_back_to_the_pool_with_the_completion_and_not_before() {
     let reactor = reactor(&pool);
     let (read, write) = pipe();
     for polled in [false, true] {
-        let mut pending = reactor.start(Op::read_fixed(Arc::clone(&read), 0, slot(&pool, 1 << 17, 0)));
+        let mut pending = reactor.start(Op::read(Arc::clone(&read), 0, slot(&pool, 1 << 17, 0)));
         if polled {
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             assert!(std::pin::Pin::new(&mut pending).poll(&mut context).is_pending());
@@ -36,8 +36,9 @@ fn a_ring_that_is_dropped_ends_what_is_under_way_and_frees_its_memory() {
     let (read, write) = pipe();
     let mut ring: Ring<()> = ring(&Options::default());
     ring.register_arena(&pool).unwrap();
-    ring.start(Op::read_fixed(Arc::clone(&read), 0, slot(&pool, BLOCK, 0)), ());
-    ring.start(Op::readv(Arc::clone(&read), 0, vec![slot(&pool, BLOCK, 0), slot(&pool, BLOCK, 0)]), ());
+    for _ in 0..3 {
+        ring.start(Op::read(Arc::clone(&read), 0, slot(&pool, BLOCK, 0)), ());
+    }
     ring.submit().unwrap();
     ring.start(Op::read(Arc::clone(&read), 0, slot(&pool, BLOCK, 0)), ());
     assert_eq!(stats.pool.live_bytes.get(), 4 * BLOCK as u64);
@@ -57,7 +58,7 @@ fn the_arena_lives_as_long_as_the_ring_it_is_registered_with() {
     let slot = slot(&pool, BLOCK, 3);
     drop(pool);
     let file = file();
-    ring.start(Op::write_fixed(file, 0, slot), ());
+    ring.start(Op::writev_fixed(file, 0, vec![slot]), ());
     assert_eq!(wait(&mut ring, 1).remove(0).result.unwrap(), BLOCK);
     assert_eq!(Arc::strong_count(&stats), weak_count, "the arena holds the counters");
     drop(ring);
@@ -69,7 +70,7 @@ fn the_file_stays_open_until_the_operation_has_ended() {
     let mut ring: Ring<()> = ring(&Options::default());
     let file = file();
     let watch = Arc::downgrade(&file);
-    ring.start(Op::write(file, 0, vec![1; 8]), ());
+    ring.start(Op::writev(file, 0, vec![vec![1; 8]]), ());
     assert!(watch.upgrade().is_some());
     assert_eq!(wait(&mut ring, 1).remove(0).result.unwrap(), 8);
     assert!(watch.upgrade().is_none());
@@ -98,9 +99,11 @@ fn tasks_of_the_executor_await_operations() {
             // More tasks than the arena holds slots.
             let mut slot = pool.acquire(BLOCK, 1, 100).unwrap().await;
             slot.fill(at as u8);
-            let (slot, result) = reactor.start(Op::write_fixed(file.clone(), at * BLOCK as u64, slot)).await;
+            let write = Op::writev_fixed(file.clone(), at * BLOCK as u64, vec![slot]);
+            let (mut slots, result) = reactor.start(write).await;
             assert_eq!(result.unwrap(), BLOCK);
-            let (slot, result) = reactor.start(Op::read_fixed(file, at * BLOCK as u64, slot)).await;
+            let slot = slots.remove(0);
+            let (slot, result) = reactor.start(Op::read(file, at * BLOCK as u64, slot)).await;
             assert_eq!((result.unwrap(), &slot[..]), (BLOCK, &[at as u8; BLOCK][..]));
         });
     }

@@ -6,66 +6,34 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::{Kind, Memory, Op, Options, SubmissionThread, Target};
+use super::super::{Kind, Op, Options};
 use super::*;
 
-/// Writes with every kind, and reads the data of each write with every kind.
+/// Writes with every kind, and reads the data of each write.
 fn every_kind_reads_what_every_kind_wrote(directory: &Path, flags: i32) {
     let (pool, stats) = pool(4);
     let reactor = reactor(&pool);
     let file = file_in(directory, flags);
-    for kind in [Kind::ReadvFixed, Kind::WritevFixed] {
-        assert!(reactor.with_ring(|ring| ring.supports(kind)), "{kind:?} needs Linux 6.15");
-    }
+    assert!(reactor.with_ring(|ring| ring.supports(Kind::WritevFixed)), "registered buffers need Linux 6.15");
     reactor
         .block_on(async {
-            let slots = |fills: [u8; 3]| fills.map(|fill| slot(&pool, BLOCK, fill)).to_vec_of_slots();
-            let (bytes, result) = reactor.start(Op::write(Arc::clone(&file), 0, slot(&pool, BLOCK, 1))).await;
-            assert_eq!((result.unwrap(), bytes[0]), (BLOCK, 1));
+            let slots =
+                |fills: [u8; 3]| fills.map(|fill| slot(&pool, BLOCK, fill)).into_iter().collect::<Vec<_>>();
             let at = BLOCK as u64;
-            assert_eq!(
-                reactor.start(Op::write_fixed(file.clone(), at, slot(&pool, BLOCK, 2))).await.1.unwrap(),
-                BLOCK
-            );
-            assert_eq!(
-                reactor.start(Op::writev(file.clone(), 2 * at, slots([3, 4, 5]))).await.1.unwrap(),
-                3 * BLOCK
-            );
-            let written = reactor.start(Op::writev_fixed(file.clone(), 5 * at, slots([6, 7, 8]))).await;
-            assert_eq!(written.1.unwrap(), 3 * BLOCK);
+            let (written, result) = reactor.start(Op::writev(file.clone(), 0, slots([1, 2, 3]))).await;
+            assert_eq!((result.unwrap(), fills(&written)), (3 * BLOCK, [1, 2, 3]));
+            let (written, result) =
+                reactor.start(Op::writev_fixed(file.clone(), 3 * at, slots([4, 5, 6]))).await;
+            assert_eq!((result.unwrap(), fills(&written)), (3 * BLOCK, [4, 5, 6]));
             reactor.start(Op::sync_data(file.clone())).await.1.unwrap();
-            reactor.start(Op::sync_data(file.clone())).await.1.unwrap();
-
-            for block in 0..8_u8 {
-                let from = u64::from(block) * at;
-                let (plain, result) =
-                    reactor.start(Op::read(file.clone(), from, slot(&pool, BLOCK, 0))).await;
-                assert_eq!((result.unwrap(), &plain[..]), (BLOCK, &[block + 1; BLOCK][..]));
-                let (fixed, result) =
-                    reactor.start(Op::read_fixed(file.clone(), from, slot(&pool, BLOCK, 0))).await;
-                assert_eq!((result.unwrap(), &fixed[..]), (BLOCK, &[block + 1; BLOCK][..]));
-            }
-            for first in 0..6_u8 {
-                let from = u64::from(first) * at;
-                let expected = [first + 1, first + 2, first + 3];
-                let (plain, result) = reactor.start(Op::readv(file.clone(), from, slots([0; 3]))).await;
-                assert_eq!((result.unwrap(), fills(&plain)), (3 * BLOCK, expected));
-                let (fixed, result) = reactor.start(Op::readv_fixed(file.clone(), from, slots([0; 3]))).await;
-                assert_eq!((result.unwrap(), fills(&fixed)), (3 * BLOCK, expected));
+            for block in 0..6_u8 {
+                let read = Op::read(file.clone(), u64::from(block) * at, slot(&pool, BLOCK, 0));
+                let (found, result) = reactor.start(read).await;
+                assert_eq!((result.unwrap(), &found[..]), (BLOCK, &[block + 1; BLOCK][..]));
             }
         })
         .unwrap();
     assert_eq!(stats.pool.live_bytes.get(), 0);
-}
-
-trait ToVecOfSlots {
-    fn to_vec_of_slots(self) -> Vec<Slot>;
-}
-
-impl ToVecOfSlots for [Slot; 3] {
-    fn to_vec_of_slots(self) -> Vec<Slot> {
-        self.into_iter().collect()
-    }
 }
 
 /// The byte with which each slot is filled.
@@ -103,34 +71,8 @@ fn memory_of_the_heap_round_trips_in_one_piece_and_in_several() {
             assert_eq!((result.unwrap(), parts.len()), (5011, 4));
             let (bytes, result) = reactor.start(Op::read(file.clone(), 3, vec![0; 5011])).await;
             assert_eq!((result.unwrap(), bytes), (5011, parts.concat()));
-            let (again, result) =
-                reactor.start(Op::readv(file.clone(), 3, vec![vec![0; 5000], vec![0; 11]])).await;
-            assert_eq!((result.unwrap(), again.concat()), (5011, parts.concat()));
         })
         .unwrap();
-}
-
-#[test]
-fn only_the_bytes_of_the_window_are_moved() {
-    let reactor = reactor(&pool(1).0);
-    let file = file();
-    file.write_all_at(&[7; 100], 0).unwrap();
-    reactor
-        .block_on(async {
-            let (bytes, result) = reactor.start(Op::read(file.clone(), 0, vec![0; 10]).window(2..5)).await;
-            assert_eq!((result.unwrap(), bytes), (3, vec![0, 0, 7, 7, 7, 0, 0, 0, 0, 0]));
-            let parts = vec![vec![0; 3], vec![0; 3], vec![0; 3]];
-            let (parts, result) = reactor.start(Op::readv(file.clone(), 0, parts).window(2..7)).await;
-            assert_eq!((result.unwrap(), parts.concat()), (5, vec![0, 0, 7, 7, 7, 7, 7, 0, 0]));
-            let (_, result) = reactor.start(Op::write(file.clone(), 1, vec![9; 8]).window(0..2)).await;
-            assert_eq!(result.unwrap(), 2);
-            let (_, result) = reactor.start(Op::read(file.clone(), 0, vec![0; 10]).window(8..11)).await;
-            assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput);
-        })
-        .unwrap();
-    let mut start = [0; 4];
-    file.read_exact_at(&mut start, 0).unwrap();
-    assert_eq!(start, [7, 9, 9, 7]);
 }
 
 #[test]
@@ -143,7 +85,7 @@ fn a_read_at_the_end_of_the_file_says_how_much_there_was() {
         .block_on(async {
             for whole in [false, true] {
                 let read = |offset| {
-                    let op = Op::read_fixed(file.clone(), offset, slot(&pool, BLOCK, 0));
+                    let op = Op::read(file.clone(), offset, slot(&pool, BLOCK, 0));
                     reactor.start(if whole { op.whole() } else { op })
                 };
                 let (bytes, result) = read(0).await;
@@ -161,10 +103,16 @@ fn a_whole_direct_read_that_ends_within_a_block_says_how_much_there_was() {
     let (pool, _) = pool(1);
     let reactor = reactor(&pool);
     let file = file_in(Path::new(env!("CARGO_MANIFEST_DIR")), libc::O_DIRECT);
-    let end = reactor.block_on(reactor.start(Op::write(file.clone(), 0, slot(&pool, 2 * BLOCK, 1)))).unwrap();
+    let end = reactor
+        .block_on(reactor.start(Op::writev(
+            file.clone(),
+            0,
+            vec![slot(&pool, BLOCK, 1), slot(&pool, BLOCK, 1)],
+        )))
+        .unwrap();
     end.1.unwrap();
     file.set_len(5000).unwrap();
-    let read = Op::read_fixed(file, 0, slot(&pool, 4 * BLOCK, 0)).whole();
+    let read = Op::read(file, 0, slot(&pool, 4 * BLOCK, 0)).whole();
     assert_eq!(reactor.block_on(reactor.start(read)).unwrap().1.unwrap(), 5000);
 }
 
@@ -175,14 +123,13 @@ fn a_short_write_is_reported_as_short() {
     nix::fcntl::fcntl(&write, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
     let room = nix::fcntl::fcntl(&write, nix::fcntl::FcntlArg::F_GETPIPE_SZ).unwrap();
     let room = usize::try_from(room).unwrap();
-    let op = Op::write(write, 0, vec![1; 2 * room]);
+    let op = Op::writev(write, 0, vec![vec![1; 2 * room]]);
     assert_eq!(reactor.block_on(reactor.start(op)).unwrap().1.unwrap(), room);
 }
 
 #[test]
 fn a_whole_read_goes_on_until_all_has_arrived() {
-    let (pool, _) = pool(1);
-    let reactor = reactor(&pool);
+    let reactor = reactor(&pool(1).0);
     let (read, write) = pipe();
     let mut sender = File::from(write.try_clone().unwrap());
     drop(write);
@@ -195,9 +142,9 @@ fn a_whole_read_goes_on_until_all_has_arrived() {
     });
     let short = reactor.block_on(reactor.start(Op::read(Arc::clone(&read), 0, vec![0; 9]))).unwrap();
     assert_eq!((short.1.unwrap(), &short.0[..4]), (3, &[1, 1, 1, 0][..]));
-    let op = Op::read_fixed(Arc::clone(&read), 0, slot(&pool, BLOCK, 0)).window(2..8).whole();
-    let (slot, result) = reactor.block_on(reactor.start(op)).unwrap();
-    assert_eq!((result.unwrap(), &slot[..9]), (6, &[0, 0, 2, 2, 2, 3, 3, 3, 0][..]));
+    let op = Op::read(Arc::clone(&read), 0, vec![0; 6]).whole();
+    let (bytes, result) = reactor.block_on(reactor.start(op)).unwrap();
+    assert_eq!((result.unwrap(), &bytes[..]), (6, &[2, 2, 2, 3, 3, 3][..]));
     sending.join().unwrap();
     let end = reactor.block_on(reactor.start(Op::read(read, 0, vec![0; 9]).whole())).unwrap();
     assert_eq!(end.1.unwrap(), 0, "everybody who could write is gone");
@@ -208,19 +155,17 @@ fn errors_of_the_kernel_come_back_with_the_memory() {
     let (pool, stats) = pool(1);
     let reactor = reactor(&pool);
     let full = Arc::new(OpenOptions::new().write(true).open("/dev/full").unwrap());
-    let read_only = Arc::new(File::open("/dev/zero").unwrap());
+    let (read_only, write_only) = (Arc::new(File::open("/dev/zero").unwrap()), pipe().1);
     reactor
         .block_on(async {
             let slot_of = |fill| slot(&pool, BLOCK, fill);
-            let (slot, result) = reactor.start(Op::read(Target::Registered(5), 0, slot_of(3))).await;
+            let (slot, result) = reactor.start(Op::read(write_only.clone(), 0, slot_of(3))).await;
             assert_eq!((errno(result), slot[0]), (libc::EBADF, 3));
             assert_eq!(errno(reactor.start(Op::sync_data(pipe().0)).await.1), libc::EINVAL);
-            let (_, result) = reactor.start(Op::write_fixed(read_only.clone(), 0, slot_of(0))).await;
-            assert_eq!(errno(result), libc::EBADF);
-            let (_, result) = reactor.start(Op::write(full.clone(), 0, slot_of(0)).whole()).await;
-            assert_eq!(errno(result), libc::ENOSPC);
-            let (_, result) = reactor.start(Op::read(Target::Registered(9), 0, vec![1])).await;
-            assert_eq!(errno(result), libc::EBADF);
+            let write = Op::writev_fixed(read_only.clone(), 0, vec![slot_of(0)]);
+            assert_eq!(errno(reactor.start(write).await.1), libc::EBADF);
+            let write = Op::writev(full.clone(), 0, vec![slot_of(0)]).whole();
+            assert_eq!(errno(reactor.start(write).await.1), libc::ENOSPC);
         })
         .unwrap();
     assert_eq!(stats.pool.live_bytes.get(), 0);
@@ -233,17 +178,15 @@ fn slots_of_another_arena_are_refused_for_fixed_operations_only() {
     let file = file();
     reactor
         .block_on(async {
-            let (_, result) = reactor.start(Op::write_fixed(file.clone(), 0, slot(&other, BLOCK, 1))).await;
-            assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput);
             let slots = vec![slot(&mine, BLOCK, 1), slot(&other, BLOCK, 1)];
             let (slots, result) = reactor.start(Op::writev_fixed(file.clone(), 0, slots)).await;
             assert_eq!((slots.len(), result.unwrap_err().kind()), (2, ErrorKind::InvalidInput));
-            let (_, result) = reactor.start(Op::write(file.clone(), 0, slot(&other, BLOCK, 1))).await;
+            let (_, result) = reactor.start(Op::writev(file.clone(), 0, vec![slot(&other, BLOCK, 1)])).await;
             assert_eq!(result.unwrap(), BLOCK);
         })
         .unwrap();
     let mut without: Ring<()> = ring(&Options::default());
-    without.start(Op::read_fixed(file, 0, slot(&mine, BLOCK, 1)), ());
+    without.start(Op::writev_fixed(file, 0, vec![slot(&mine, BLOCK, 1)]), ());
     assert_eq!(wait(&mut without, 1).remove(0).result.unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
@@ -255,55 +198,6 @@ fn a_ring_registers_one_arena() {
     ring.register_arena(&pool).unwrap();
     assert!(ring.has_arena());
     assert_eq!(ring.register_arena(&pool).unwrap_err().kind(), ErrorKind::AlreadyExists);
-}
-
-#[test]
-fn registered_files_are_used_by_their_place_and_can_be_let_go() {
-    let mut ring: Ring<()> = ring(&Options { files_max: 4, ..Options::default() });
-    let file = file();
-    file.write_all_at(b"abc", 0).unwrap();
-    ring.register_file(3, std::os::fd::AsRawFd::as_raw_fd(&*file)).unwrap();
-    drop(file);
-    ring.start(Op::read(Target::Registered(3), 1, vec![0; 2]), ());
-    let done = wait(&mut ring, 1).remove(0);
-    assert!(matches!(done.memory, Memory::Heap(bytes) if bytes == b"bc"));
-    ring.unregister_file(3).unwrap();
-    ring.start(Op::read(Target::Registered(3), 1, vec![0; 2]), ());
-    assert_eq!(errno(wait(&mut ring, 1).remove(0).result), libc::EBADF);
-    assert!(ring.register_file(4, 0).is_err());
-}
-
-#[test]
-fn rings_with_a_submission_thread_and_shared_workers_serve_alike() {
-    let (pool, _) = pool(1);
-    let thread = SubmissionThread { idle: Duration::from_millis(1), cpu: None };
-    for submission_thread in [None, Some(thread)] {
-        let options = Options { submissions: 8, submission_thread, ..Options::default() };
-        let first: Ring<usize> = ring(&options);
-        let shared = Options { workers_of: Some(first.workers().unwrap()), ..options.clone() };
-        let mut second: Ring<usize> = ring(&shared);
-        second.register_arena(&pool).unwrap();
-        for mut ring in [second, first] {
-            let file = file();
-            for at in 0..100 {
-                ring.start(Op::write(Arc::clone(&file), at as u64, vec![at as u8]), at);
-            }
-            let mut done: Vec<_> =
-                wait(&mut ring, 100).into_iter().map(|done| (done.context, done.result.unwrap())).collect();
-            done.sort_unstable();
-            assert_eq!(done, (0..100).map(|at| (at, 1)).collect::<Vec<_>>());
-            let mut bytes = [0; 100];
-            file.read_exact_at(&mut bytes, 0).unwrap();
-            assert!(bytes.iter().enumerate().all(|(at, &byte)| usize::from(byte) == at));
-        }
-    }
-}
-
-#[test]
-fn a_ring_that_polls_for_completions_refuses_files_that_cannot_be_polled() {
-    let mut ring: Ring<()> = ring(&Options { poll_completions: true, ..Options::default() });
-    ring.start(Op::read(file(), 0, vec![0; 1]), ());
-    assert_eq!(errno(wait(&mut ring, 1).remove(0).result), libc::EOPNOTSUPP);
 }
 
 #[test]

@@ -4,9 +4,9 @@
 
 use plotters::prelude::*;
 
-use super::error::BenchError;
-use super::figures::CaseRuns;
-use super::plan::Case;
+use crate::error::BenchError;
+use crate::figures::CaseRuns;
+use crate::plan::Case;
 
 const SIZE: (u32, u32) = (960, 540);
 
@@ -45,7 +45,7 @@ fn lines(groups: &[CaseRuns]) -> Vec<(String, Points)> {
 
 pub fn svg(groups: &[CaseRuns]) -> Result<String, BenchError> {
     let mut text = String::new();
-    draw(&mut text, &lines(groups)).map_err(|error| BenchError::Plot(error.to_string().into()))?;
+    draw(&mut text, &lines(groups)).map_err(|error| BenchError::Plot(error.to_string()))?;
     Ok(text)
 }
 
@@ -56,7 +56,7 @@ fn draw(text: &mut String, lines: &[(String, Points)]) -> Result<(), Box<dyn std
     let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
-        .caption("glidefs bench file", ("sans-serif", 22))
+        .caption("glidefs-bench file", ("sans-serif", 22))
         .margin(12)
         .x_label_area_size(44)
         .y_label_area_size(84)
@@ -71,7 +71,7 @@ fn draw(text: &mut String, lines: &[(String, Points)]) -> Result<(), Box<dyn std
         .x_label_formatter(&|log| {
             if log.fract() == 0.0 { format!("{:.0}", log.exp2()) } else { String::new() }
         })
-        .y_label_formatter(&|iops| super::report::iops(*iops))
+        .y_label_formatter(&|iops| crate::report::iops(*iops))
         .draw()?;
     for (index, (name, points)) in lines.iter().enumerate() {
         let colour = Palette99::pick(index).to_rgba();

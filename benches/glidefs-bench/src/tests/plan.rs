@@ -3,9 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use clap::{CommandFactory, Parser, ValueEnum};
+
 use super::support::{ENGINES, MODES, SIZE, case, engine, load, settings};
-use crate::bench::plan::{BLOCK_BYTES, BenchEngine, Case, Mode, Settings, Workload, cases};
-use crate::bench::test_file::{Offsets, is_stamped, stamp};
+use crate::args::BenchArgs;
+use crate::plan::{BLOCK_BYTES, BenchEngine, Case, Mode, Settings, Workload, cases};
+use crate::test_file::{Offsets, is_stamped, stamp};
 
 #[test]
 fn settings_that_measure_nothing_are_refused() {
@@ -48,9 +51,8 @@ fn engines_are_written_as_they_are_read() {
         assert!(error.contains("threads:N"), "{name}: {error}");
     }
     for mode in MODES {
-        assert_eq!(mode.to_string().parse(), Ok(mode));
+        assert_eq!(Mode::from_str(&mode.to_string(), false), Ok(mode));
     }
-    assert!("rw".parse::<Mode>().is_err());
 }
 
 #[test]
@@ -94,4 +96,34 @@ fn a_stamp_belongs_to_one_block() {
     assert!(is_stamped(&bytes, 8192) && !is_stamped(&bytes, 0) && !is_stamped(&bytes, 4096));
     bytes[3 * BLOCK_BYTES] ^= 1;
     assert!(!is_stamped(&bytes, 8192) && is_stamped(&bytes[..3 * BLOCK_BYTES], 8192));
+}
+
+#[test]
+fn what_is_typed_is_taken_or_refused_with_what_to_type() {
+    BenchArgs::command().debug_assert();
+    let parse = |line: &str| BenchArgs::try_parse_from(line.split(' '));
+    for line in [
+        "glidefs-bench file",
+        "glidefs-bench file --engine pread,ring-fixed+sqpoll,threads:128 --mode read,randwrite --bs 4KiB,128KiB",
+        "glidefs-bench file --numjobs 1,16 --iodepth 1,16 --direct",
+        "glidefs-bench file --compare ring ring-fixed --repeat 6 --duration 1s --warmup 100ms",
+        "glidefs-bench file --table fixed-buffers --json --dir /tmp",
+        "glidefs-bench file --file /tmp/x --overwrite --size 1GiB --verify --plot x.svg",
+    ] {
+        assert!(parse(line).is_ok(), "{line}");
+    }
+    for (line, said) in [
+        ("glidefs-bench file --engine rings", "threads:N"),
+        ("glidefs-bench file --mode rw", "randwrite"),
+        ("glidefs-bench file --bs 4K", "KiB"),
+        ("glidefs-bench file --duration 10", "for example"),
+        ("glidefs-bench file --table nothing", "fixed-vs-vectored"),
+        ("glidefs-bench file --compare ring", "2 values"),
+        ("glidefs-bench file --overwrite", "--file"),
+        ("glidefs-bench file --direct --buffered", "cannot be used with"),
+        ("glidefs-bench file --table polled --engine ring", "cannot be used with"),
+    ] {
+        let error = parse(line).unwrap_err().to_string();
+        assert!(error.contains(said), "{line}: {error}");
+    }
 }

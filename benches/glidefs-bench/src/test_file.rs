@@ -8,20 +8,19 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, fcntl, posix_fadvise};
 
-use super::error::BenchError;
-use super::plan::{BLOCK_BYTES, Case, Settings};
+use crate::error::BenchError;
+use crate::plan::{BLOCK_BYTES, Case, Settings};
 
 /// Bytes filled at a time.
 const FILL_BYTES: usize = 1 << 20;
 
 /// The file that jobs read and write.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct TestFile {
-    file: Arc<File>,
+    file: File,
     size_bytes: u64,
 }
 
@@ -69,10 +68,10 @@ impl TestFile {
                 other => fail(other.into()),
             })?;
         }
-        Ok(Self { file: Arc::new(file), size_bytes })
+        Ok(Self { file, size_bytes })
     }
 
-    pub fn file(&self) -> &Arc<File> {
+    pub fn file(&self) -> &File {
         &self.file
     }
 

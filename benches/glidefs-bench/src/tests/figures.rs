@@ -3,16 +3,18 @@
 use std::path::Path;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use proptest::prelude::*;
 
 use super::support::{case, engine, load, settings};
-use crate::bench::BenchError;
-use crate::bench::compare::{Compared, Pair, tables};
-use crate::bench::figures::{CaseRuns, CpuTime, Latencies, MeasuredRun, Spread};
-use crate::bench::machine::ThisMachine;
-use crate::bench::plan::{Case, Mode, Settings, cases};
-use crate::bench::published::Published;
-use crate::bench::report::{self, Table};
+use crate::compare::{Compared, Pair, tables};
+use crate::error::BenchError;
+use crate::figures::{CaseRuns, CpuTime, Latencies, MeasuredRun, Spread};
+use crate::machine::ThisMachine;
+use crate::plan::{Case, Mode, Settings, cases};
+use crate::plot;
+use crate::published::Published;
+use crate::report::{self, Table};
 
 /// A run with so many operations in one second, all of the same latency.
 fn made_up(case: Case, operations: u64) -> MeasuredRun {
@@ -101,12 +103,12 @@ fn what_a_machine_cannot_do_is_noted_in_a_published_set_up_and_fails_otherwise()
 
 #[test]
 fn every_published_figure_has_one_of_this_machine_beside_it() {
-    for (name, published) in Published::ALL {
+    for published in Published::value_variants() {
         for cpus in [1, 2, 96] {
             let set_up = published.set_up(cpus);
             let settings = Settings { direct: true, size_bytes: 1 << 30, ..settings(Path::new(".")) };
             let cases: Vec<Case> = set_up.pairs.iter().flat_map(|pair| [pair.before, pair.after]).collect();
-            settings.check(&cases).unwrap_or_else(|error| panic!("{name}: {error}"));
+            settings.check(&cases).unwrap_or_else(|error| panic!("{published:?}: {error}"));
             let results: Vec<Compared> = set_up
                 .pairs
                 .iter()
@@ -115,7 +117,7 @@ fn every_published_figure_has_one_of_this_machine_beside_it() {
             let table = set_up.side_by_side(&results);
             assert!(!table.rows.is_empty() && table.notes[0].contains(set_up.source));
             for row in &table.rows {
-                assert!(row[2].contains('→') && row[3] == "within the spread", "{name}: {row:?}");
+                assert!(row[2].contains('→') && row[3] == "within the spread", "{published:?}: {row:?}");
             }
         }
     }
@@ -157,10 +159,8 @@ fn the_table_of_runs_has_a_row_for_every_case() {
     assert_eq!(table.rows[0][5..7], ["1100", "±9.1%"]);
 }
 
-#[cfg(feature = "plots")]
 #[test]
 fn the_picture_names_every_engine() {
-    use crate::bench::plot;
     let svg = plot::svg(&two_engines()).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("ring randread 4k") && svg.contains("pread randread 4k"));
     assert!(plot::svg(&[]).unwrap().starts_with("<svg"));

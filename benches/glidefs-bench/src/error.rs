@@ -56,8 +56,20 @@ pub enum BenchError {
     /// A job ended without a result.
     #[error("a job ended unexpectedly")]
     Panicked,
-    /// A picture could not be drawn.
-    #[cfg(feature = "plots")]
-    #[error("cannot draw the plot")]
-    Plot(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("cannot draw the plot: {0}")]
+    Plot(String),
+    /// The result could not be printed.
+    #[error("cannot print the result")]
+    Output(#[from] io::Error),
+}
+
+/// The message of `error` and of all its sources.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::bench::plan::{BenchEngine, Case, Mode, Settings, Workload, cases};
+use crate::plan::{BenchEngine, Case, Mode, Settings, Workload, cases};
 
 pub const SIZE: u64 = 1 << 20;
 

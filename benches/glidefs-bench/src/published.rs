@@ -5,12 +5,14 @@
 
 use std::path::Path;
 
-use super::compare::{Compared, Pair};
-use super::figures::MeasuredRun;
-use super::plan::{BenchEngine, IoWay, Mode, Workload};
-use super::report::{self, Table};
+use clap::ValueEnum;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use crate::compare::{Compared, Pair};
+use crate::figures::MeasuredRun;
+use crate::plan::{BenchEngine, IoWay, Mode, Workload};
+use crate::report::{self, Table};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Published {
     /// Registered against plain buffers, in memory.
     FixedBuffers,
@@ -26,8 +28,9 @@ pub enum Published {
 struct Row {
     what: &'static str,
     published: &'static str,
-    /// The index of a pair, and the figure of the pair.
-    here: Option<(usize, LocalFigure)>,
+    /// Index of the pair to compare with.
+    pair: usize,
+    figure: LocalFigure,
 }
 
 /// The figure to take from a pair's runs.
@@ -59,14 +62,6 @@ fn load(mode: Mode, kib: usize, numjobs: usize, iodepth: usize) -> Workload {
 }
 
 impl Published {
-    /// All set-ups, by the names of `--table`.
-    pub const ALL: [(&'static str, Self); 4] = [
-        ("fixed-buffers", Self::FixedBuffers),
-        ("fixed-vs-vectored", Self::FixedVsVectored),
-        ("ring-per-core", Self::RingPerCore),
-        ("polled", Self::Polled),
-    ];
-
     /// The set-up on a machine with `cpus` CPUs.
     pub fn set_up(self, cpus: usize) -> PublishedSetUp {
         match self {
@@ -106,7 +101,7 @@ fn fixed_buffers(cpus: usize) -> PublishedSetUp {
         direct: false,
         in_memory: true,
         rows: rows
-            .map(|(pair, (what, published))| Row { what, published, here: Some((pair, LocalFigure::Iops)) })
+            .map(|(pair, (what, published))| Row { what, published, pair, figure: LocalFigure::Iops })
             .collect(),
     }
 }
@@ -121,7 +116,7 @@ fn fixed_vs_vectored() -> PublishedSetUp {
     for iodepth in [1, 4, 16] {
         pairs.push(Pair::new(FIXED, VECTORED, load(Mode::Randread, 128, 1, iodepth)));
     }
-    let row = |what, published, pair, figure| Row { what, published, here: Some((pair, figure)) };
+    let row = |what, published, pair, figure| Row { what, published, pair, figure };
     PublishedSetUp {
         source: "P. Nowoczynski, IO_uring Fixed Buffer Versus Non-Fixed Buffer Performance Comparison on NVMe (February 2021)",
         conditions: "one NVMe drive, O_DIRECT, random reads, one process on one core",
@@ -179,12 +174,14 @@ fn ring_per_core(cpus: usize) -> PublishedSetUp {
             Row {
                 what: "128 threads → a ring a core, time an operation",
                 published: "1901 ns → 1709 ns (−10.1%)",
-                here: Some((0, LocalFigure::NanosPerOperation)),
+                pair: 0,
+                figure: LocalFigure::NanosPerOperation,
             },
             Row {
                 what: "rings with workers of their own → shared, time an operation",
                 published: "not given",
-                here: Some((1, LocalFigure::NanosPerOperation)),
+                pair: 1,
+                figure: LocalFigure::NanosPerOperation,
             },
         ],
     }
@@ -202,7 +199,7 @@ fn polled() -> PublishedSetUp {
         pairs.push(Pair::new(FIXED, BenchEngine { polls_submissions: true, ..FIXED }, load));
         pairs.push(Pair::new(FIXED, BenchEngine { polls_completions: true, ..FIXED }, load));
     }
-    let row = |what, published, pair, figure| Row { what, published, here: Some((pair, figure)) };
+    let row = |what, published, pair, figure| Row { what, published, pair, figure };
     PublishedSetUp {
         source: "J. Axboe, Faster IO through io_uring, Kernel Recipes (September 2019)",
         conditions: "fast NVMe drives, O_DIRECT, one core; polling for completions trades CPU time for latency, up to a point",
@@ -244,17 +241,10 @@ impl PublishedSetUp {
     pub fn side_by_side(&self, compared: &[Compared]) -> Table {
         let mut table = Table::new("Published and here", &["what", "published", "here", "verdict here"]);
         for row in &self.rows {
-            let compared = row.here.and_then(|(pair, figure)| Some((compared.get(pair)?, figure)));
-            let (here, verdict) = compared.map_or_else(
-                || ("–".into(), "–"),
-                |(compared, figure)| {
-                    if compared.unavailable.is_some() {
-                        ("not on this machine".into(), "–")
-                    } else {
-                        figure.of(compared)
-                    }
-                },
-            );
+            let (here, verdict) = match compared.get(row.pair) {
+                Some(compared) if compared.unavailable.is_none() => row.figure.of(compared),
+                _ => ("not on this machine".into(), "–"),
+            };
             table.rows.push(vec![row.what.into(), row.published.into(), here, verdict.into()]);
         }
         table.notes.push(format!("Published: {}. {}.", self.source, self.conditions));
@@ -287,7 +277,5 @@ fn show(
     figure: impl Fn(&MeasuredRun) -> f64,
     write: impl Fn(f64) -> String,
 ) -> (String, &'static str) {
-    let (before, after) = compared.spreads(&figure);
-    let change = report::change(before.change_percent(after));
-    (format!("{} → {} ({change})", write(before.mean), write(after.mean)), compared.verdict(figure))
+    (compared.change(&figure, write), compared.verdict(figure))
 }

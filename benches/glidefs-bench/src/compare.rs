@@ -5,10 +5,10 @@
 
 use serde::Serialize;
 
-use super::error::BenchError;
-use super::figures::{CaseRuns, Figure, MeasuredRun, Spread};
-use super::plan::{BenchEngine, Case, Workload, workload_for};
-use super::report::{self, Table};
+use crate::error::{self, BenchError};
+use crate::figures::{CaseRuns, MeasuredRun, Spread};
+use crate::plan::{BenchEngine, Case, Workload, workload_for};
+use crate::report::{self, Table};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
@@ -57,7 +57,7 @@ impl Compared {
             match run(case) {
                 Ok(run) => side.runs.push(run),
                 Err(error @ (BenchError::Operation { .. } | BenchError::Setup { .. })) if lenient => {
-                    let unavailable = Some(crate::observe::chain(&error));
+                    let unavailable = Some(error::chain(&error));
                     return Ok(Self { before, after, unavailable });
                 }
                 Err(error) => return Err(error),
@@ -92,7 +92,8 @@ impl Compared {
         cells
     }
 
-    fn change(&self, figure: Figure, write: impl Fn(f64) -> String) -> String {
+    /// A figure of both sides, and the difference.
+    pub fn change(&self, figure: impl Fn(&MeasuredRun) -> f64, write: impl Fn(f64) -> String) -> String {
         let (before, after) = self.spreads(figure);
         let change = report::change(before.change_percent(after));
         format!("{} → {} ({change})", write(before.mean), write(after.mean))
@@ -159,7 +160,7 @@ pub fn tables(compared: &[Compared]) -> Vec<Table> {
     let names: Vec<&str> = MeasuredRun::LATENCIES.iter().map(|(name, _)| *name).collect();
     let latency = table("Latency", &[&names[..], &["avg"]].concat(), compared, |c| {
         let mut cells: Vec<String> =
-            MeasuredRun::LATENCIES.iter().map(|(_, figure)| c.change(*figure, report::latency)).collect();
+            MeasuredRun::LATENCIES.iter().map(|(_, figure)| c.change(figure, report::latency)).collect();
         cells.push(c.verdict(|run| run.latency_nanos.avg).into());
         cells
     });

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::plan::Case;
+use crate::plan::Case;
 
 /// The longest latency that is recorded as such, nanoseconds.
 const LATENCY_NANOS_MAX: u64 = 60_000_000_000;

@@ -1,20 +1,20 @@
 //! Runs of every engine on files: blocks, failures, and permission to write.
 
+use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::support::{ENGINES, MODES, SIZE, case, settings};
-use crate::bench::BenchError;
-use crate::bench::plan::{BLOCK_BYTES, Case, Mode, Settings};
-use crate::bench::run::run;
-use crate::bench::session::{self, SessionEvent};
-use crate::bench::test_file::{TestFile, is_stamped};
+use crate::error::BenchError;
+use crate::plan::{BLOCK_BYTES, Case, Mode, Settings};
+use crate::run::{measure, run};
+use crate::test_file::{TestFile, is_stamped};
 
 fn content(file: &TestFile) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(SIZE).unwrap()];
     let plain =
-        std::fs::File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&**file.file())))
+        std::fs::File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file.file())))
             .unwrap();
     plain.read_exact_at(&mut bytes, 0).unwrap();
     bytes
@@ -53,7 +53,7 @@ fn every_engine_does_every_mode(direct: bool) {
 
 fn check_run(case: Case, file: &TestFile, settings: &Settings) {
     let measure = |settings: &Settings| {
-        run(case, file, settings).unwrap_or_else(|error| panic!("{case}: {}", crate::observe::chain(&error)))
+        run(case, file, settings).unwrap_or_else(|error| panic!("{case}: {}", crate::error::chain(&error)))
     };
     let mut run = measure(settings);
     for seconds in [1, 10] {
@@ -114,11 +114,11 @@ fn polling_for_completions_works_or_says_that_it_cannot() {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let case = case("ring+iopoll", Mode::Randread);
     let direct = Settings { direct: true, ..settings(dir.path()) };
-    match session::measure(&[case], &direct, &mut |_| ()) {
+    match measure(&[case], &direct, &|_, _, _| ()) {
         Ok(groups) => assert!(groups[0].runs[0].operations > 0),
         Err(error) => assert!(error.to_string().contains("leave out +iopoll"), "{error}"),
     }
-    let refused = session::measure(&[case], &settings(dir.path()), &mut |_| ()).unwrap_err();
+    let refused = measure(&[case], &settings(dir.path()), &|_, _, _| ()).unwrap_err();
     assert!(refused.to_string().contains("--direct"), "{refused}");
 }
 
@@ -133,7 +133,7 @@ fn a_file_that_was_there_is_written_only_with_leave() {
     let precious = vec![7; usize::try_from(SIZE).unwrap()];
     std::fs::write(&path, &precious).unwrap();
     let settings = Settings { verify: false, ..named(path.clone()) };
-    let measure = |mode, settings: &Settings| session::measure(&[case("pread", mode)], settings, &mut |_| ());
+    let measure = |mode, settings: &Settings| measure(&[case("pread", mode)], settings, &|_, _, _| ());
     let error = measure(Mode::Randwrite, &settings).unwrap_err();
     assert!(
         matches!(&error, BenchError::Exists { .. }) && error.to_string().contains("--overwrite"),
@@ -154,12 +154,13 @@ fn a_file_that_was_there_is_written_only_with_leave() {
 fn a_file_that_was_named_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("new");
-    let mut steps = Vec::new();
-    session::measure(&[case("ring", Mode::Randwrite)], &named(path.clone()), &mut |step| steps.push(step))
-        .unwrap();
+    let steps = RefCell::new(Vec::new());
+    let note = |what: &str, done, total| steps.borrow_mut().push((what.to_owned(), done, total));
+    measure(&[case("ring", Mode::Randwrite)], &named(path.clone()), &note).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE);
-    assert!(matches!(steps[0], SessionEvent::Filling { done: SIZE, total: SIZE }));
-    assert!(matches!(steps[1], SessionEvent::Running { number: 1, of: 1, .. }));
+    let steps = steps.into_inner();
+    assert_eq!(steps[0], ("filling the test file, MiB".into(), SIZE >> 20, SIZE >> 20));
+    assert_eq!((steps[1].1, steps[1].2), (1, 1));
 }
 
 #[test]

@@ -4,17 +4,20 @@
 //! Invariant: cases differ only in properties that the case's engine has: engines that block have no queue depth.
 
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::{Serialize, Serializer};
 
-use super::error::BenchError;
-use crate::units::REQUEST_BYTES_MAX;
+use crate::error::BenchError;
 
 /// Bytes of a block of the test file: offsets and sizes of operations are multiples of a block.
 pub const BLOCK_BYTES: usize = 4096;
+/// The largest request of a glidefs device.
+const REQUEST_BYTES_MAX: usize = 128 << 10;
 const THREADS_MAX: usize = 4096;
 /// Operations in flight a job, at most.
 const DEPTH_MAX: usize = 4096;
@@ -123,7 +126,7 @@ impl Serialize for BenchEngine {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// READs, one behind the other.
@@ -156,20 +159,6 @@ impl fmt::Display for Mode {
     }
 }
 
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "read" => Ok(Self::Read),
-            "write" => Ok(Self::Write),
-            "randread" => Ok(Self::Randread),
-            "randwrite" => Ok(Self::Randwrite),
-            _ => Err(format!("'{text}' is no mode: use read, write, randread or randwrite")),
-        }
-    }
-}
-
 /// The work to measure, apart from the engine that does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Workload {
@@ -186,6 +175,13 @@ pub struct Case {
     pub engine: BenchEngine,
     #[serde(flatten)]
     pub load: Workload,
+}
+
+impl Case {
+    /// Makes the error of a step of the set-up that failed.
+    pub fn failed(self, what: &'static str) -> impl Fn(io::Error) -> BenchError {
+        move |source| BenchError::Setup { engine: self.engine.to_string(), what, source }
+    }
 }
 
 impl fmt::Display for Case {

@@ -4,8 +4,8 @@
 
 use std::fmt::Write;
 
-use super::figures::{CaseRuns, MeasuredRun, Spread};
-use super::plan::Workload;
+use crate::figures::{CaseRuns, MeasuredRun, Spread};
+use crate::plan::Workload;
 
 /// A table, ready to be drawn.
 #[derive(Clone, Debug, Default, PartialEq)]

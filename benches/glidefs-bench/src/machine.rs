@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::Path;
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::statfs::{self, statfs};
+use nix::unistd::Pid;
 use serde::Serialize;
-
-use crate::worker::affinity;
 
 /// The properties of the machine that figures depend on.
 #[derive(Clone, Debug, Serialize)]
@@ -28,7 +29,7 @@ impl ThisMachine {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         Self {
-            cpus: affinity::allowed().map_or(1, |cpus| cpus.len()),
+            cpus: allowed_cpus().map_or(1, |cpus| cpus.len()),
             cpu_model: model.map_or_else(|| std::env::consts::ARCH.into(), |(_, name)| name.to_owned()),
             kernel: line("/proc/sys/kernel/osrelease"),
             file_system: file_system(path),
@@ -41,6 +42,19 @@ impl fmt::Display for ThisMachine {
         let Self { cpus, cpu_model, kernel, file_system } = self;
         write!(f, "{cpus} CPUs ({cpu_model}), Linux {kernel}, {file_system}")
     }
+}
+
+/// The CPUs on which this process may run, ascending, by the kernel's numbers.
+pub fn allowed_cpus() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(Pid::from_raw(0))?;
+    Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
+}
+
+/// Pins the calling thread to `cpu`.
+pub fn pin(cpu: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu)?;
+    Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
 }
 
 /// The name of the file system of `path`, or of the nearest folder above that exists.
