@@ -22,8 +22,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, BoxStream, StreamExt};
 use glidefs::testing::cache::{
-    Admission, Cache, Directory, Durability, Known, MonotonicClock, OnUnreachable, Options, ShardStats,
-    Triggers, Volume,
+    Admission, Cache, Directory, Durability, Known, MonotonicClock, Options, ShardStats, Triggers, Volume,
 };
 use glidefs::testing::daemon::{DaemonStorage, StoreSide};
 use glidefs::testing::router::{
@@ -303,9 +302,7 @@ fn open(log: &Path, catalog: &Catalog) -> Cache {
 fn options_for(exports_max: usize) -> RouterOptions {
     RouterOptions {
         exports_max,
-        queues_default: 1,
         queue_depth_default: 64,
-        on_unreachable_default: OnUnreachable::Wait,
         parallel_max: 8,
         confirm_patience: Duration::from_secs(10),
         serve_unconfirmed: false,

@@ -81,7 +81,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("tonic", &["csi"]),
     ("prost_types", &["csi"]),
     ("axum", &["api"]),
-    ("utoipa", &["api"]),
+    ("utoipa", &["api", "properties"]),
     ("utoipa_axum", &["api"]),
     ("subtle", &["api"]),
     ("toml", &["config"]),

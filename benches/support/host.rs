@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use glidefs::testing::cache::{OnUnreachable, Volume};
+use glidefs::testing::cache::Volume;
 use glidefs::testing::export::Export;
 use glidefs::testing::router::{
     Begun, Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
@@ -125,9 +125,7 @@ pub fn name(number: u32) -> String {
 pub fn router(directory: &Path, exports: u32, attached: u32, volumes: Volumes) -> Arc<Router> {
     let options = RouterOptions {
         exports_max: exports as usize,
-        queues_default: 1,
         queue_depth_default: 64,
-        on_unreachable_default: OnUnreachable::Wait,
         parallel_max: 64,
         serve_unconfirmed: false,
         confirm_patience: Duration::from_secs(10),

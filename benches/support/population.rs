@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
-use glidefs::testing::cache::{
-    Budgets, Cache, Directory, Known, MonotonicClock, OnFull, OnUnreachable, Options,
-};
+use glidefs::testing::cache::{Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Options};
 use glidefs::testing::daemon::{DaemonStorage, StoreSide};
 use glidefs::testing::export::Export;
 use glidefs::testing::router::{
@@ -71,9 +69,7 @@ pub enum Place {
 pub fn options(exports_max: usize) -> RouterOptions {
     RouterOptions {
         exports_max,
-        queues_default: 1,
         queue_depth_default: 64,
-        on_unreachable_default: OnUnreachable::Wait,
         parallel_max: 8,
         confirm_patience: Duration::from_secs(10),
         serve_unconfirmed: false,

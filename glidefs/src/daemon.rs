@@ -157,9 +157,7 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
         .map_err(system("starting the control threads"))?;
     let options = RouterOptions {
         exports_max: config.exports.max,
-        queues_default: config.exports.queues,
         queue_depth_default: config.exports.queue_depth,
-        on_unreachable_default: config.exports.on_unreachable.0,
         parallel_max: RECOVERY_PARALLEL_MAX,
         confirm_patience: STORE_PATIENCE,
         serve_unconfirmed: config.store.unconfirmed == Unconfirmed::Serve,

@@ -8,27 +8,44 @@ pub mod limits;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::ToSchema;
+
 use self::limits::{Settings, SettingsChange};
 
-/// The loss that acknowledged FLUSHes survive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The loss that an acknowledged FLUSH survives, and the bound of the data that can be lost with the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Durability {
-    /// Loss of power: the data is on the local disk.
+    /// An acknowledged FLUSH survives loss of power.
     #[default]
     Local,
-    /// Loss of the host: the data is in the store.
+    /// An acknowledged FLUSH survives loss of the host: FLUSH waits for the store.
     Store,
-    /// Loss of power. With the host at most the bound is lost, because writes are slowed, and wait, before more could be lost.
+    /// An acknowledged FLUSH survives loss of power, and the data lost with the host is bounded: writes are slowed near the
+    /// bound, and wait at the bound.
     Bounded(Bound),
 }
 
-/// How much data of an export may be at risk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The bound of the data that can be lost with the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = RiskBound)]
 pub struct Bound {
-    /// Bytes of data.
+    /// Most bytes at risk.
     pub max_bytes: u64,
-    /// Time since the oldest of the data was acknowledged.
+    /// No write is acknowledged while an older write, acknowledged at least so many seconds ago, is not in the store.
+    #[serde(rename = "max_age_seconds", serialize_with = "as_seconds", deserialize_with = "from_seconds")]
+    #[schema(value_type = u64)]
     pub max_age: Duration,
+}
+
+fn as_seconds<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(span.as_secs())
+}
+
+fn from_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    u64::deserialize(deserializer).map(Duration::from_secs)
 }
 
 impl Bound {
@@ -45,7 +62,8 @@ impl Bound {
     }
 }
 
-/// Behaviour of a READ that needs the store while the store cannot be reached, or refuses this host.
+/// Behaviour of a READ that needs the store while the store cannot be reached, or refuses this host. Its text, "wait" or a time such
+/// as "30s", is made by `config`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnreachable {
     /// READs wait until the store answers.

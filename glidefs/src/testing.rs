@@ -23,7 +23,7 @@ pub mod cache {
         OnFull, Options, Recovered, Reservation, SegmentFile, SeqMarks, Shard, ShardStats, Start, Token,
         Triggers, Volume, Want, longest_holds,
     };
-    pub use crate::properties::{Durability, OnUnreachable};
+    pub use crate::properties::Durability;
 
     /// Structures of the log on disk.
     pub mod format {

@@ -39,8 +39,7 @@ cleanup() {
 	exit "$status"
 }
 
-# write_config [EXTRA-TOML]: writes the daemon's configuration from CACHE_SIZE, CLEAN_SIZE, CLEAN_MEMORY, MAPPED_MAX,
-# GLIDEFS_CACHE_ENGINE.
+# write_config [EXTRA-TOML]: writes the daemon's configuration from CACHE_SIZE, CLEAN_SIZE, MAPPED_MAX, GLIDEFS_CACHE_ENGINE.
 write_config() {
 	cat >"$WORK/glidefs.toml" <<-TOML
 		[cache]
@@ -48,7 +47,6 @@ write_config() {
 		size = "${CACHE_SIZE:-2GiB}"
 		engine = "${GLIDEFS_CACHE_ENGINE:-auto}"
 		clean_size = "${CLEAN_SIZE:-64MiB}"
-		clean_memory = "${CLEAN_MEMORY:-64MiB}"
 		${MAPPED_MAX:+mapped_max = "$MAPPED_MAX"}
 
 		[api]

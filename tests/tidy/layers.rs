@@ -43,9 +43,9 @@ fn violations(source: &Source) -> Vec<String> {
             }
         }
         for (name, owners) in OWNERS {
-            let is_used = code
-                .match_indices(&format!("{name}::"))
-                .any(|(at, _)| !code[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | ':' | '"' | ',')));
+            let is_used = code.match_indices(&format!("{name}::")).any(|(at, _)| {
+                !code[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | ':' | '"' | ','))
+            });
             if is_used && !owners.contains(&own) {
                 found.push(format!("{place}: {own} uses {name}, which belongs to {}", owners.join(" and ")));
             }

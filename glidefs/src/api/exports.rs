@@ -194,7 +194,7 @@ pub(super) async fn resize(
     name: NameInPath,
     JsonBody(request): JsonBody<ResizeRequest>,
 ) -> Result<Json<Export>, ApiError> {
-    let size = ExportSize::new(request.size.0.0)?;
+    let size = ExportSize::new(request.size.0)?;
     Ok(Json(state.router.resize(name.0.as_str(), size).await?.into()))
 }
 

@@ -38,4 +38,4 @@ pub use self::trace::{
 pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
 pub(super) use self::values::LINES_TYPE;
 pub(crate) use self::values::rfc3339;
-pub use self::values::{Durability, OnUnreachable, RiskBound, Size};
+pub use crate::properties::{Bound, Durability, OnUnreachable};

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::cache::catalog::{CacheCatalog, NoCatalog};
 #[cfg(doc)]
 use crate::cache::hands::HANDS_MAX;
@@ -9,8 +11,9 @@ use crate::cache::volume::budget::Budgets;
 use crate::cache::volume::layers::SeqMarks;
 use crate::units::ExportId;
 
-/// The fate of writes when the cache is full and no data can be moved out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The fate of writes when the cache is full and no data can be moved out; `cache.on_full` of the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OnFull {
     /// Writes wait.
     #[default]

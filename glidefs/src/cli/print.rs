@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::error::CliError;
 use crate::api::wire::{
-    AtRisk, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Limits,
-    Memory, RiskBound, Snapshot, Status, StoredExport, Upgrade,
+    AtRisk, Bound, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer,
+    Limits, Memory, Snapshot, Status, StoredExport, Upgrade,
 };
 use crate::config::TimeSpan;
 
@@ -91,7 +91,7 @@ pub(super) fn export(export: &Export) -> String {
     if let Some(assumed) = &export.assumed {
         table.add_row(["assumed", assumed]);
     }
-    table.add_row(["on unreachable", &export.on_unreachable.0.to_string()]);
+    table.add_row(["on unreachable", &export.on_unreachable.to_string()]);
     if let Some(limits) = &export.limits {
         table.add_row(["limits", &limits_of(limits)]);
     }
@@ -141,8 +141,8 @@ fn durability(durability: Durability) -> String {
     match durability {
         Durability::Local => "local".into(),
         Durability::Store => "store".into(),
-        Durability::Bounded(RiskBound { max_bytes, max_age_seconds }) => {
-            format!("bounded: {}, {max_age_seconds} s", bytes(max_bytes))
+        Durability::Bounded(Bound { max_bytes, max_age }) => {
+            format!("bounded: {}, {} s", bytes(max_bytes), max_age.as_secs())
         }
     }
 }

@@ -10,7 +10,7 @@ use super::args::RunArgs;
 use super::deadline::{self, PATIENCE};
 use super::error::CliError;
 use super::print::emit;
-use crate::config::{Config, LogFormat, LogSection, OnStop};
+use crate::config::{Config, OnStop};
 use crate::handover::{self, Ended, Standby, Start, Successor};
 use crate::observe::chain;
 use crate::observe::logging;
@@ -37,19 +37,19 @@ pub(super) fn command(
         return standby(args, run);
     }
     if let Some(successor) = args.usher {
-        init_log(&LogSection::default())?;
+        logging::init(&Config::default().log.filter)?;
         return handover::usher(successor).map_err(CliError::Usher);
     }
     let Some(protocol) = args.successor else {
         let config = loaded(args, Config::load(&args.config)?);
-        init_log(&config.log)?;
+        logging::init(&config.log.filter)?;
         warn_of_ignored(&config);
         return run(&config, Start::Alone);
     };
     let successor = Successor::take(protocol).map_err(CliError::Successor)?;
     let done = Config::load(&args.config).map_err(CliError::from).and_then(|config| {
         let config = loaded(args, config);
-        init_log(&config.log)?;
+        logging::init(&config.log.filter)?;
         warn_of_ignored(&config);
         run(&config, Start::Successor(successor.clone()))
     });
@@ -66,7 +66,9 @@ fn standby(args: &RunArgs, run: impl FnOnce(&Config, Start) -> Result<(), CliErr
         Some(text) => Config::load_again(&args.config, text),
         None => Config::load(&args.config),
     };
-    init_log(&config.as_ref().map_or_else(|_| LogSection::default(), |config| config.log.clone()))?;
+    logging::init(
+        &config.as_ref().map_or_else(|_| Config::default().log.filter, |config| config.log.filter.clone()),
+    )?;
     match standby.wait() {
         Ended::Served | Ended::Stopped => Ok(()),
         Ended::Over(status) => exit(status.into()),
@@ -101,15 +103,6 @@ fn warn_of_ignored(config: &Config) {
     for key in &config.ignored {
         tracing::warn!(key, "this key of the configuration {IGNORED}");
     }
-}
-
-fn init_log(log: &LogSection) -> Result<(), CliError> {
-    let format = match log.format {
-        LogFormat::Auto => logging::Format::Auto,
-        LogFormat::Text => logging::Format::Text,
-        LogFormat::Journald => logging::Format::Journald,
-    };
-    Ok(logging::init(&log.filter, format)?)
 }
 
 /// What `glidefs run --check` prints: the settings that a daemon shares with the daemon before, a line each.

@@ -17,7 +17,6 @@ pub(super) fn check(config: &mut Config, usable: &Usable) -> Result<(), Refusal>
     within("buffers", "slots_per_worker", Some(config.buffers.slots_per_worker as u64), 4..=65_536)?;
     within("exports", "max", Some(config.exports.max as u64), 1..=1_000_000)?;
     within("exports", "queue_depth", Some(config.exports.queue_depth.into()), 1..=4096)?;
-    within("exports", "queues", Some(config.exports.queues.into()), 1..=128)?;
     config.worker_cpus = worker_cpus(&config.workers, usable)?;
     check_cache(&config.cache, config.worker_cpus.len())?;
     check_api(&config.api)?;
@@ -61,14 +60,6 @@ fn check_cache(cache: &CacheSection, workers: usize) -> Result<(), Refusal> {
             "size",
             format!("{size} is too small: {workers} workers need at least {min}"),
         );
-    }
-    let memory = ByteSize(16 << 20)..=ByteSize(1 << 40);
-    if !memory.contains(&cache.clean_memory) {
-        return refuse("cache", "clean_memory", out_of_bounds(cache.clean_memory, &memory));
-    }
-    let checksums = ByteSize(1 << 20)..=ByteSize(64 << 30);
-    if !checksums.contains(&cache.checksums_max) {
-        return refuse("cache", "checksums_max", out_of_bounds(cache.checksums_max, &checksums));
     }
     // Each part that is locked may need two areas of memory, of which the kernel allows a process 65,530.
     let mapped = ByteSize(1 << 20)..=ByteSize(16 << 30);
@@ -125,23 +116,12 @@ fn check_store(store: &StoreSection) -> Result<(), Refusal> {
     let shortest = TimeSpan(Duration::from_millis(10));
     span_within("store", "flush_interval", store.flush_interval, shortest..=minutes(60))?;
     span_within("store", "flush_age", store.flush_age, shortest..=minutes(24 * 60))?;
-    let any = TimeSpan(Duration::ZERO);
-    span_within("store", "drain_timeout", store.drain_timeout, any..=minutes(60))?;
     if !store.gc_interval.0.is_zero() {
         span_within("store", "gc_interval", store.gc_interval, minutes(10)..=minutes(30 * 24 * 60))?;
     }
-    let (size, sizes) = (store.flush_size, ByteSize(64 << 10)..=ByteSize(1 << 40));
-    if !sizes.contains(&size) {
-        return refuse("store", "flush_size", out_of_bounds(size, &sizes));
-    }
-    for (key, value, least) in [
-        ("pack_memory", store.pack_memory, ByteSize(256 << 20)),
-        ("read_memory", store.read_memory, ByteSize(4 << 20)),
-    ] {
-        let allowed = least..=ByteSize(1 << 40);
-        if !allowed.contains(&value) {
-            return refuse("store", key, out_of_bounds(value, &allowed));
-        }
+    let packs = ByteSize(256 << 20)..=ByteSize(1 << 40);
+    if !packs.contains(&store.pack_memory) {
+        return refuse("store", "pack_memory", out_of_bounds(store.pack_memory, &packs));
     }
     Ok(())
 }

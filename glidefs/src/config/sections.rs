@@ -1,88 +1,231 @@
-//! The sections of the configuration file, with the default of every key.
+//! Every key of the configuration file, said once: meaning, type, default, and the allowed values in words.
+//!
+//! Owns the sections and their keys: the types that the daemon reads, and the table [`SECTIONS`], of which the file of `glidefs init`
+//! and docs/configuration.md are made. Does not own the bounds (`check`).
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{ByteSize, CpuList, Listen, OnUnreachable, TimeSpan};
+use super::values::{ByteSize, CpuList, Listen, TimeSpan};
+use crate::cache::OnFull;
 use crate::observe::metrics::ExportHistograms;
 use crate::store::StoreUrl;
 use crate::worker::engine::{self, Appends};
 
-/// All settings of a daemon.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// The section `[cache]` of the file.
-    pub cache: CacheSection,
-    /// The section `[store]` of the file.
-    pub store: StoreSection,
-    /// The section `[api]` of the file.
-    pub api: ApiSection,
-    /// The section `[workers]` of the file.
-    pub workers: WorkersSection,
-    /// The section `[buffers]` of the file.
-    pub buffers: BuffersSection,
-    /// The section `[exports]` of the file.
-    pub exports: ExportsSection,
-    /// The section `[control]` of the file.
-    pub control: ControlSection,
-    /// The section `[traces]` of the file.
-    pub traces: TracesSection,
-    /// The section `[log]` of the file.
-    pub log: LogSection,
-    /// The text of the file; empty for a configuration that was not read from a file.
-    #[serde(skip)]
-    pub source: String,
-    /// Keys of the file that have no effect, each as `[section] key`.
-    #[serde(skip)]
-    pub ignored: Vec<String>,
-    /// Whether devices are started without user copy, with one stable buffer per tag.
-    #[serde(skip)]
-    pub bounce_mode: bool,
-    /// The CPU of each worker; the length is the number of workers.
-    #[serde(skip)]
-    pub worker_cpus: Vec<usize>,
+/// A section of the configuration file.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    /// The name of the section.
+    pub name: &'static str,
+    /// The subject of the section, in a sentence.
+    pub help: &'static str,
+    /// The keys of the section.
+    pub keys: &'static [Key],
 }
 
-/// The section `[cache]` of the file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct CacheSection {
-    /// The directory of the cache.
-    pub dir: PathBuf,
-    /// Space for the log.
-    pub size: ByteSize,
-    /// How a WRITE behaves while the cache is full.
-    pub on_full: OnFull,
-    /// How workers append to the log.
-    pub engine: EngineSetting,
-    /// Disk space of the block cache; 0 for none.
-    pub clean_size: ByteSize,
-    /// Memory of the block cache.
-    pub clean_memory: ByteSize,
-    /// Memory for checksums of the log.
-    pub checksums_max: ByteSize,
-    /// Locked memory for data of the log that is read often.
-    pub mapped_max: ByteSize,
-    /// Memory for the indexes of all exports.
-    pub index_max: Option<ByteSize>,
-    /// Memory for the index of one export.
-    pub index_max_per_export: Option<ByteSize>,
-    /// Most space of the log for data of one export not in the store. `None`: only the share bounds an export.
-    pub log_max_per_export: Option<ByteSize>,
+/// A key of a section.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// The name of the key.
+    pub name: &'static str,
+    /// A value as TOML, where there is no default.
+    pub example: Option<&'static str>,
+    /// The allowed values.
+    pub allowed: &'static str,
+    /// The effect of the key, in sentences.
+    pub help: &'static str,
 }
 
-/// How a WRITE behaves while the cache is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnFull {
-    /// The WRITE waits for space.
-    #[default]
-    Wait,
-    /// The WRITE fails with ENOSPC.
-    Enospc,
+/// `key: Type = default, "allowed values", example "a value as TOML";` below the documentation of the key. Only a key without a
+/// default has an example.
+macro_rules! sections {
+    (@example) => { None };
+    (@example $example:literal) => { Some($example) };
+    ($(
+        $(#[doc = $about:literal])* $section:ident: $Section:ident {
+            $($(#[doc = $help:literal])* $key:ident: $Type:ty = $default:expr, $allowed:literal $(, example $example:literal)?;)*
+        }
+    )*) => {
+        /// All settings of a daemon.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct Config {
+            $($(#[doc = $about])* pub $section: $Section,)*
+            /// The text of the file; empty for a configuration that was not read from a file.
+            #[serde(skip)]
+            pub source: String,
+            /// Keys of the file that have no effect, each as `[section] key`.
+            #[serde(skip)]
+            pub ignored: Vec<String>,
+            /// Whether devices are started without user copy, with one stable buffer per tag.
+            #[serde(skip)]
+            pub bounce_mode: bool,
+            /// The CPU of each worker; the length is the number of workers.
+            #[serde(skip)]
+            pub worker_cpus: Vec<usize>,
+        }
+
+        $(
+            $(#[doc = $about])*
+            #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+            #[serde(deny_unknown_fields, default)]
+            pub struct $Section {
+                $($(#[doc = $help])* pub $key: $Type,)*
+            }
+
+            impl Default for $Section {
+                fn default() -> Self {
+                    Self { $($key: $default,)* }
+                }
+            }
+        )*
+
+        /// Every section, in the order of the file.
+        pub const SECTIONS: &[Section] = &[$(Section {
+            name: stringify!($section),
+            help: concat!($($about),*),
+            keys: &[$(Key {
+                name: stringify!($key),
+                example: sections!(@example $($example)?),
+                allowed: $allowed,
+                help: concat!($($help),*),
+            },)*],
+        },)*];
+    };
+}
+
+sections! {
+    /// The local write cache.
+    cache: CacheSection {
+        /// The directory of the cache. Use a local SSD; one directory serves one daemon.
+        dir: PathBuf = "/var/lib/glidefs".into(), "a directory, which must exist and be writable";
+        /// Space for the log in the directory.
+        size: ByteSize = ByteSize(16 << 30), "a size, at least (2 × workers + 3) × 64MiB";
+        /// How a write behaves while the cache is full: wait for space, or fail with ENOSPC. With a store, a write of an
+        /// export at its share of the log waits in any case.
+        on_full: OnFull = OnFull::default(), "\"wait\" or \"enospc\"";
+        /// How workers append to the log; "auto" measures every engine in the directory at start and takes the best. On a
+        /// full disk "pwrite" is used, whatever is set.
+        engine: EngineSetting = EngineSetting::default(),
+            "\"auto\", \"pwrite\", \"ring\", \"ring-fixed\", \"ring-direct\" or \"ring-fixed-direct\"";
+        /// Space in the directory for the block cache, which keeps data read from the store; in addition to size. Not used
+        /// without a store.
+        clean_size: ByteSize = ByteSize(4 << 30), "64MiB or more, or 0 for memory only";
+        /// Most memory for stretches of the log that are read often, mapped and locked: reads there take no buffer, and do
+        /// not read the file. Taken by 1 MiB, when within seconds as much of a stretch was read as it has. Not used by the
+        /// engines "ring-direct" and "ring-fixed-direct", nor in bounce mode.
+        mapped_max: ByteSize = ByteSize(256 << 20), "1MiB to 16GiB, or 0 for none";
+        /// Most memory for the indexes of all exports. When not set, a 32nd of size, and at least 64MiB: twice the need of a
+        /// cache full of 4 KiB writes, and more. One export may have three times the unused part, by weight: at the default
+        /// weight three quarters at most.
+        index_max: Option<ByteSize> = None, "16MiB or more", example "\"512MiB\"";
+        /// Most memory for the index of one export. When not set, only index_max bounds the index of an export.
+        index_max_per_export: Option<ByteSize> = None, "1MiB or more", example "\"64MiB\"";
+        /// Most space of the log for data of one export that is not in the store. Set or not, an export has a share: three
+        /// times the part of the log which no export uses for such data, by weight; the lower of the two counts.
+        log_max_per_export: Option<ByteSize> = None, "16MiB or more; only with a store", example "\"4GiB\"";
+    }
+    /// The object store.
+    store: StoreSection {
+        /// The object store that exports are written back to. When not set, data stays in the local cache only.
+        url: Option<StoreUrl> = None,
+            "file:///directory, s3://bucket/prefix, memory://, or, where built in, gs:// and az://",
+            example "\"s3://bucket/prefix\"";
+        /// An export without a write for so long is written back to the store.
+        flush_interval: TimeSpan = TimeSpan(Duration::from_secs(2)), "10ms to 1h";
+        /// An export is written back when the oldest data at risk has this age: at the next FLUSH, or half a second later.
+        flush_age: TimeSpan = TimeSpan(Duration::from_secs(30)), "10ms to 24h";
+        /// Time between garbage collections by a daemon that writes to the store. A collection removes objects that nothing
+        /// has used for a day.
+        gc_interval: TimeSpan = TimeSpan(Duration::from_hours(12)), "10min to 720h, or 0s for never";
+        /// Most memory for packs. Packs being made and uploaded take at most two thirds, and at most 256MiB. Packs uploaded
+        /// last stay in memory until they are merged, in the part which the former leave at present, and in at most 288MiB.
+        /// Taken as needed.
+        pack_memory: ByteSize = ByteSize(512 << 20), "256MiB or more";
+        /// At the start, while the store cannot confirm that this host still has an export: the device waits, or serves the
+        /// data in the cache, which is old if another host has taken the export over.
+        unconfirmed: Unconfirmed = Unconfirmed::default(), "\"wait\" or \"serve\"";
+    }
+    /// The HTTP API, which the command line uses as well.
+    api: ApiSection {
+        /// TCP address of the API. A request without the token may only GET /healthz, /readyz, /metrics (on a loopback
+        /// address), /openapi.json and, where there is a token, the files of the status page at /.
+        listen: Listen = Listen(Some(([127, 0, 0, 1], 9470).into())),
+            "IP:PORT or \"none\"; other than loopback only together with token_file";
+        /// Unix socket of the API, for root, the user of the daemon and the members of group.
+        socket: PathBuf = "/run/glidefs/glidefs.sock".into(), "a path of at most 107 bytes";
+        /// Members of the group may use the socket, and so the whole API.
+        group: Option<String> = None, "the name of a group of this host", example "\"glidefs\"";
+        /// A request over TCP that carries this token ("Authorization: Bearer …") may do everything. A changed file is read
+        /// again.
+        token_file: Option<PathBuf> = None,
+            "a file with the token in its first line, which only its owner may read", example "\"/etc/glidefs/token\"";
+        /// Names of this host that are allowed in the header Host of requests over TCP without the token, besides localhost
+        /// and the addresses of the host.
+        hosts: Vec<String> = Vec::new(), "names without a port";
+        /// Most connections over TCP at the same time, and most over the socket. At the limit, a connection without a request
+        /// is closed for a newer one.
+        connections_max: usize = 512, "8 to 65536";
+        /// Exports with histograms on /metrics: those with a device that was used (more requests than a look for partitions
+        /// and file systems), none, or all. A scrape may ask for another set: /metrics?histograms=all.
+        export_histograms: ExportHistograms = ExportHistograms::default(), "\"busy\", \"none\" or \"all\"";
+    }
+    /// The threads that serve devices.
+    workers: WorkersSection {
+        /// Number of workers. When not set: one for each CPU that workers may use, and no more than the CPU quota of the
+        /// control group (cpu.max) allows at full load.
+        count: Option<u64> = None, "1 to 1024", example "4";
+        /// CPUs that workers are pinned to. When not set: all CPUs that the daemon may use.
+        cpus: Option<CpuList> = None, "CPU numbers and ranges", example "\"0-3,8\"";
+    }
+    /// Memory for requests in flight.
+    buffers: BuffersSection {
+        /// Slots of 128KiB per worker. This number times the workers is all the memory for requests, but in bounce mode.
+        slots_per_worker: usize = 256, "4 to 65536";
+    }
+    /// Limits and defaults of exports.
+    exports: ExportsSection {
+        /// Most exports at the same time.
+        max: usize = 20_000, "1 to 1000000";
+        /// Most requests in flight per queue, for exports created without a queue depth.
+        queue_depth: u16 = 64, "1 to 4096";
+    }
+    /// How the daemon deals with the kernel's devices.
+    control: ControlSection {
+        /// Time limit of one kernel command. A command that takes longer fails the operation, not the daemon.
+        command_timeout: TimeSpan = TimeSpan(Duration::from_secs(10)), "a length of time from 1s to 10min";
+        /// How devices behave when the daemon stops: they wait for the next daemon, or they are removed.
+        on_stop: OnStop = OnStop::default(), "\"keep\" or \"remove\"";
+    }
+    /// Traces of requests, sent to an OpenTelemetry collector. Only for a glidefs built with `--features otel`; others refuse
+    /// the keys.
+    traces: TracesSection {
+        /// The collector that spans are sent to, by OTLP over HTTP with protobuf. When not set, nothing is sent.
+        otlp_endpoint: Option<String> = None,
+            "an http:// or https:// URL without user, query and the path /v1/traces, which is appended",
+            example "\"http://127.0.0.1:4318\"";
+        /// Headers of each request to the collector. Read at start.
+        otlp_headers_file: Option<PathBuf> = None,
+            "a file with a header a line, such as \"Authorization: Bearer …\", which only its owner may read",
+            example "\"/etc/glidefs/otlp-headers\"";
+        /// Time limit of one request to the collector.
+        otlp_timeout: TimeSpan = TimeSpan(Duration::from_secs(10)), "100ms to 1min";
+        /// The attribute service.name of all spans.
+        service_name: String = "glidefs".into(), "1 to 255 printable characters";
+        /// One request of a device in so many is traced, on average. When not set, the daemon chooses for about 20 a second
+        /// of the host and follows the load, or traces all where slower_than is set.
+        one_in: Option<u32> = None, "1 to 1000000000", example "1000";
+        /// Only requests of devices that took at least so long are sent. Requests to the store are all sent.
+        slower_than: TimeSpan = TimeSpan(Duration::ZERO), "0s to 1h";
+    }
+    /// The daemon's log.
+    log: LogSection {
+        /// The filter of log lines. The environment variable RUST_LOG takes precedence.
+        filter: String = "info,libublk=warn".into(),
+            "a level (error, warn, info, debug, trace) or directives such as \"info,glidefs::router=debug\"";
+    }
 }
 
 /// How exports behave at the start while the store cannot confirm that this host still has them.
@@ -130,108 +273,6 @@ impl EngineSetting {
     }
 }
 
-/// The section `[store]` of the file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct StoreSection {
-    /// The place of the object store; `None` for no store.
-    pub url: Option<StoreUrl>,
-    /// Time without a write after which an export is written back.
-    pub flush_interval: TimeSpan,
-    /// Age of the oldest data at risk at which an export is written back.
-    pub flush_age: TimeSpan,
-    /// Bytes of data at risk at which an export is written back.
-    pub flush_size: ByteSize,
-    /// How long a daemon that removes its devices at the stop waits for the store.
-    pub drain_timeout: TimeSpan,
-    /// Time between garbage collections of the store; 0 for no collections.
-    pub gc_interval: TimeSpan,
-    /// Memory for packs being made, uploaded, and uploaded last.
-    pub pack_memory: ByteSize,
-    /// Memory for the blocks of READs.
-    pub read_memory: ByteSize,
-    /// How exports behave at the start while the store cannot confirm that this host still has them.
-    pub unconfirmed: Unconfirmed,
-}
-
-impl Default for StoreSection {
-    fn default() -> Self {
-        Self {
-            url: None,
-            flush_interval: TimeSpan(Duration::from_secs(2)),
-            flush_age: TimeSpan(Duration::from_secs(30)),
-            flush_size: ByteSize(32 << 20),
-            drain_timeout: TimeSpan(Duration::from_secs(30)),
-            gc_interval: TimeSpan(Duration::from_hours(12)),
-            pack_memory: ByteSize(512 << 20),
-            read_memory: ByteSize(64 << 20),
-            unconfirmed: Unconfirmed::default(),
-        }
-    }
-}
-
-/// The section `[api]` of the file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ApiSection {
-    /// The TCP address of the API.
-    pub listen: Listen,
-    /// The path of the API's Unix socket.
-    pub socket: PathBuf,
-    /// The group whose members may use the socket.
-    pub group: Option<String>,
-    /// The file with the token for TCP.
-    pub token_file: Option<PathBuf>,
-    /// Names of this host, allowed in the header `Host` of requests over TCP.
-    pub hosts: Vec<String>,
-    /// Most connections over TCP, and most over the socket.
-    pub connections_max: usize,
-    /// Which exports have histograms on `/metrics`.
-    pub export_histograms: ExportHistograms,
-}
-
-/// The section `[workers]` of the file.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct WorkersSection {
-    /// The number of workers.
-    pub count: Option<u64>,
-    /// The CPUs that workers are pinned to.
-    pub cpus: Option<CpuList>,
-}
-
-/// The section `[buffers]` of the file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct BuffersSection {
-    /// Slots in the arena of a worker.
-    pub slots_per_worker: usize,
-}
-
-/// The section `[exports]` of the file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ExportsSection {
-    /// Most exports that may exist.
-    pub max: usize,
-    /// Queue depth of an export created without one.
-    pub queue_depth: u16,
-    /// Number of queues of an export created without one.
-    pub queues: u16,
-    /// `on_unreachable` of an export created without one: how a READ behaves while the store is away.
-    pub on_unreachable: OnUnreachable,
-}
-
-/// The section `[control]` of the file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ControlSection {
-    /// Time limit of one kernel command.
-    pub command_timeout: TimeSpan,
-    /// How devices behave when the daemon stops.
-    pub on_stop: OnStop,
-}
-
 /// How devices behave when the daemon stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -241,114 +282,4 @@ pub enum OnStop {
     Keep,
     /// The devices are removed.
     Remove,
-}
-
-/// The section `[traces]` of the file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct TracesSection {
-    /// The collector's URL, without `/v1/traces`; `None`: no forwarding.
-    pub otlp_endpoint: Option<String>,
-    /// The file with further headers of requests to the collector.
-    pub otlp_headers_file: Option<PathBuf>,
-    /// Time limit of one request to the collector.
-    pub otlp_timeout: TimeSpan,
-    /// The attribute `service.name` of all spans.
-    pub service_name: String,
-    /// One request in so many is traced; `None`: the daemon follows the load.
-    pub one_in: Option<u32>,
-    /// Only requests of devices that took at least so long are sent.
-    pub slower_than: TimeSpan,
-}
-
-impl Default for TracesSection {
-    fn default() -> Self {
-        Self {
-            otlp_endpoint: None,
-            otlp_headers_file: None,
-            otlp_timeout: TimeSpan(Duration::from_secs(10)),
-            service_name: "glidefs".into(),
-            one_in: None,
-            slower_than: TimeSpan(Duration::ZERO),
-        }
-    }
-}
-
-/// The section `[log]` of the file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LogSection {
-    /// The filter of log lines.
-    pub filter: String,
-    /// The target and form of the log.
-    pub format: LogFormat,
-}
-
-/// The target and form of the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LogFormat {
-    /// Journald if the daemon is run by systemd, text otherwise.
-    #[default]
-    Auto,
-    /// Text on standard error.
-    Text,
-    /// Lines with their fields to journald.
-    Journald,
-}
-
-impl Default for CacheSection {
-    fn default() -> Self {
-        Self {
-            dir: "/var/lib/glidefs".into(),
-            size: ByteSize(16 << 30),
-            on_full: OnFull::default(),
-            engine: EngineSetting::default(),
-            clean_size: ByteSize(4 << 30),
-            clean_memory: ByteSize(64 << 20),
-            checksums_max: ByteSize(64 << 20),
-            mapped_max: ByteSize(256 << 20),
-            index_max: None,
-            index_max_per_export: None,
-            log_max_per_export: None,
-        }
-    }
-}
-
-impl Default for ApiSection {
-    fn default() -> Self {
-        Self {
-            listen: Listen(Some(([127, 0, 0, 1], 9470).into())),
-            socket: "/run/glidefs/glidefs.sock".into(),
-            group: None,
-            token_file: None,
-            hosts: Vec::new(),
-            connections_max: 512,
-            export_histograms: ExportHistograms::default(),
-        }
-    }
-}
-
-impl Default for BuffersSection {
-    fn default() -> Self {
-        Self { slots_per_worker: 256 }
-    }
-}
-
-impl Default for ExportsSection {
-    fn default() -> Self {
-        Self { max: 20_000, queue_depth: 64, queues: 1, on_unreachable: OnUnreachable::default() }
-    }
-}
-
-impl Default for ControlSection {
-    fn default() -> Self {
-        Self { command_timeout: TimeSpan(Duration::from_secs(10)), on_stop: OnStop::default() }
-    }
-}
-
-impl Default for LogSection {
-    fn default() -> Self {
-        Self { filter: "info,libublk=warn".into(), format: LogFormat::default() }
-    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::properties;
+use crate::properties::{Bound, Durability, OnUnreachable};
 use crate::store::StoreUrl;
 
 /// Units of sizes, largest first.
@@ -89,9 +89,24 @@ impl fmt::Display for TimeSpan {
     }
 }
 
-/// How a READ behaves that needs a store that is away: `wait`, or the time after which the READ fails.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OnUnreachable(pub properties::OnUnreachable);
+impl FromStr for Durability {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "local" => Ok(Self::Local),
+            "store" => Ok(Self::Store),
+            _ => bounded(text).map(Self::Bounded).ok_or("use local, store, or as bounded:64MiB,30s"),
+        }
+    }
+}
+
+/// The bound in `text`, in whole seconds as in the API.
+fn bounded(text: &str) -> Option<Bound> {
+    let (size, time) = text.strip_prefix("bounded:")?.split_once(',')?;
+    let (ByteSize(max_bytes), TimeSpan(time)) = (size.parse().ok()?, time.parse().ok()?);
+    Some(Bound { max_bytes, max_age: Duration::from_secs(time.as_secs()) })
+}
 
 impl FromStr for OnUnreachable {
     type Err = ValueError;
@@ -99,21 +114,20 @@ impl FromStr for OnUnreachable {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         const ALLOWED: &str = "use wait, or a time of at least 1s after which a read fails, such as 30s";
         if text.trim() == "wait" {
-            return Ok(Self(properties::OnUnreachable::Wait));
+            return Ok(Self::Wait);
         }
-        let limit =
-            text.parse().ok().filter(|TimeSpan(limit)| *limit >= properties::OnUnreachable::FAIL_AFTER_MIN);
+        let limit = text.parse().ok().filter(|TimeSpan(limit)| *limit >= Self::FAIL_AFTER_MIN);
         limit
-            .map(|TimeSpan(limit)| Self(properties::OnUnreachable::FailAfter(limit)))
+            .map(|TimeSpan(limit)| Self::FailAfter(limit))
             .ok_or_else(|| ValueError::new(text, "what a read does without a store", ALLOWED))
     }
 }
 
 impl fmt::Display for OnUnreachable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            properties::OnUnreachable::Wait => f.write_str("wait"),
-            properties::OnUnreachable::FailAfter(limit) => write!(f, "{}", TimeSpan(limit)),
+        match self {
+            Self::Wait => f.write_str("wait"),
+            Self::FailAfter(limit) => write!(f, "{}", TimeSpan(*limit)),
         }
     }
 }
@@ -312,8 +326,8 @@ mod tests {
         assert_eq!("500ms".parse(), Ok(TimeSpan(Duration::from_millis(500))));
         assert_eq!("1.5s".parse(), Ok(TimeSpan(Duration::from_millis(1500))));
         assert_eq!("2min".parse(), Ok(TimeSpan(Duration::from_mins(2))));
-        assert_eq!("wait".parse(), Ok(OnUnreachable(properties::OnUnreachable::Wait)));
-        let half_a_minute = OnUnreachable(properties::OnUnreachable::FailAfter(Duration::from_secs(30)));
+        assert_eq!("wait".parse(), Ok(OnUnreachable::Wait));
+        let half_a_minute = OnUnreachable::FailAfter(Duration::from_secs(30));
         assert_eq!(("30s".parse(), half_a_minute.to_string()), (Ok(half_a_minute), "30s".into()));
         assert!("500ms".parse::<OnUnreachable>().unwrap_err().to_string().contains("at least 1s"));
         assert!("10".parse::<TimeSpan>().unwrap_err().to_string().contains("such as 10s"));

@@ -12,7 +12,7 @@ use super::error::CsiError;
 use super::names::{SnapshotId, volume_name};
 use super::parameters::{Fixed, Mutable};
 use crate::api::wire::{
-    CreateRequest, Deleted, Export, ForkRequest, OpenRequest, ResizeRequest, SetRequest, Size, Snapshot,
+    CreateRequest, Deleted, Export, ForkRequest, OpenRequest, ResizeRequest, SetRequest, Snapshot,
     SnapshotRequest, Status, StoredExport, Top,
 };
 use crate::client::{Client, ClientError, export_path};
@@ -90,7 +90,7 @@ impl Daemon {
     ) -> Result<Export, CsiError> {
         let request = CreateRequest {
             name: name.to_string(),
-            size: Size(ByteSize(bytes)),
+            size: ByteSize(bytes),
             durability: fixed.durability,
             on_unreachable: fixed.on_unreachable,
             limits: mutable.limits,
@@ -132,7 +132,7 @@ impl Daemon {
     }
 
     pub async fn resize(&self, name: &ExportName, bytes: u64) -> Result<Export, CsiError> {
-        let request = ResizeRequest { size: Size(ByteSize(bytes)) };
+        let request = ResizeRequest { size: ByteSize(bytes) };
         within(CHANGE_MAX, self.client.post(&export_path(name, "/resize"), &request)).await
     }
 

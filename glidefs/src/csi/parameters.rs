@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::str::FromStr;
 
 use super::error::CsiError;
-use crate::api::wire::{Durability, LimitsChange, OnUnreachable, Size};
-use crate::config::{self, ByteSize, TimeSpan};
+use crate::api::wire::{Durability, LimitsChange, OnUnreachable};
+use crate::config::TimeSpan;
 
 /// Keys with this beginning come from the sidecars, and say whose volume or snapshot it is.
 const SIDECARS: &str = "csi.storage.k8s.io/";
@@ -38,7 +38,7 @@ pub(super) fn of_volume(
     for (key, value) in parameters {
         match key.as_str() {
             "durability" => fixed.durability = parse(key, value)?,
-            "onUnreachable" => fixed.on_unreachable = Some(OnUnreachable(unreachable(key, value)?)),
+            "onUnreachable" => fixed.on_unreachable = Some(parse(key, value)?),
             "queues" => fixed.queues = Some(parse(key, value)?),
             "queueDepth" => fixed.queue_depth = Some(parse(key, value)?),
             _ if key.starts_with(SIDECARS) => {}
@@ -77,13 +77,12 @@ impl Mutable {
 
     /// Takes a parameter over. Returns whether the key is one of these.
     fn set(&mut self, key: &str, value: &str) -> Result<bool, CsiError> {
-        let size = |value| rate::<ByteSize>(key, value).map(|size| size.map(Size));
         let limits = &mut self.limits;
         match key {
             "readIops" => limits.read_iops = Some(rate(key, value)?),
             "writeIops" => limits.write_iops = Some(rate(key, value)?),
-            "readBytesPerSecond" => limits.read_bytes_per_second = Some(size(value)?),
-            "writeBytesPerSecond" => limits.write_bytes_per_second = Some(size(value)?),
+            "readBytesPerSecond" => limits.read_bytes_per_second = Some(rate(key, value)?),
+            "writeBytesPerSecond" => limits.write_bytes_per_second = Some(rate(key, value)?),
             "burst" => {
                 let span: TimeSpan = parse(key, value)?;
                 limits.burst_milliseconds = Some(u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX));
@@ -98,10 +97,6 @@ impl Mutable {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
-}
-
-fn unreachable(key: &str, value: &str) -> Result<config::OnUnreachable, CsiError> {
-    parse(key, value)
 }
 
 /// A limit, or `None` for the word which ends the limit.
@@ -125,7 +120,8 @@ fn unknown(key: &str) -> CsiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::wire::RiskBound;
+    use crate::api::wire::Bound;
+    use crate::config::ByteSize;
 
     fn map<const N: usize>(pairs: [(&str, &str); N]) -> HashMap<String, String> {
         pairs.map(|(key, value)| (key.into(), value.into())).into()
@@ -145,13 +141,16 @@ mod tests {
         let attributes = map([("readIops", "none"), ("writeBytesPerSecond", "100MiB"), ("burst", "1s")]);
         let (fixed, settings) = of_volume(&class, &attributes).unwrap();
         let max_bytes = 64 << 20;
-        assert_eq!(fixed.durability, Durability::Bounded(RiskBound { max_bytes, max_age_seconds: 30 }));
+        assert_eq!(
+            fixed.durability,
+            Durability::Bounded(Bound { max_bytes, max_age: std::time::Duration::from_secs(30) })
+        );
         assert_eq!((fixed.queues, fixed.queue_depth), (Some(2), Some(64)));
         assert!(fixed.on_unreachable.is_some());
         assert_eq!(settings.weight, Some(200));
         // The class of attributes has the last word.
         assert_eq!(settings.limits.read_iops, Some(None));
-        assert_eq!(settings.limits.write_bytes_per_second, Some(Some(Size(ByteSize(100 << 20)))));
+        assert_eq!(settings.limits.write_bytes_per_second, Some(Some(ByteSize(100 << 20))));
         assert_eq!(settings.limits.burst_milliseconds, Some(1000));
     }
 

@@ -13,7 +13,7 @@ use super::locked_memory::bytes_within_limit;
 use super::takeover::Turn;
 use crate::cache::{self, Budgets, Cache, CacheError, Directory, HANDS_MAX, Known, MonotonicClock};
 use crate::checksum;
-use crate::config::{CacheSection, Config, OnFull};
+use crate::config::{CacheSection, Config};
 use crate::router::{Catalog, CatalogError};
 use crate::ublk::{self, Features, Untouchable};
 use crate::units::{ExportId, REQUEST_BYTES_MAX, SEGMENT_BYTES};
@@ -27,6 +27,8 @@ use crate::worker::ring::REGISTERED_BYTES_MAX;
 /// when written: so a cache full of the smallest writes needs less than half.
 const INDEX_SHARE: u64 = 32;
 const INDEX_BYTES_MIN: u64 = 64 << 20;
+/// Memory for checksums of the log, 1 MiB for each GiB that is read again and again. Others are read from the disk, beside the data.
+const CHECKSUMS_BYTES_MAX: u64 = 64 << 20;
 
 /// Refuses a start without the cache's directory.
 pub(super) fn check_directory(config: &Config) -> Result<(), DaemonError> {
@@ -115,11 +117,8 @@ pub(super) fn cache_options(config: &Config, engine: Engine) -> cache::Options {
         size_bytes: config.cache.size.0,
         segment_bytes: SEGMENT_BYTES,
         shards: config.worker_cpus.len(),
-        on_full: match config.cache.on_full {
-            OnFull::Wait => cache::OnFull::Wait,
-            OnFull::Enospc => cache::OnFull::Enospc,
-        },
-        checksums_bytes_max: config.cache.checksums_max.0,
+        on_full: config.cache.on_full,
+        checksums_bytes_max: CHECKSUMS_BYTES_MAX,
         // Nothing is mapped that is written past the page cache, and in bounce mode no READ looks there.
         mapped_bytes_max: if engine.direct || config.bounce_mode {
             0
@@ -150,12 +149,11 @@ fn budgets(cache: &CacheSection) -> Budgets {
 pub(super) fn worker_options(config: &Config, engine: Engine) -> WorkerOptions {
     // Each queue needs a descriptor in the ring's table, and the kernel allows no table larger than the limit on descriptors.
     let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-    let queues = config.exports.max.saturating_mul(usize::from(config.exports.queues.max(1)));
     WorkerOptions {
         cpus: config.worker_cpus.iter().copied().map(Cpu).collect(),
         slots_per_worker: config.buffers.slots_per_worker,
         appends: engine.appends,
-        queues_max: u32::try_from(queues.max(64))
+        queues_max: u32::try_from(config.exports.max.max(64))
             .unwrap_or(u32::MAX)
             // One descriptor is for the lock of the cache.
             .min(u32::try_from(descriptors.saturating_sub(1)).unwrap_or(u32::MAX)),

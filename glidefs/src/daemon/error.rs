@@ -37,7 +37,7 @@ pub enum DaemonError {
     )]
     NoStore { exports: usize },
     /// The block cache could not be opened.
-    #[error("the block cache could not be opened: change clean_memory or clean_size in [cache]")]
+    #[error("the block cache could not be opened: change clean_size in [cache]")]
     Clean(#[from] BlockCacheError),
     /// The API could not be served.
     #[error("the API could not be served")]

@@ -34,6 +34,8 @@ const OPERATIONS_PATIENCE: Duration = Duration::from_mins(1);
 const SUCCESSOR_LOOK: Duration = Duration::from_millis(500);
 /// How long a signal that was taken may be on its way through the runtime.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(20);
+/// How long a stop that removes the devices waits until all data is written back. TimeoutStopSec of systemd/glidefs.service is longer.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
 /// How long the addresses of the API may be in use by the daemon before.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(30);
 const LISTEN_PAUSE: Duration = Duration::from_millis(20);
@@ -132,7 +134,7 @@ pub(super) async fn serve(
             );
         }
         if has_store {
-            drain(&parts.router, config.store.drain_timeout.0).await;
+            drain(&parts.router, DRAIN_PATIENCE).await;
         }
     }
     watchdog.abort();
@@ -260,7 +262,7 @@ async fn drain(router: &Arc<Router>, patience: Duration) {
         }
         Err(_) => tracing::warn!(
             seconds = patience.as_secs(),
-            "store.drain_timeout is over, and not everything is in the store; what is missing stays in cache.dir"
+            "the time to write back is over, and not everything is in the store; what is missing stays in cache.dir"
         ),
     }
 }

@@ -22,6 +22,12 @@ use crate::store::{
 const RECENT_BYTES_MAX: u64 = 288 << 20;
 /// Memory for packs being made: eight cuts on the way, with a pack each.
 const UPLOAD_BYTES_MAX: u64 = 256 << 20;
+/// Memory for blocks that READs need: a quarter for READs that need nothing from the store, the rest for all others.
+const READ_BYTES_MAX: u64 = 64 << 20;
+/// Memory of the block cache, beside its space on the disk.
+const CLEAN_MEMORY_BYTES: usize = 64 << 20;
+/// Data at risk of an export with which it is written back.
+const FLUSH_BYTES: u64 = 32 << 20;
 /// How long the start waits for the store, and each export for the store to say which host has the export. Also the pause before
 /// the place is looked at again.
 pub(super) const STORE_PATIENCE: Duration = Duration::from_secs(10);
@@ -53,14 +59,14 @@ pub(super) fn connect_store(
         upload_bytes_max: usize::try_from(upload_bytes_max).unwrap_or(usize::MAX),
         recent_bytes_max: Some(RECENT_BYTES_MAX),
         pack_bytes_max: Some(pack_bytes_max),
-        read_bytes_max: config.store.read_memory.0,
+        read_bytes_max: READ_BYTES_MAX,
         host: host_name(),
         ..VolumeStoreOptions::new(cache.writer())
     };
     let volumes = store::volume::VolumeStore::new(store, options);
     let link = cache.writeback_queue(runtime.handle().clone());
     let triggers = Triggers {
-        size_bytes: config.store.flush_size.0,
+        size_bytes: FLUSH_BYTES,
         age: config.store.flush_age.0,
         quiet: config.store.flush_interval.0,
     };
@@ -130,7 +136,7 @@ fn open_block_cache(
 ) -> Result<BlockCache, BlockCacheError> {
     let options = BlockCacheOptions {
         directory: (config.cache.clean_size.0 > 0).then(|| config.cache.dir.clone()),
-        memory_bytes_max: usize::try_from(config.cache.clean_memory.0).unwrap_or(usize::MAX),
+        memory_bytes_max: CLEAN_MEMORY_BYTES,
         disk_bytes_max: config.cache.clean_size.0,
     };
     match runtime.block_on(BlockCache::open(options.clone())) {

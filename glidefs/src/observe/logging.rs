@@ -14,17 +14,6 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The target and the form of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Journald if the daemon is run by systemd, text otherwise.
-    Auto,
-    /// Text on standard error, by whomever the daemon is run.
-    Text,
-    /// Lines with their fields to journald.
-    Journald,
-}
-
 /// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -39,29 +28,21 @@ pub enum LogError {
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
-    /// Journald cannot be reached on this host.
-    #[error("cannot reach journald: set `[log] format` to \"text\"")]
-    Journald(#[source] std::io::Error),
     /// A log was set up before.
     #[error("the log was set up twice")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Sets up the log: lines that pass `filter` go to the target of `format`. `RUST_LOG` takes precedence over `filter`.
-pub fn init(filter: &str, format: Format) -> Result<(), LogError> {
+/// Sets up the log: lines that pass `filter` go with their fields to journald if standard error goes there, and as text to standard
+/// error otherwise. `RUST_LOG` takes precedence over `filter`.
+pub fn init(filter: &str) -> Result<(), LogError> {
     let registry = tracing_subscriber::registry().with(effective(filter)?);
-    let by_systemd = || is_journal(std::env::var_os("JOURNAL_STREAM").as_deref(), std_error_identity());
-    if format == Format::Journald || (format == Format::Auto && by_systemd()) {
-        match tracing_journald::layer() {
-            Ok(layer) => {
-                let layer =
-                    layer.with_field_prefix(Some("GLIDEFS".into())).with_syslog_identifier("glidefs".into());
-                return registry.with(layer).try_init().map_err(LogError::Twice);
-            }
-            Err(error) if format == Format::Journald => return Err(LogError::Journald(error)),
-            // Standard error ends up in the journal as well, without the fields of a line.
-            Err(_) => {}
-        }
+    // Without journald's socket, standard error ends up in the journal as well, without the fields of a line.
+    if is_journal(std::env::var_os("JOURNAL_STREAM").as_deref(), std_error_identity())
+        && let Ok(layer) = tracing_journald::layer()
+    {
+        let layer = layer.with_field_prefix(Some("GLIDEFS".into())).with_syslog_identifier("glidefs".into());
+        return registry.with(layer).try_init().map_err(LogError::Twice);
     }
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);

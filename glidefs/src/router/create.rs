@@ -34,9 +34,9 @@ pub struct CreateExport {
     pub name: ExportName,
     /// The content that the export begins with, which determines the size.
     pub content: InitialContent,
-    /// Changes to the defaults (a blank export; READs as configured) or to the volume's own (all others).
+    /// Changes to the defaults (a blank export) or to the volume's own (all others).
     pub properties: PropertiesChange,
-    /// Queues of the device; the configured default when not given.
+    /// Queues of the device; one when not given.
     pub queues: Option<u16>,
     /// Most requests in flight per queue; the configured default when not given.
     pub queue_depth: Option<u16>,
@@ -111,7 +111,7 @@ fn new_record(
         id,
         name: request.name.to_string(),
         size_bytes: initial.size.bytes(),
-        queues: request.queues.unwrap_or(options.queues_default),
+        queues: request.queues.unwrap_or(1),
         queue_depth: request.queue_depth.unwrap_or(options.queue_depth_default),
         desired: if request.detached { Desired::Detached } else { Desired::Attached },
         device: DeviceRecord {
@@ -209,8 +209,7 @@ impl Router {
         {
             self.unless_stopping(self.write_back(of.as_str())).await?;
         }
-        let on_unreachable = self.options.on_unreachable_default;
-        let blank = request.properties.applied_to(&Properties { on_unreachable, ..Properties::default() });
+        let blank = request.properties.applied_to(&Properties::default());
         let begin = async {
             if let InitialContent::Local { of } = &request.content {
                 return self.rescue(&request.name, of).await.map(Some);

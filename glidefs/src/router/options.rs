@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::properties::OnUnreachable;
 use crate::units::ExportId;
 
 /// Most queues of a device.
@@ -19,12 +18,8 @@ pub type Tenures = HashMap<ExportId, u64>;
 pub struct RouterOptions {
     /// Most exports at the same time.
     pub exports_max: usize,
-    /// Queues of a new export whose creation names no number.
-    pub queues_default: u16,
     /// Queue depth of a new export whose creation names no depth.
     pub queue_depth_default: u16,
-    /// The fate of a READ, while the store is away, of a new export whose creation names none.
-    pub on_unreachable_default: OnUnreachable,
     /// Devices that are recovered at the start, or removed at the end, at the same time.
     pub parallel_max: usize,
     /// How long an answer of the store to the question whose an export is, is waited for.

@@ -10,9 +10,7 @@ use super::{settings, small};
 use crate::api::body::{JsonBody, NameInPath};
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
-use crate::api::wire::{
-    CreateRequest, Durability, Export, ForkRequest, LimitsChange, OnUnreachable, OpenRequest, UndeleteRequest,
-};
+use crate::api::wire::{CreateRequest, Export, ForkRequest, OpenRequest, UndeleteRequest};
 use crate::properties::PropertiesChange;
 use crate::router::{CreateExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX};
 
@@ -21,28 +19,20 @@ const ASSUMED: &str = "the store names no properties for this volume: it has the
                        durability local, READs wait, no limits, weight 100, unless the request says otherwise. To change the \
                        durability, detach the export and open it on another host with --durability.";
 
-/// The parameters of a new export, other than the content.
-struct NewExport {
-    durability: Option<Durability>,
-    on_unreachable: Option<OnUnreachable>,
-    limits: LimitsChange,
-    weight: Option<u64>,
-    queues: Option<u64>,
-    queue_depth: Option<u64>,
-    detached: bool,
-}
-
-/// The parameters that every request for a new export has.
+/// The export that a request asks for: all requests have the same parameters besides the content.
 macro_rules! new_export {
-    ($request:ident, $durability:expr) => {
-        NewExport {
-            durability: $durability,
-            on_unreachable: $request.on_unreachable,
-            limits: $request.limits,
-            weight: $request.weight,
-            queues: $request.queues,
-            queue_depth: $request.queue_depth,
-            detached: false,
+    ($name:expr, $content:expr, $request:ident, $durability:expr, $detached:expr) => {
+        CreateExport {
+            name: $name,
+            content: $content,
+            properties: PropertiesChange {
+                durability: $durability,
+                on_unreachable: $request.on_unreachable,
+                settings: settings(&$request.limits, $request.weight)?,
+            },
+            queues: small("queues", $request.queues, QUEUES_MAX)?,
+            queue_depth: small("queue_depth", $request.queue_depth, QUEUE_DEPTH_MAX)?,
+            detached: $detached,
         }
     };
 }
@@ -61,9 +51,8 @@ pub(in crate::api) async fn create(
     JsonBody(request): JsonBody<CreateRequest>,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let name = ExportName::new(&request.name)?;
-    let content = InitialContent::Blank(ExportSize::new(request.size.0.0)?);
-    let new = NewExport { detached: request.detached, ..new_export!(request, Some(request.durability)) };
-    create_from(state, name, content, new).await
+    let content = InitialContent::Blank(ExportSize::new(request.size.0)?);
+    create_from(state, new_export!(name, content, request, Some(request.durability), request.detached)).await
 }
 
 /// Open an export from the store, with the durability, `on_unreachable`, limits and weight that the volume has there, unless the
@@ -86,8 +75,8 @@ pub(in crate::api) async fn open(
         return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
     }
     let content = if request.take_over { InitialContent::TakeOver } else { InitialContent::Store };
-    let new = new_export!(request, request.durability);
-    create_from(state, name.0, content, new).await
+    let new = new_export!(name.0, content, request, request.durability, false);
+    create_from(state, new).await
 }
 
 /// Restore a deleted export with its snapshots, durability, `on_unreachable`, limits and weight. The content is the last state that
@@ -107,8 +96,9 @@ pub(in crate::api) async fn undelete(
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let new_name = request.name.as_deref().map(ExportName::new).transpose()?;
     let new_name = new_name.unwrap_or_else(|| name.0.clone());
-    let new = new_export!(request, request.durability);
-    create_from(state, new_name, InitialContent::Deleted { of: name.0 }, new).await
+    let content = InitialContent::Deleted { of: name.0 };
+    let new = new_export!(new_name, content, request, request.durability, false);
+    create_from(state, new).await
 }
 
 /// Create an export with the content of this one, and with its durability, `on_unreachable`, limits and weight unless the request
@@ -133,33 +123,12 @@ pub(in crate::api) async fn fork(
     } else {
         InitialContent::Fork { of: name.0, snapshot }
     };
-    let new = new_export!(request, request.durability);
-    create_from(state, ExportName::new(&request.name)?, content, new).await
+    let new = new_export!(ExportName::new(&request.name)?, content, request, request.durability, false);
+    create_from(state, new).await
 }
 
-async fn create_from(
-    state: AppState,
-    name: ExportName,
-    content: InitialContent,
-    new: NewExport,
-) -> Result<(StatusCode, Json<Export>), ApiError> {
-    let queues = small("queues", new.queues, QUEUES_MAX)?;
-    let queue_depth = small("queue_depth", new.queue_depth, QUEUE_DEPTH_MAX)?;
-    let created = state
-        .router
-        .create(CreateExport {
-            name,
-            content,
-            properties: PropertiesChange {
-                durability: new.durability.map(Into::into),
-                on_unreachable: new.on_unreachable.map(|on_unreachable| on_unreachable.0.0),
-                settings: settings(&new.limits, new.weight)?,
-            },
-            queues,
-            queue_depth,
-            detached: new.detached,
-        })
-        .await?;
+async fn create_from(state: AppState, new: CreateExport) -> Result<(StatusCode, Json<Export>), ApiError> {
+    let created = state.router.create(new).await?;
     let assumed = created.is_assumed.then(|| ASSUMED.to_owned());
     let status = if created.existed { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(Export { assumed, ..created.info.into() })))

@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::settings::Limits;
-use super::values::{Durability, OnUnreachable, rfc3339};
+use super::values::rfc3339;
 use crate::cache;
-use crate::config;
 use crate::properties::limits::Settings;
+use crate::properties::{Durability, OnUnreachable};
 use crate::router::{DeviceId, ExportInfo};
 
 /// The result of writing back an export.
@@ -239,8 +239,8 @@ impl From<ExportInfo> for Export {
             queues: info.queues,
             queue_depth: info.queue_depth,
             created: rfc3339(info.created_unix_millis),
-            durability: info.durability.into(),
-            on_unreachable: OnUnreachable(config::OnUnreachable(info.on_unreachable)),
+            durability: info.durability,
+            on_unreachable: info.on_unreachable,
             assumed: None,
             limits: Limits::of(&info.settings.limits),
             weight: info.settings.weight,

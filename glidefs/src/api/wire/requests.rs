@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::settings::LimitsChange;
-use super::values::{Durability, OnUnreachable, Size};
+use crate::config::ByteSize;
 use crate::observe::metrics::ExportHistograms;
+use crate::properties::{Durability, OnUnreachable};
 
 /// Asks for a new export.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -15,11 +16,11 @@ pub struct CreateRequest {
     /// The name of the export: a letter or digit, then letters, digits, '.', '_' and '-'; 128 characters at most.
     pub name: String,
     /// The size of the export: a positive multiple of 512 bytes.
-    pub size: Size,
+    pub size: ByteSize,
     /// The durability of an acknowledged FLUSH; "local" when left out.
     #[serde(default)]
     pub durability: Durability,
-    /// How a READ behaves that needs a store that is away; the configured default when left out.
+    /// How a READ behaves that needs a store that is away; it waits when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub on_unreachable: Option<OnUnreachable>,
@@ -29,7 +30,7 @@ pub struct CreateRequest {
     /// The export's part where exports share, 1 to 1000; 100 when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
-    /// Number of queues of the device; the configured default when left out.
+    /// Number of queues of the device; one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
     /// Most requests in flight per queue; the configured default when left out.
@@ -61,7 +62,7 @@ pub struct UndeleteRequest {
     /// The export's part where exports share, 1 to 1000; as the volume has it when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
-    /// Number of queues of the device; the configured default when left out.
+    /// Number of queues of the device; one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
     /// Most requests in flight per queue; the configured default when left out.
@@ -94,7 +95,7 @@ pub struct OpenRequest {
     /// The export's part where exports share, 1 to 1000; as the volume has it when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
-    /// Number of queues of the device; the configured default when left out.
+    /// Number of queues of the device; one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
     /// Most requests in flight per queue; the configured default when left out.
@@ -130,7 +131,7 @@ pub struct ForkRequest {
     /// The export's part where exports share, 1 to 1000; as the volume has it when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
-    /// Number of queues of the device; the configured default when left out.
+    /// Number of queues of the device; one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
     /// Most requests in flight per queue; the configured default when left out.
@@ -221,7 +222,7 @@ pub struct GcRequest {
 #[schema(example = json!({"size": "20GiB"}))]
 pub struct ResizeRequest {
     /// The new size: a multiple of 512 bytes, no less than the present size.
-    pub size: Size,
+    pub size: ByteSize,
 }
 
 /// The query of a list: which part of the list to answer with.

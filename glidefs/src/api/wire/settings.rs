@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
-use super::values::Size;
+use crate::config::ByteSize;
 use crate::properties::limits::{self, Limit};
 
 /// The limits of an export. A limit that is left out is not set.
@@ -59,12 +59,12 @@ pub struct LimitsChange {
     pub write_iops: Option<Option<u64>>,
     /// Most bytes read a second, 128 KiB to 64 GiB.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Size>)]
-    pub read_bytes_per_second: Option<Option<Size>>,
+    #[schema(value_type = Option<ByteSize>)]
+    pub read_bytes_per_second: Option<Option<ByteSize>>,
     /// Most bytes written a second, 128 KiB to 64 GiB.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Size>)]
-    pub write_bytes_per_second: Option<Option<Size>>,
+    #[schema(value_type = Option<ByteSize>)]
+    pub write_bytes_per_second: Option<Option<ByteSize>>,
     /// After a pause so much time's worth of each limit may be used at once, milliseconds, 10 to 3600000; 100 unless changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_milliseconds: Option<u64>,
@@ -79,7 +79,7 @@ impl LimitsChange {
     /// The changes in the order of [`Limit::ALL`].
     #[allow(clippy::option_option, reason = "as the fields")]
     pub(in crate::api) fn rates(&self) -> [Option<Option<u64>>; 4] {
-        let bytes = |change: Option<Option<Size>>| change.map(|rate| rate.map(|size| size.0.0));
+        let bytes = |change: Option<Option<ByteSize>>| change.map(|rate| rate.map(|size| size.0));
         Limit::ALL.map(|limit| match limit {
             Limit::ReadIops => self.read_iops,
             Limit::WriteIops => self.write_iops,

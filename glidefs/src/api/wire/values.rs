@@ -1,16 +1,13 @@
-//! Values in requests and answers: sizes, durability, moments; and the forms of answers that several have.
+//! Values in requests and answers: sizes, moments; and the forms of answers that several have.
 
-use std::str::FromStr;
-use std::time::Duration;
+use std::borrow::Cow;
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
 use utoipa::openapi::{KnownFormat, RefOr, Schema, SchemaFormat};
 
-use crate::config::{self, ByteSize, TimeSpan};
-use crate::properties::{self, Bound};
+use crate::config::ByteSize;
 
 /// Media type of lines of JSON.
 pub(in crate::api) const LINES_TYPE: &str = "application/x-ndjson";
@@ -22,11 +19,7 @@ pub(super) fn is_zero(figure: &u64) -> bool {
 }
 
 /// A size in a request: bytes as a number, or text with a unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Size(pub ByteSize);
-
-impl utoipa::PartialSchema for Size {
+impl utoipa::PartialSchema for ByteSize {
     fn schema() -> RefOr<Schema> {
         let bytes = ObjectBuilder::new()
             .schema_type(Type::Integer)
@@ -41,78 +34,11 @@ impl utoipa::PartialSchema for Size {
     }
 }
 
-impl ToSchema for Size {}
-
-/// The loss that an acknowledged FLUSH survives, and the bound of the data that can be lost with the host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Durability {
-    /// An acknowledged FLUSH survives loss of power.
-    #[default]
-    Local,
-    /// An acknowledged FLUSH survives loss of the host: FLUSH waits for the store.
-    Store,
-    /// An acknowledged FLUSH survives loss of power, and the data lost with the host is bounded: writes are slowed near the
-    /// bound, and wait at the bound.
-    Bounded(RiskBound),
-}
-
-/// The bound of the data that can be lost with the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RiskBound {
-    /// Most bytes at risk.
-    pub max_bytes: u64,
-    /// No write is acknowledged while an older write, acknowledged at least so many seconds ago, is not in the store.
-    pub max_age_seconds: u64,
-}
-
-impl FromStr for Durability {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        match text {
-            "local" => Ok(Self::Local),
-            "store" => Ok(Self::Store),
-            _ => bounded(text).ok_or("use local, store, or as bounded:64MiB,30s"),
-        }
+impl ToSchema for ByteSize {
+    fn name() -> Cow<'static, str> {
+        "Size".into()
     }
 }
-
-fn bounded(text: &str) -> Option<Durability> {
-    let (size, time) = text.strip_prefix("bounded:")?.split_once(',')?;
-    let (size, time): (ByteSize, TimeSpan) = (size.parse().ok()?, time.parse().ok()?);
-    Some(Durability::Bounded(RiskBound { max_bytes: size.0, max_age_seconds: time.0.as_secs() }))
-}
-
-impl From<Durability> for properties::Durability {
-    fn from(durability: Durability) -> Self {
-        match durability {
-            Durability::Local => Self::Local,
-            Durability::Store => Self::Store,
-            Durability::Bounded(RiskBound { max_bytes, max_age_seconds }) => {
-                Self::Bounded(Bound { max_bytes, max_age: Duration::from_secs(max_age_seconds) })
-            }
-        }
-    }
-}
-
-impl From<properties::Durability> for Durability {
-    fn from(durability: properties::Durability) -> Self {
-        match durability {
-            properties::Durability::Local => Self::Local,
-            properties::Durability::Store => Self::Store,
-            properties::Durability::Bounded(Bound { max_bytes, max_age }) => {
-                Self::Bounded(RiskBound { max_bytes, max_age_seconds: max_age.as_secs() })
-            }
-        }
-    }
-}
-
-/// How a READ behaves that needs a store that is away: "wait", or a time such as "30s" after which the READ fails.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct OnUnreachable(pub config::OnUnreachable);
 
 /// The moment `unix_millis` milliseconds after 1970-01-01 UTC, such as `2025-01-31T23:59:59.123Z`.
 pub(crate) fn rfc3339(unix_millis: u64) -> String {

@@ -4,7 +4,8 @@ use clap::Args;
 
 use super::settings::SettingsArgs;
 use crate::api::wire::Durability;
-use crate::config::{ByteSize, OnUnreachable, TimeSpan, ValueError};
+use crate::config::{ByteSize, TimeSpan, ValueError};
+use crate::properties::OnUnreachable;
 use crate::router::{ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX};
 
 /// A snapshot of an export.
@@ -25,13 +26,13 @@ pub(in crate::cli) struct DeviceArgs {
     /// [default: local for a new export, else as the volume has it]
     #[arg(long, value_name = "local|store|bounded:SIZE,TIME")]
     pub durability: Option<Durability>,
-    /// How a read ends that needs an unreachable store: wait, or fail after this time [default: as configured for a new export,
-    /// else as the volume has it]
+    /// How a read ends that needs an unreachable store: wait, or fail after this time [default: wait for a new export, else as
+    /// the volume has it]
     #[arg(long, value_name = "wait|TIME")]
     pub on_unreachable: Option<OnUnreachable>,
     #[command(flatten)]
     pub settings: SettingsArgs,
-    /// Queues of the device [default: as configured]
+    /// Queues of the device [default: 1]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
     pub queues: Option<u16>,
     /// Requests in flight a queue [default: as configured]

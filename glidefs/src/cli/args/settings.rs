@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
-use crate::api::wire::{LimitsChange, Size};
+use crate::api::wire::LimitsChange;
 use crate::config::{ByteSize, TimeSpan};
 use crate::properties::limits::Settings;
 
@@ -38,12 +38,11 @@ impl SettingsArgs {
 
     /// The limits for a request.
     pub fn limits(&self) -> LimitsChange {
-        let size = |rate: Rate<ByteSize>| rate.0.map(Size);
         LimitsChange {
             read_iops: self.read_iops.map(|rate| rate.0),
             write_iops: self.write_iops.map(|rate| rate.0),
-            read_bytes_per_second: self.read_bps.map(size),
-            write_bytes_per_second: self.write_bps.map(size),
+            read_bytes_per_second: self.read_bps.map(|rate| rate.0),
+            write_bytes_per_second: self.write_bps.map(|rate| rate.0),
             burst_milliseconds: self.burst.map(|span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX)),
         }
     }

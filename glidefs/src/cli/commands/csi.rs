@@ -12,7 +12,7 @@ use crate::csi::{self, Options};
 use crate::observe::logging;
 
 pub(in crate::cli) fn run(daemon: &DaemonArgs, args: CsiArgs) -> Result<(), CliError> {
-    logging::init(&args.log, logging::Format::Auto)?;
+    logging::init(&args.log)?;
     let options = Options {
         socket: args.endpoint.0,
         node_id: args.node_id.map_or_else(host_name, Ok)?,

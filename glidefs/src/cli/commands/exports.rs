@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::bulk;
 use crate::api::wire::{
-    CreateRequest, Deleted, DeletedExport, Export, Flushed, ForkRequest, OnUnreachable, OpenRequest,
-    ResizeRequest, SetRequest, Size, StoredExport, UndeleteRequest,
+    CreateRequest, Deleted, DeletedExport, Export, Flushed, ForkRequest, OpenRequest, ResizeRequest,
+    SetRequest, StoredExport, UndeleteRequest,
 };
 use crate::cli::args::bulk::Chosen;
 use crate::cli::args::common::{Limit, Name, OutputArgs};
@@ -26,9 +26,9 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
             let chosen = count.of(names.choose(std::io::stdin())?)?;
             let request = CreateRequest {
                 name: String::new(),
-                size: Size(ByteSize(size.bytes())),
+                size: ByteSize(size.bytes()),
                 durability: device.durability.unwrap_or_default(),
-                on_unreachable: device.on_unreachable.map(OnUnreachable),
+                on_unreachable: device.on_unreachable,
                 limits: device.settings.limits(),
                 weight: device.settings.weight.map(Into::into),
                 queues: device.queues.map(Into::into),
@@ -47,7 +47,7 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
                 take_over,
                 discard_local,
                 durability: device.durability,
-                on_unreachable: device.on_unreachable.map(OnUnreachable),
+                on_unreachable: device.on_unreachable,
                 limits: device.settings.limits(),
                 weight: device.settings.weight.map(Into::into),
                 queues: device.queues.map(Into::into),
@@ -60,7 +60,7 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
             let request = UndeleteRequest {
                 name: new.map(|name| name.to_string()),
                 durability: device.durability,
-                on_unreachable: device.on_unreachable.map(OnUnreachable),
+                on_unreachable: device.on_unreachable,
                 limits: device.settings.limits(),
                 weight: device.settings.weight.map(Into::into),
                 queues: device.queues.map(Into::into),
@@ -74,7 +74,7 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
                 snapshot: snapshot.map(|name| name.to_string()),
                 local,
                 durability: device.durability,
-                on_unreachable: device.on_unreachable.map(OnUnreachable),
+                on_unreachable: device.on_unreachable,
                 limits: device.settings.limits(),
                 weight: device.settings.weight.map(Into::into),
                 queues: device.queues.map(Into::into),
@@ -92,7 +92,7 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
             answer(output.json, &export, print::export)
         }
         ExportCommand::Resize { name, size, output } => {
-            let request = ResizeRequest { size: Size(ByteSize(size.bytes())) };
+            let request = ResizeRequest { size: ByteSize(size.bytes()) };
             change(client, &name, "/resize", &request, output).await
         }
         ExportCommand::Set { names, settings, output } => {

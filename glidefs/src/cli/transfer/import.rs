@@ -13,7 +13,7 @@ use super::error::TransferError;
 use super::image::Image;
 use super::stream::{is_standard, spoken};
 use super::summary::Summary;
-use crate::api::wire::{CreateRequest, Deleted, Export, Flushed, OnUnreachable, ProblemCode, Size};
+use crate::api::wire::{CreateRequest, Deleted, Export, Flushed, ProblemCode};
 use crate::cli::args::transfer::ImportArgs;
 use crate::cli::error::CliError;
 use crate::cli::print::answer;
@@ -110,9 +110,9 @@ async fn make(client: &Client, args: &ImportArgs, size: ExportSize) -> Result<(E
     let name = &args.name;
     let request = CreateRequest {
         name: name.to_string(),
-        size: Size(ByteSize(size.bytes())),
+        size: ByteSize(size.bytes()),
         durability: args.device.durability.unwrap_or_default(),
-        on_unreachable: args.device.on_unreachable.map(OnUnreachable),
+        on_unreachable: args.device.on_unreachable,
         limits: args.device.settings.limits(),
         weight: args.device.settings.weight.map(Into::into),
         queues: args.device.queues.map(Into::into),

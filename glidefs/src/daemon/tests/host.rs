@@ -320,9 +320,7 @@ impl Host {
         });
         let options = RouterOptions {
             exports_max: 64,
-            queues_default: 1,
             queue_depth_default: 64,
-            on_unreachable_default: crate::properties::OnUnreachable::Wait,
             parallel_max: 8,
             serve_unconfirmed: world.serves_unconfirmed,
             // Long enough for a thread that stands still, as tests with a store that answers rely on the answer.

@@ -217,7 +217,7 @@ metrics! {
     StoreOldestRead: Gauge "glidefs_store_oldest_read_seconds" in Seconds by []
         = "Waiting time of the READ that has waited for the store for longest; 0 when no READ waits.";
     StoreReadMemory: Gauge "glidefs_store_read_memory_bytes" in Bytes by []
-        = "Memory set aside for READs: for their blocks, and then for their bytes until a worker has copied these; above store.read_memory by less than two READs need.";
+        = "Memory set aside for READs: for their blocks, and then for their bytes until a worker has copied these; above 64 MiB by less than two READs need.";
     StoreUploadMemory: Gauge "glidefs_store_upload_memory_bytes" in Bytes by []
         = "Memory set aside for packs being made and uploaded, a part of store.pack_memory.";
     StoreRefused: Counter "glidefs_store_refused_total" in Number by []

@@ -32,9 +32,7 @@ impl Host {
             storage: Arc::default(),
             options: RouterOptions {
                 exports_max: 16,
-                queues_default: 1,
                 queue_depth_default: 64,
-                on_unreachable_default: crate::properties::OnUnreachable::Wait,
                 parallel_max: 8,
                 serve_unconfirmed: false,
                 confirm_patience: Duration::from_secs(10),
