@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use glidefs::testing::api::{
-    Access, ApiStats, AppState, Listeners, NoUpgrades, OffThread, Readiness, SharedTexts, TraceHub, serve,
-    wire,
+    Access, ApiStats, AppState, Listeners, NoUpgrades, OffThread, Readiness, SharedTexts, serve, wire,
 };
 use glidefs::testing::cli;
 use glidefs::testing::observe::ExportHistograms;
@@ -50,7 +49,7 @@ async fn serve_api(directory: &Path, router: &Arc<Router>) -> watch::Sender<bool
         stats,
         daemon: Arc::new(wire::DaemonStatus::default),
         top: Arc::new(SharedTexts::new(|_| Ok(String::new()), Arc::default())),
-        traces: TraceHub::default(),
+        traces: Arc::default(),
         memory: Arc::new(|| None),
         off_thread: OffThread::default(),
         upgrades: Arc::new(NoUpgrades),

@@ -21,7 +21,6 @@ mod tidy {
 const LAYERS: &[&str] = &[
     "testing",
     "daemon",
-    "otlp",
     "cli",
     "csi",
     "doctor",
@@ -73,8 +72,6 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("comfy_table", &["cli"]),
     ("indicatif", &["cli"]),
     ("ratatui", &["cli"]),
-    ("reqwest", &["otlp"]),
-    ("opentelemetry_proto", &["otlp"]),
     ("hyper", &["client", "api"]),
     ("hyper_util", &["client", "api"]),
     ("http_body_util", &["client"]),

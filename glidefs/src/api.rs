@@ -54,9 +54,4 @@ pub use self::serve::{Access, Listeners, ServeError, serve};
 pub use self::shared_text::{Selection, SharedTextStats, SharedTexts};
 pub use self::state::{ApiStats, AppState, Readiness};
 pub use self::token::{Token, TokenError, TokenFile};
-pub use self::trace::TraceHub;
-#[cfg(feature = "otel")]
-pub use self::trace::{
-    Counted, LOOK_BUSY, ReaderSeat, SpanStats, TraceStats, counts_of, look_at_workers, one_in_for,
-};
 pub use self::upgrade::{NoUpgrades, UpgradeError, Upgrades};

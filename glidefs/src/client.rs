@@ -1,9 +1,7 @@
 //! The client of the daemon: one request a connection, over the Unix socket or TCP.
 //!
-//! Owns how requests are sent and refusals are read; `lines` has answers of lines. Does not own where the daemon is (`cli::args`), nor the requests themselves
+//! Owns how requests are sent and refusals are read. Does not own where the daemon is (`cli::args`), nor the requests themselves
 //! (`api::wire`). Invariant: a request is sent once.
-
-mod lines;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -58,15 +56,6 @@ pub(crate) enum ClientError {
     Token(#[from] TokenError),
     #[error("the daemon did not answer on {address}: see its log")]
     Broken {
-        address: String,
-        #[source]
-        source: hyper::Error,
-    },
-    /// An answer of lines has ended before its end.
-    #[error(
-        "the daemon on {address} is gone, or closed the connection: what it sent was not read for 30 s, or `[api] connections_max` was reached"
-    )]
-    Cut {
         address: String,
         #[source]
         source: hyper::Error,

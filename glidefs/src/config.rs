@@ -12,7 +12,5 @@ mod tests;
 mod values;
 
 pub use self::load::{BOUNCE_MODE_VARIABLE, ConfigError, DEFAULT_PATH};
-#[cfg(feature = "otel")]
-pub use self::sections::TracesSection;
 pub use self::sections::{CacheSection, Config, OnStop, Unconfirmed};
 pub use self::values::{ByteSize, CpuList, TimeSpan, ValueError};

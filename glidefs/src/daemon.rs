@@ -17,7 +17,6 @@
 //! | `storage` | the data of exports: cache and store as the router sees them |
 //! | `collecting` | garbage collection at intervals |
 //! | `figures` | `/v1/status` and `/metrics` |
-//! | `forwarding` | the forwarding of spans to a collector, with the feature `otel` |
 //! | `top`, `alerts` | `/v1/top`: figures for rates; shipped alerts that hold at this moment |
 //! | `nodes` | NUMA nodes of CPUs |
 //! | `memory` | `/v1/memory`: memory by category |
@@ -29,7 +28,6 @@ mod cache_setup;
 mod collecting;
 mod error;
 mod figures;
-mod forwarding;
 mod locked_memory;
 mod memory;
 mod nodes;
@@ -42,7 +40,6 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 mod top;
-mod traces;
 mod upgrading;
 
 use std::sync::Arc;
@@ -59,7 +56,6 @@ use self::collecting::Collections;
 use self::error::DaemonError;
 use self::figures::Parts;
 pub use self::figures::of_exports_and_cache as measured_figures;
-use self::forwarding::Forwarding;
 pub use self::memory::Holders as MemoryHolders;
 use self::serving::serve;
 use self::signals::SignalThread;
@@ -85,9 +81,8 @@ async fn close_block_cache(block_cache: &BlockCache) {
     let _ = tokio::time::timeout(STOP_PATIENCE, block_cache.close()).await;
 }
 
-/// Refuses what [`run`] as a successor would refuse of the API's group and token and of forwarding, and starts nothing.
+/// Refuses what [`run`] as a successor would refuse of the API's group and token, and starts nothing.
 pub fn check(config: &Config) -> Result<(), DaemonError> {
-    Forwarding::prepare(config)?;
     serving::access(config).map(drop)
 }
 
@@ -110,7 +105,6 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
     check_directory(config)?;
     // Before a successor waits for a turn: afterwards devices would wait for a daemon that refuses to serve.
     serving::access(config)?;
-    let forwarding = Forwarding::at_start(config, matches!(start, Start::Successor(_)))?;
     // A successor measures while the daemon before still serves.
     let probe = match &start {
         Start::Successor(_) => Some(choose_engine(config)?),
@@ -189,7 +183,6 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
             volumes,
             collections: Arc::<Collections>::default(),
         },
-        forwarding,
         turn,
         launch,
         signals,

@@ -21,9 +21,6 @@ use std::process::ExitCode;
 
 mod daemon;
 
-#[cfg(feature = "otel")]
-pub(crate) mod otlp;
-
 mod cli;
 
 pub(crate) mod csi;

@@ -42,7 +42,6 @@ mod turns;
 mod url;
 mod variables;
 pub mod volume;
-mod watch;
 
 pub use self::backend::Backend;
 #[cfg(fuzzing)]

@@ -69,7 +69,7 @@ build_quick() {
 # with the features of the stage unit, so that nothing is compiled anew.
 cargo_bench() {
 	if [ -n "${GLIDEFS_SHORT:-}" ]; then
-		cargo test --locked --workspace --features otel --bench "$@"
+		cargo test --locked --workspace --bench "$@"
 	else
 		cargo bench --locked --bench "$@"
 	fi

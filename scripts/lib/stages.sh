@@ -43,7 +43,6 @@ LONG_STAGES=(
 	"page                 the status page in Chromium, each figure compared with the API; glidefs top in a terminal    (10 minutes)"
 	"client               a Python client made from the description of the API, used over TCP and the Unix socket      (10 minutes)"
 	"containers           volumes and devices of Podman and Docker: the commands of docs/containers.md                 (5 minutes)"
-	"otel                 traces sent to an OpenTelemetry collector, which hangs and goes away meanwhile                 (15 minutes)"
 	"csi                  csi-sanity against the CSI driver on real devices, checks of our own, manifests of Kubernetes (40 minutes)"
 	"figures              scripts/run, and the scripts of figures that need devices, each in a short form             (20 minutes)"
 	"reproducible         two builds and packages of the last commit, in different folders, and the list of dependencies (30 minutes)"
@@ -83,13 +82,12 @@ stage_lints() {
 stage_deny() { check_dependencies; }
 stage_release() { build_release; }
 stage_unit() {
-	# Pictures and the forwarding of traces need the features; that a program without says so is seen in the stage bad-input.
-	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-60} cargo test --locked --workspace --features otel
+	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-60} cargo test --locked --workspace
 }
 stage_benches() {
 	local baselines=target/bench-short/baselines
 	export GLIDEFS_SHORT=1
-	cargo test --locked --workspace --features otel --benches
+	cargo test --locked --workspace --benches
 	scripts/store-cost 16
 	scripts/bench-file
 	scripts/bench-holds
@@ -122,7 +120,7 @@ stage_fio_verify_bookworm() { in_vm --kernel bookworm --timeout 600 -- scripts/f
 stage_numa() {
 	local test
 	# With the features of the stage unit, so that nothing is compiled anew.
-	test=$(cargo test --locked --workspace --features otel --test numa --no-run --message-format=json | jq -r 'select(.executable != null and .target.name == "numa").executable')
+	test=$(cargo test --locked --workspace --test numa --no-run --message-format=json | jq -r 'select(.executable != null and .target.name == "numa").executable')
 	GLIDEFS_TEST_NUMA=1 scripts/vm exec --cpus 4 --numa 2 --timeout 300 -- "$test"
 }
 stage_density() { in_vm --timeout 600 -- scripts/density 65 60 --busy 8 --seconds 1 --settle 2; }
@@ -154,7 +152,6 @@ long_package() { scripts/package-test; }
 long_page() { scripts/page-test; }
 long_client() { scripts/client-test; }
 long_containers() { scripts/containers-test; }
-long_otel() { scripts/trace-test --collector; }
 long_csi() { scripts/csi-test; }
 long_figures() {
 	scripts/run --once

@@ -199,7 +199,7 @@ pub(super) async fn serve_with(
     let address = listeners.tcp_address();
     let Listeners { tcp, unix, _file: file } = listeners;
     let Access { token, hosts, group, connections_max } = access;
-    let (stats, traces) = (Arc::clone(&state.stats), state.traces.clone());
+    let stats = Arc::clone(&state.stats);
     let routes = service(state, connections_max);
     let door = |routes, max, stats: &Arc<_>| Door::new(routes, max, patience, Arc::clone(stats));
     let over_tcp = address.map(|address| {
@@ -226,8 +226,6 @@ pub(super) async fn serve_with(
     };
     tokio::join!(accepting_unix, accepting_tcp);
     drop((tcp, unix));
-    // These answers have no end of their own.
-    traces.end_all();
     let doors = [&over_unix, &strangers].into_iter().chain(&over_tcp);
     let drained = join_all(doors.map(|door| door.empty()));
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {

@@ -7,10 +7,10 @@ use std::time::Instant;
 use super::connection::DoorStats;
 use super::off_thread::OffThread;
 use super::shared_text::{SharedTextStats, SharedTexts};
-use super::trace::{TraceHub, TraceStats};
 use super::upgrade::Upgrades;
 use super::wire;
 use crate::observe::metrics::ExportHistograms;
+use crate::observe::trace::TraceRing;
 use crate::router::Router;
 
 /// The state that every handler gets. Cheap to clone.
@@ -28,8 +28,8 @@ pub struct AppState {
     pub daemon: Arc<dyn Fn() -> wire::DaemonStatus + Send + Sync>,
     /// Makes the text of `/v1/top`, a [`wire::Top`] as JSON.
     pub top: Arc<SharedTexts>,
-    /// Traces of requests, for clients.
-    pub traces: TraceHub,
+    /// The requests of devices that `glidefs trace` shows.
+    pub traces: Arc<TraceRing>,
     /// Gives the memory of the daemon by category. May take milliseconds.
     pub memory: Arc<dyn Fn() -> Option<wire::Memory> + Send + Sync>,
     /// The places for work on all exports.
@@ -54,7 +54,7 @@ impl AppState {
             stats: Arc::default(),
             daemon: Arc::new(wire::DaemonStatus::default),
             top: empty(),
-            traces: TraceHub::default(),
+            traces: Arc::default(),
             memory: Arc::new(|| Some(wire::Memory::default())),
             off_thread: OffThread::default(),
             upgrades: Arc::new(super::NoUpgrades),
@@ -79,8 +79,6 @@ pub struct ApiStats {
     pub scrapes: Arc<SharedTextStats>,
     /// Answers of `/v1/top`, which are shared as the texts of scrapes are.
     pub tops: Arc<SharedTextStats>,
-    /// Clients that read traces, and the traces.
-    pub traces: Arc<TraceStats>,
 }
 
 /// Whether the daemon has finished recovery: set once, read by `/readyz`.

@@ -22,11 +22,9 @@ use tokio::task::JoinHandle;
 
 use super::connection::Patience;
 use super::serve::serve_with;
-use super::{
-    Access, ApiStats, AppState, Listeners, OffThread, Readiness, Selection, SharedTexts, TraceHub, wire,
-};
+use super::{Access, ApiStats, AppState, Listeners, OffThread, Readiness, Selection, SharedTexts, wire};
 use crate::observe::metrics::ExportHistograms;
-use crate::observe::trace::Source;
+use crate::observe::trace::TraceRing;
 use crate::router::Router;
 use crate::router::tests::fake::{Host, create, drop_last, store_is_away};
 
@@ -38,7 +36,7 @@ struct Served {
     tcp: SocketAddr,
     ready: Readiness,
     stats: Arc<ApiStats>,
-    source: Arc<trace::Script>,
+    traces: Arc<TraceRing>,
     stop: watch::Sender<bool>,
     task: JoinHandle<std::io::Result<()>>,
 }
@@ -132,7 +130,7 @@ impl Served {
         let listeners = Listeners::bind(listen, &dir.path().join("run/sock"), access.group).await.unwrap();
         let tcp = listeners.tcp_address().unwrap();
         let ready = Readiness::default();
-        let source = Arc::<trace::Script>::default();
+        let traces = Arc::<TraceRing>::default();
         let stats = Arc::<ApiStats>::default();
         let state = AppState {
             router: Arc::clone(&router),
@@ -141,7 +139,7 @@ impl Served {
             stats: Arc::clone(&stats),
             daemon: Arc::new(|| wire::DaemonStatus { bounce_mode: true, ..wire::DaemonStatus::default() }),
             top: Arc::new(SharedTexts::new(|_| Ok(no_figures()), Arc::clone(&stats.tops))),
-            traces: TraceHub::new(Arc::clone(&source) as Arc<dyn Source>, Arc::clone(&stats.traces)),
+            traces: Arc::clone(&traces),
             memory: Arc::new(|| Some(wire::Memory { resident_bytes: 7, ..wire::Memory::default() })),
             off_thread: OffThread::default(),
             upgrades: Arc::new(super::NoUpgrades),
@@ -150,7 +148,7 @@ impl Served {
         };
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(serve_with(listeners, state, access, patience, stopped));
-        Self { host, router, dir, tcp, ready, stats, source, stop, task }
+        Self { host, router, dir, tcp, ready, stats, traces, stop, task }
     }
 
     fn socket(&self) -> PathBuf {

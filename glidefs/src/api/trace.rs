@@ -1,87 +1,73 @@
-//! `GET /v1/trace`: single requests and where their time went, sent for as long as the client stays.
+//! `GET /v1/trace`: requests that were slow, a sample of all others, and where the time of each went.
 //!
-//! Owns how many clients read at once, for how long, and what each is sent. Does not own what is traced (`worker/traces`, `store/watch`).
-//! Invariants: with the last client traces are off again, however the client has gone: the stream of an answer ends the session when
-//! dropped; the memory of a client is that of the session, as a client that takes nothing is sent nothing, and cut off by the time limit of
-//! every answer (`connection`).
+//! Does not own the requests (`observe::trace`), nor which they are (`worker/traces`). Invariant: an answer has at most the requests of the
+//! ring, and is made off the control threads.
 
-mod hub;
-mod lines;
-mod reader;
-mod stats;
-mod stream;
-
-use std::time::Duration;
-
-use axum::body::Body;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-pub use self::hub::TraceHub;
-#[cfg(feature = "otel")]
-pub use self::hub::{ReaderSeat, one_in_for};
-#[cfg(feature = "otel")]
-pub use self::reader::{Counted, LOOK_BUSY, counts_of, look_at_workers};
-#[cfg(feature = "otel")]
-pub use self::stats::SpanStats;
-pub use self::stats::TraceStats;
 use super::body::InQuery;
 use super::error::ApiError;
 use super::state::AppState;
-use super::wire::ProblemCode as P;
-use super::wire::{LINES_TYPE, TraceKind, TraceLine, TraceQuery};
-use crate::observe::trace::{Ask, Kinds};
+use super::wire;
+use crate::observe::trace::{Part, TracedRequest};
 
-/// Longest trace: a client that was forgotten ends some time.
-const SECONDS_MAX: u32 = 3600;
-/// Most requests among which one is traced.
-const ONE_IN_MAX: u32 = 1_000_000_000;
-
-/// Single requests, and where their time went: a line of JSON for each, as soon as the request has ended, until the client closes the
-/// connection, the time is over, or the daemon stops. Without `one_in` the daemon aims at about 200 requests a second of the
-/// host, or of `export` behind the first second, and follows the load; where only slow requests are asked for, all are looked at. Requests to the store are few, and all are sent. At
-/// most four clients read at once. A client that is too slow loses lines, which are counted in lines of the kind `counts`.
+/// Requests of devices that ended last, oldest first: those that took at least 10 ms, and about ten others a second of each worker. The
+/// daemon keeps 2,048 of them. Ask with `since`, the `last` of the answer before, to get only what came after; where `last` is less than
+/// that, the daemon has started anew.
 #[utoipa::path(
     get, path = "/v1/trace", operation_id = "trace", tag = "daemon",
-    params(TraceQuery),
-    responses(
-        (status = 200, description = "A line for each request.", body = TraceLine, content_type = "application/x-ndjson"),
-    )
+    params(wire::TraceQuery),
+    responses((status = 200, description = "The requests.", body = wire::Trace))
 )]
 pub(super) async fn trace(
     State(state): State<AppState>,
-    InQuery(query): InQuery<TraceQuery>,
+    InQuery(query): InQuery<wire::TraceQuery>,
 ) -> Result<Response, ApiError> {
     if let Some(name) = &query.export {
         state.router.show(name)?;
     }
-    let seconds = within(query.seconds, SECONDS_MAX, "seconds")?.unwrap_or(SECONDS_MAX);
-    let one_in = within(query.one_in, ONE_IN_MAX, "one_in")?;
-    let slower_than = query.slower_than_nanoseconds.map(Duration::from_nanos).unwrap_or_default();
-    let ask = Ask {
-        kinds: match query.kind.unwrap_or_default() {
-            TraceKind::Requests => Kinds::Requests,
-            TraceKind::Store => Kinds::Store,
-            TraceKind::All => Kinds::All,
-        },
-        export: query.export,
-        slower_than,
-        // What is slow is known at the end only.
-        one_in: one_in.unwrap_or(u32::from(!slower_than.is_zero())),
+    let traces = state.traces;
+    let encode = move || {
+        let (requests, last) = traces.after(query.since.unwrap_or(0));
+        let wanted = |request: &TracedRequest| {
+            query.export.as_ref().is_none_or(|name| **name == *request.export)
+                && request.total_nanos >= query.slower_than_nanoseconds.unwrap_or(0)
+        };
+        let requests = requests.into_iter().filter(|(_, request)| wanted(request)).map(shown).collect();
+        serde_json::to_vec(&wire::Trace { requests, last, missed: traces.missed() })
     };
-    let seat = state.traces.open(ask).await?;
-    let lines = stream::lines(seat, state.off_thread, Duration::from_secs(seconds.into()));
-    let headers = [(header::CONTENT_TYPE, LINES_TYPE), (header::CACHE_CONTROL, "no-store")];
-    Ok((headers, Body::from_stream(lines)).into_response())
+    let body = state.off_thread.run(encode).await?.map_err(|error| ApiError::new(wire::ProblemCode::Internal, error.to_string()))?;
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    Ok((headers, body).into_response())
 }
 
-/// A parameter from 1 to `most`.
-fn within(value: Option<u32>, most: u32, name: &str) -> Result<Option<u32>, ApiError> {
-    match value {
-        Some(value) if !(1..=most).contains(&value) => {
-            Err(ApiError::new(P::BadParameter, format!("{name} is a number from 1 to {most}")))
-        }
-        value => Ok(value),
+fn shown((sequence, request): (u64, TracedRequest)) -> wire::TracedRequest {
+    let of = |part| request.part_nanos[part as usize];
+    wire::TracedRequest {
+        sequence,
+        unix_nanoseconds: request.unix_nanos,
+        export: request.export.as_ref().into(),
+        device_id: request.device_id,
+        queue_id: request.queue_id,
+        tag: request.tag,
+        operation: request.operation.into(),
+        offset_bytes: request.offset_bytes,
+        length_bytes: request.length_bytes,
+        fua: request.fua,
+        result: request.result.into(),
+        total_nanoseconds: request.total_nanos,
+        parts: wire::TraceParts {
+            queue: of(Part::Queue),
+            limit: of(Part::Limit),
+            brake: of(Part::Brake),
+            slot: of(Part::Slot),
+            copy: of(Part::Copy),
+            log: of(Part::Log),
+            sync: of(Part::Sync),
+            store: of(Part::Store),
+        },
+        one_in: request.one_in,
     }
 }

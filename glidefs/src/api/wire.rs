@@ -31,11 +31,7 @@ pub use self::status::{
 pub use self::top::{
     Alert, Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopStore, TopStoreOperation,
 };
-pub use self::trace::{
-    TraceCounts, TraceEnd, TraceKind, TraceLine, TraceParts, TraceQuery, TraceStep, TracedRequest,
-    TracedStoreRequest,
-};
+pub use self::trace::{Trace, TraceParts, TraceQuery, TracedRequest};
 pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
-pub(super) use self::values::LINES_TYPE;
 pub(crate) use self::values::rfc3339;
 pub use crate::properties::{Bound, Durability, OnUnreachable};

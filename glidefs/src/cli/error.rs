@@ -30,9 +30,6 @@ pub(super) enum CliError {
     /// The terminal does not do as told.
     #[error("the terminal cannot be used: try --once or --json")]
     Terminal(#[source] std::io::Error),
-    /// The daemon ended before the trace.
-    #[error("the trace ended: the daemon stops, or another one takes over; start the trace again")]
-    TraceEnded,
     /// An operation on many exports failed for some.
     #[error("{failed} of {of} exports failed")]
     SomeFailed { failed: usize, of: usize },

@@ -1,141 +1,219 @@
-//! `glidefs trace`: requests live, as a table or as JSON.
+//! `glidefs trace`: where the time of slow requests went, as a table or as JSON.
 //!
-//! Owns the loop from the first line to the last, and the summary at the end. Does not own the lines of the table (`table`). Invariant:
-//! however the trace ends, losses are told on standard error.
-
-mod table;
+//! Owns the question to the daemon, once or each second, and the columns. Does not own the requests, which the daemon keeps.
+//! Invariant: a text of the daemon reaches the terminal without control characters.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::ops::ControlFlow;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use tokio::signal::unix::{SignalKind, signal};
+use chrono::DateTime;
 
 use super::args::trace::TraceArgs;
 use super::error::CliError;
-use super::print::emit;
-use crate::api::wire::{TraceCounts, TraceKind, TraceLine};
+use super::print::{self, emit};
+use crate::api::wire::{Trace, TracedRequest};
 use crate::client::Client;
 
-/// A trace that is being printed, and its counts.
-struct Shown {
-    is_json: bool,
-    /// Number of requests that were shown so far.
-    requests: u64,
-    count: Option<u64>,
-    counts: TraceCounts,
-    /// Whether the daemon ended the trace before the time asked for.
-    is_cut: bool,
-}
+/// Time between two questions with `--follow`.
+const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Shows requests until there are enough, the time is over, a signal comes or the daemon ends.
+/// Prints what the daemon has, and with `--follow` what comes, until a signal ends the program.
 pub(super) async fn run(client: &Client, args: TraceArgs) -> Result<(), CliError> {
-    let mut shown = Shown {
-        is_json: args.json,
-        requests: 0,
-        count: args.count,
-        counts: TraceCounts::default(),
-        is_cut: false,
-    };
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::Terminal)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(CliError::Terminal)?;
     if !args.json {
-        emit(table::header().as_bytes())?;
+        emit(header().as_bytes())?;
     }
-    let path = path(&args);
-    let read = {
-        let reading = client.get_lines(&path, async |line| shown.line(&line));
-        tokio::select! {
-            read = reading => read.map(drop),
-            _ = interrupt.recv() => Ok(()),
-            _ = terminate.recv() => Ok(()),
+    let mut since = 0;
+    loop {
+        let trace: Trace = client.get(&path(&args, since)).await?;
+        let mut text = String::new();
+        for request in &trace.requests {
+            if args.json {
+                text.push_str(&serde_json::to_string(request)?);
+                text.push('\n');
+            } else {
+                text.push_str(&line(request));
+            }
         }
-    };
-    // Also after an error: losses are told.
-    let ended = shown.end();
-    read.and(ended)
+        emit(text.as_bytes())?;
+        if !args.follow {
+            return Ok(());
+        }
+        // A daemon that has started anew counts from 1 again.
+        since = if trace.last < since { 0 } else { trace.last };
+        tokio::time::sleep(INTERVAL).await;
+    }
 }
 
-/// The request of a trace.
-fn path(args: &TraceArgs) -> String {
-    let kind = match (args.requests, args.store) {
-        (true, false) => TraceKind::Requests,
-        (false, true) => TraceKind::Store,
-        _ => TraceKind::All,
-    };
-    let kind = match kind {
-        TraceKind::Requests => "requests",
-        TraceKind::Store => "store",
-        TraceKind::All => "all",
-    };
-    let mut path = format!("/v1/trace?kind={kind}");
-    let mut add = |name: &str, value: Option<String>| {
-        if let Some(value) = value {
-            // Writing to a string does not fail.
-            let _ = write!(path, "&{name}={value}");
-        }
-    };
-    // Names need no escaping.
-    add("export", args.export.as_ref().map(ToString::to_string));
-    add("one_in", args.one_in.map(|one_in| one_in.to_string()));
-    add("slower_than_nanoseconds", args.slower_than.as_ref().map(|span| span.0.as_nanos().to_string()));
-    add("seconds", args.time.as_ref().map(|span| span.0.as_secs().to_string()));
+fn path(args: &TraceArgs, since: u64) -> String {
+    let mut path = format!("/v1/trace?since={since}");
+    // Names need no escaping. Writing to a string does not fail.
+    if let Some(export) = &args.export {
+        let _ = write!(path, "&export={export}");
+    }
+    if let Some(span) = &args.slower_than {
+        let _ = write!(path, "&slower_than_nanoseconds={}", span.0.as_nanos());
+    }
     path
 }
 
-impl Shown {
-    /// Takes a line of the daemon.
-    fn line(&mut self, line: &TraceLine) -> Result<ControlFlow<()>, CliError> {
-        match line {
-            TraceLine::Counts(counts) => self.counts = *counts,
-            TraceLine::End(end) => self.is_cut = end.reason != "time",
-            TraceLine::Request(_) | TraceLine::Store(_) => self.requests += 1,
-        }
-        let text = if self.is_json { serde_json::to_string(line)? + "\n" } else { table::line(line) };
-        emit(text.as_bytes())?;
-        // Nothing to print is no write that would fail. Counts come at times also when nothing happens.
-        if text.is_empty() && is_closed(std::io::stdout().as_fd()) {
-            return Err(CliError::Output(std::io::ErrorKind::BrokenPipe.into()));
-        }
-        let is_enough = self.count.is_some_and(|count| self.requests >= count);
-        Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    }
+fn header() -> String {
+    columns(
+        ["TIME (UTC)", "EXPORT", "REQUEST", "OFFSET", "SIZE"],
+        &["TOTAL", "QUEUE", "WAIT", "COPY", "LOG", "SYNC", "STORE"].map(Into::into),
+        "RESULT",
+    )
+}
 
-    /// Ends the trace: tells losses, and whether the daemon went away.
-    fn end(&self) -> Result<(), CliError> {
-        if let Some(text) = losses(&self.counts) {
-            // Nothing can be done when standard error is closed.
-            let _ = writeln!(std::io::stderr(), "glidefs: {text}");
+fn line(request: &TracedRequest) -> String {
+    let parts = &request.parts;
+    let times = [
+        request.total_nanoseconds,
+        parts.queue,
+        parts.limit.saturating_add(parts.brake).saturating_add(parts.slot),
+        parts.copy,
+        parts.log,
+        parts.sync,
+        parts.store,
+    ];
+    let fua = if request.fua { " fua" } else { "" };
+    let (offset, size) = match request.length_bytes {
+        0 => ("-".into(), "-".into()),
+        bytes => (request.offset_bytes.to_string(), print::bytes(bytes)),
+    };
+    let moment = i64::try_from(request.unix_nanoseconds).unwrap_or(i64::MAX);
+    columns(
+        [
+            &DateTime::from_timestamp_nanos(moment).format("%H:%M:%S%.3f").to_string(),
+            &plain(&request.export),
+            &plain(&format!("{}{fua}", request.operation)),
+            &offset,
+            &size,
+        ],
+        &times.map(|nanos| if nanos == 0 { "-".into() } else { span(nanos) }),
+        &plain(&request.result),
+    )
+}
+
+fn columns([time, export, operation, offset, size]: [&str; 5], times: &[String; 7], result: &str) -> String {
+    let mut line = format!("{time:<12} {export:<16} {operation:<12} {offset:>14} {size:>9}");
+    for time in times {
+        let _ = write!(line, " {time:>8}");
+    }
+    format!("{line}  {result}\n")
+}
+
+/// A length of time in three digits or four.
+#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+fn span(nanos: u64) -> String {
+    let shown = |value: f64, unit: &str| {
+        // What would be rounded to four digits has no decimal.
+        if value < 9.995 {
+            format!("{value:.2}{unit}")
+        } else if value < 99.95 {
+            format!("{value:.1}{unit}")
+        } else {
+            format!("{value:.0}{unit}")
         }
-        if self.is_cut { Err(CliError::TraceEnded) } else { Ok(()) }
+    };
+    match nanos {
+        0..1_000 => format!("{nanos}ns"),
+        1_000..1_000_000 => shown(nanos as f64 / 1e3, "µs"),
+        1_000_000..1_000_000_000 => shown(nanos as f64 / 1e6, "ms"),
+        _ => shown(nanos as f64 / 1e9, "s"),
     }
 }
 
-/// Whether nobody reads the pipe `out` any more.
-fn is_closed(out: BorrowedFd<'_>) -> bool {
-    let mut polled = [PollFd::new(out, PollFlags::empty())];
-    let is_told = poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0);
-    is_told && polled.iter().any(|fd| fd.revents().is_some_and(|events| events.contains(PollFlags::POLLERR)))
-}
-
-/// What is said about requests that were not shown although they were chosen.
-fn losses(counts: &TraceCounts) -> Option<String> {
-    let TraceCounts { sampled, not_traced, dropped, .. } = *counts;
-    if not_traced == 0 && dropped == 0 {
-        return None;
-    }
-    let chosen = sampled.saturating_add(not_traced);
-    let mut text = format!("of {chosen} requests that were chosen, ");
-    let many =
-        (not_traced > 0).then(|| format!("{not_traced} were not traced, as too many were at the same time"));
-    let slow = (dropped > 0)
-        .then(|| format!("{dropped} traces were dropped, as they came faster than they were read"));
-    text.push_str(&many.into_iter().chain(slow).collect::<Vec<_>>().join(", and "));
-    text.push_str(": use a larger --one-in, which traces fewer");
-    Some(text)
+/// `text` without characters that a terminal obeys.
+fn plain(text: &str) -> String {
+    // Marks that change the direction of the text after them are no control characters by name.
+    let is_obeyed = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if is_obeyed(c) { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::api::wire::TraceParts;
+    use crate::cli::args::{Cli, Command};
+
+    #[test]
+    fn the_arguments_are_the_parameters_of_the_question() {
+        for (text, expected) in [
+            ("", "/v1/trace?since=7"),
+            ("vm-1 --follow --json", "/v1/trace?since=7&export=vm-1"),
+            ("--slower-than 10ms", "/v1/trace?since=7&slower_than_nanoseconds=10000000"),
+        ] {
+            let cli = Cli::try_parse_from(["glidefs", "trace"].into_iter().chain(text.split_whitespace()));
+            let Command::Trace(args) = cli.unwrap().command else { panic!("another command") };
+            assert_eq!(path(&args, 7), expected, "{text}");
+        }
+        assert!(Cli::try_parse_from(["glidefs", "trace", "bad/name"]).is_err());
+    }
+
+    #[test]
+    fn a_line_has_its_figures_under_the_names_of_the_columns() {
+        let traced = TracedRequest {
+            unix_nanoseconds: 1_700_000_000_123_456_789,
+            export: "vm-1".into(),
+            operation: "write".into(),
+            offset_bytes: 8192,
+            length_bytes: 4096,
+            fua: true,
+            result: "ok".into(),
+            total_nanoseconds: 123_400_000,
+            parts: TraceParts { queue: 1_500, brake: 40, slot: 2, log: 12_340, ..TraceParts::default() },
+            ..TracedRequest::default()
+        };
+        let (header, line) = (header(), line(&traced));
+        let ends = |text: &str, word: &str| {
+            let at = text.find(word).unwrap_or_else(|| panic!("{word} in {text}"));
+            text[..at + word.len()].chars().count()
+        };
+        assert!(line.starts_with("22:13:20.123 vm-1 "), "{line}");
+        for (head, figure) in [
+            ("OFFSET", "8192"),
+            ("SIZE", "4 KiB"),
+            ("TOTAL", "123ms"),
+            ("QUEUE", "1.50µs"),
+            ("WAIT", "42ns"),
+            ("LOG", "12.3µs"),
+        ] {
+            assert_eq!(ends(&header, head), ends(&line, figure), "{head}\n{header}{line}");
+        }
+        assert!(line.contains("write fua") && line.ends_with("ok\n"), "{line}");
+    }
+
+    #[test]
+    fn spans_have_three_digits_whatever_their_length() {
+        for (nanos, expected) in [
+            (999, "999ns"),
+            (1_000, "1.00µs"),
+            (9_994, "9.99µs"),
+            (9_996, "10.0µs"),
+            (99_960, "100µs"),
+            (999_999, "1000µs"),
+            (4_560_000, "4.56ms"),
+            (12_000_000_000, "12.0s"),
+        ] {
+            assert_eq!(span(nanos), expected);
+        }
+    }
+
+    #[test]
+    fn a_text_of_the_daemon_cannot_command_the_terminal() {
+        let traced = TracedRequest {
+            export: "vm\u{7}\u{202e}".into(),
+            operation: "\u{1b}[2J".into(),
+            result: "ok\r".into(),
+            ..TracedRequest::default()
+        };
+        let line = line(&traced);
+        assert_eq!(line.chars().filter(|c| c.is_control()).count(), 1, "{line:?}");
+        assert!(!line.contains('\u{202e}'), "{line:?}");
+    }
+}

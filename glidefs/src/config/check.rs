@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::sections::{ApiSection, CacheSection, Config, StoreSection, TracesSection, WorkersSection};
+use super::sections::{ApiSection, CacheSection, Config, StoreSection, WorkersSection};
 use super::values::{ByteSize, TimeSpan};
 use crate::units::SEGMENT_BYTES;
 use crate::worker::cpus::Usable;
@@ -23,7 +23,6 @@ pub(super) fn check(config: &mut Config, usable: &Usable) -> Result<(), Refusal>
     let second = TimeSpan(Duration::from_secs(1));
     span_within("control", "command_timeout", config.control.command_timeout, second..=minutes(10))?;
     check_store(&config.store)?;
-    check_traces(&config.traces)?;
     if config.cache.log_max_per_export.is_some() && config.store.url.is_none() {
         let message = "data leaves the log for a store only, and an export at the bound would stop for good: set [store] url as \
                        well, or remove the key";
@@ -124,63 +123,6 @@ fn check_store(store: &StoreSection) -> Result<(), Refusal> {
         return refuse("store", "pack_memory", out_of_bounds(store.pack_memory, &packs));
     }
     Ok(())
-}
-
-fn check_traces(traces: &TracesSection) -> Result<(), Refusal> {
-    if !cfg!(feature = "otel")
-        && let set = set_traces(traces)
-        && let Some(first) = set.first()
-    {
-        let message = format!(
-            "this glidefs was built without the forwarding of traces: build it with `cargo build --release --features otel`, or remove {}",
-            set.join(", ")
-        );
-        return refuse("traces", first, message);
-    }
-    if let Some(endpoint) = &traces.otlp_endpoint
-        && !is_base_url(endpoint)
-    {
-        // A wrong text may have a password.
-        let message = "the value is not the URL of a collector: use http://HOST:PORT or https://HOST:PORT, without user, \
-                       query and /v1/traces, and a token in the file of otlp_headers_file";
-        return refuse("traces", "otlp_endpoint", message.into());
-    }
-    let shortest = TimeSpan(Duration::from_millis(100));
-    span_within("traces", "otlp_timeout", traces.otlp_timeout, shortest..=minutes(1))?;
-    span_within("traces", "slower_than", traces.slower_than, TimeSpan(Duration::ZERO)..=minutes(60))?;
-    within("traces", "one_in", traces.one_in.map(Into::into), 1..=1_000_000_000)?;
-    let name = &traces.service_name;
-    if name.trim().is_empty() || name.chars().count() > 255 || name.chars().any(char::is_control) {
-        return refuse("traces", "service_name", "use 1 to 255 printable characters".into());
-    }
-    Ok(())
-}
-
-/// The keys of the section that are not as they are by themselves.
-fn set_traces(traces: &TracesSection) -> Vec<&'static str> {
-    let TracesSection { otlp_endpoint, otlp_headers_file, otlp_timeout, one_in, slower_than, service_name } =
-        TracesSection::default();
-    let keys = [
-        ("otlp_endpoint", traces.otlp_endpoint != otlp_endpoint),
-        ("otlp_headers_file", traces.otlp_headers_file != otlp_headers_file),
-        ("otlp_timeout", traces.otlp_timeout != otlp_timeout),
-        ("one_in", traces.one_in != one_in),
-        ("slower_than", traces.slower_than != slower_than),
-        ("service_name", traces.service_name != service_name),
-    ];
-    keys.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect()
-}
-
-/// Whether `text` is the URL of a collector, to which the path of traces can be appended.
-fn is_base_url(text: &str) -> bool {
-    let Some(rest) = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")) else {
-        return false;
-    };
-    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-    !host.is_empty()
-        && !host.starts_with(':')
-        && rest.bytes().all(|byte| byte.is_ascii_graphic() && !b"@?#\\\"<>".contains(&byte))
-        && !path.trim_end_matches('/').ends_with("v1/traces")
 }
 
 /// A setting that is not allowed, and the sentence about the allowed values.

@@ -18,6 +18,7 @@ pub const REMOVED: &[(&str, &str)] = &[
     ("store", "drain_timeout"),
     ("store", "flush_size"),
     ("store", "read_memory"),
+    ("traces", ""),
     ("workers", "batch"),
     ("workers", "move"),
     ("workers", "polling_percent"),

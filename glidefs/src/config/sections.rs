@@ -199,27 +199,6 @@ sections! {
         /// How devices behave when the daemon stops: they wait for the next daemon, or they are removed.
         on_stop: OnStop = OnStop::default(), "\"keep\" or \"remove\"";
     }
-    /// Traces of requests, sent to an OpenTelemetry collector. Only for a glidefs built with `--features otel`; others refuse
-    /// the keys.
-    traces: TracesSection {
-        /// The collector that spans are sent to, by OTLP over HTTP with protobuf. When not set, nothing is sent.
-        otlp_endpoint: Option<String> = None,
-            "an http:// or https:// URL without user, query and the path /v1/traces, which is appended",
-            example "\"http://127.0.0.1:4318\"";
-        /// Headers of each request to the collector. Read at start.
-        otlp_headers_file: Option<PathBuf> = None,
-            "a file with a header a line, such as \"Authorization: Bearer …\", which only its owner may read",
-            example "\"/etc/glidefs/otlp-headers\"";
-        /// Time limit of one request to the collector.
-        otlp_timeout: TimeSpan = TimeSpan(Duration::from_secs(10)), "100ms to 1min";
-        /// The attribute service.name of all spans.
-        service_name: String = "glidefs".into(), "1 to 255 printable characters";
-        /// One request of a device in so many is traced, on average. When not set, the daemon chooses for about 20 a second
-        /// of the host and follows the load, or traces all where slower_than is set.
-        one_in: Option<u32> = None, "1 to 1000000000", example "1000";
-        /// Only requests of devices that took at least so long are sent. Requests to the store are all sent.
-        slower_than: TimeSpan = TimeSpan(Duration::ZERO), "0s to 1h";
-    }
     /// The daemon's log.
     log: LogSection {
         /// The filter of log lines. The environment variable RUST_LOG takes precedence.

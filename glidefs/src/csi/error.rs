@@ -122,10 +122,9 @@ impl From<CsiError> for Status {
 
 fn daemon_code(error: &ClientError) -> Code {
     match error {
-        ClientError::NotRunning { .. }
-        | ClientError::NoPermission { .. }
-        | ClientError::Broken { .. }
-        | ClientError::Cut { .. } => Code::Unavailable,
+        ClientError::NotRunning { .. } | ClientError::NoPermission { .. } | ClientError::Broken { .. } => {
+            Code::Unavailable
+        }
         ClientError::Refused { code, .. } => refusal_code(code),
         ClientError::Url { .. } | ClientError::Token(_) | ClientError::NotUnderstood { .. } => Code::Internal,
     }
@@ -172,12 +171,7 @@ fn refusal_code(code: &str) -> Code {
         | P::Timeout
         | P::UpgradeUnderWay
         | P::TooManyUnderWay => Code::Unavailable,
-        P::Catalog
-        | P::DeviceFailed
-        | P::Internal
-        | P::MethodNotAllowed
-        | P::TooManyTraces
-        | P::UpgradeFailed => Code::Internal,
+        P::Catalog | P::DeviceFailed | P::Internal | P::MethodNotAllowed | P::UpgradeFailed => Code::Internal,
     }
 }
 

@@ -51,10 +51,6 @@ pub enum DaemonError {
     /// The token of the API could not be read.
     #[error("the token of the API could not be read")]
     Token(#[from] TokenError),
-    /// Forwarding to a collector cannot begin.
-    #[cfg(feature = "otel")]
-    #[error("traces cannot be forwarded to the collector")]
-    Traces(#[from] crate::otlp::OtlpError),
     /// This process does not succeed the daemon before.
     #[error(transparent)]
     Successor(#[from] SuccessorError),

@@ -15,9 +15,8 @@ use super::collecting::Collections;
 use super::memory::Holders;
 use super::nodes::Nodes;
 use super::top::TopParts;
-use super::traces::TraceSource;
 use super::upgrading::{Upgrading, longest_and_median};
-use crate::api::{ApiStats, AppState, OffThread, Readiness, Selection, SharedTexts, TraceHub, wire};
+use crate::api::{ApiStats, AppState, OffThread, Readiness, Selection, SharedTexts, wire};
 use crate::cache::{Cache, CacheStats, Resource, ShardStats, UsageFigures};
 use crate::checksum;
 use crate::config::{Config, OnStop};
@@ -76,11 +75,6 @@ impl Parts {
             cache: cache_status(&cache.stats(), &dir, &probe),
             store_away: store.as_ref().and_then(Store::away),
         };
-        let traces = TraceSource {
-            router: Arc::clone(&self.router),
-            workers: self.workers.clone(),
-            store: self.store.clone(),
-        };
         let stats = Arc::<ApiStats>::default();
         let holders = self.holders(&stats);
         let registry = self.registry(&holders);
@@ -100,7 +94,7 @@ impl Parts {
             export_histograms: config.api.export_histograms,
             daemon: Arc::new(daemon),
             top: Arc::new(SharedTexts::new(move |_| top.encode(), Arc::clone(&stats.tops))),
-            traces: TraceHub::new(Arc::new(traces), Arc::clone(&stats.traces)),
+            traces: self.workers.first().map(|worker| Arc::clone(worker.traces())).unwrap_or_default(),
             memory: Arc::new(move || holders.measure()),
             off_thread: OffThread::default(),
             upgrades: Arc::new(upgrades),

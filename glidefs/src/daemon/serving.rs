@@ -13,7 +13,6 @@ use tokio::task::JoinHandle;
 use super::collecting::collect;
 use super::error::DaemonError;
 use super::figures::Parts;
-use super::forwarding::Forwarding;
 use super::releasing::Releasing;
 use super::signals::{SignalThread, Stops};
 use super::takeover::{Turn, identity};
@@ -46,7 +45,6 @@ const PING_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) async fn serve(
     config: &Config,
     parts: Parts,
-    mut forwarding: Forwarding,
     turn: Turn,
     launch: Launch,
     signals: SignalThread,
@@ -63,7 +61,6 @@ pub(super) async fn serve(
         Upgrading::new(launch, identity(config)?, router, cache, ready.clone(), last);
     let state = parts.state(config, ready.clone(), upgrades.clone());
     let releasing = Releasing::new(&parts.workers, Arc::clone(&state.stats.changes));
-    forwarding.begin(config, &state.traces);
     let mut serving = tokio::spawn(api::serve(listeners, state, access, stopped));
     // The watchdog is fed by the main process of the service.
     let (to_be_main, is_main) = watch::channel(turn.successor.is_none());
@@ -113,10 +110,7 @@ pub(super) async fn serve(
     drop(successors);
     recovering.abort();
     if let Some(ready) = offer.take() {
-        let letting_go = async {
-            let letting_go = let_go(&parts.router, parts.block_cache.as_ref(), &stop, &mut serving);
-            tokio::join!(letting_go, forwarding.end());
-        };
+        let letting_go = let_go(&parts.router, parts.block_cache.as_ref(), &stop, &mut serving);
         offer = may_go(ready, letting_go, &mut stops, signals).await;
     }
     if offer.is_some() {
@@ -142,7 +136,7 @@ pub(super) async fn serve(
     if let Some(collecting) = collecting {
         collecting.abort();
     }
-    tokio::join!(end_api(&stop, &mut serving), forwarding.end());
+    end_api(&stop, &mut serving).await;
     Ok(None)
 }
 

@@ -29,7 +29,6 @@ use super::outage::{Outage, ReadsWaiting};
 use super::retry::{Failure, Passage, RetryPolicy, Tries, stopped};
 use super::stats::{Operation, StoreStats};
 use super::turns::{Reader, Turns};
-use super::watch::Answer;
 use crate::locks::LocksByKey;
 
 /// The folder of all volumes.
@@ -74,15 +73,6 @@ pub enum Created {
     Created,
     /// An object of the same key was there, and was not changed.
     Existed,
-}
-
-impl Answer for Created {
-    fn word(&self) -> &'static str {
-        match self {
-            Self::Created => "ok",
-            Self::Existed => "existed",
-        }
-    }
 }
 
 /// Key, length and age of an object.

@@ -18,7 +18,6 @@ use super::error::{BoxError, StoreError};
 use super::ids::Entropy;
 use super::stats::{Operation, StoreStats};
 use super::turns::{Reader, Turn, Turns};
-use super::watch::{Answer, RequestWatch};
 use crate::observe::chain;
 
 /// Shortest time limit of a last try, so that the try can fail for a reason of its own.
@@ -116,24 +115,7 @@ struct NoAnswer(Duration);
 
 impl Tries<'_> {
     /// Calls `attempt` until a try succeeds, a failure is final, or the time is up. Returns the number of tries as well.
-    pub async fn run<T, F>(&self, attempt: impl FnMut() -> F) -> Result<(T, u32), StoreError>
-    where
-        F: Future<Output = Result<T, Failure>>,
-        T: Answer,
-    {
-        let mut watch = RequestWatch::begin(self);
-        let ended = self.run_watched(attempt, watch.as_mut()).await;
-        if let Some(watch) = watch {
-            watch.end(&ended);
-        }
-        ended
-    }
-
-    async fn run_watched<T, F>(
-        &self,
-        mut attempt: impl FnMut() -> F,
-        mut watch: Option<&mut RequestWatch<'_>>,
-    ) -> Result<(T, u32), StoreError>
+    pub async fn run<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<(T, u32), StoreError>
     where
         F: Future<Output = Result<T, Failure>>,
     {
@@ -153,9 +135,6 @@ impl Tries<'_> {
             // The wait for a turn does not count: a late turn is no fault of the store.
             begun += waiting.elapsed();
             tries += 1;
-            if let Some(watch) = &mut watch {
-                watch.tries(tries, waiting.elapsed());
-            }
             stats.requests.add(1);
             stats.retries.add(u64::from(tries > 1));
             // The first try has the whole time of a try, whatever the budget is.
@@ -193,9 +172,6 @@ impl Tries<'_> {
                 biased;
                 () = &mut stop => break self.shutting_down(),
                 () = sleep(pause) => {}
-            }
-            if let Some(watch) = &mut watch {
-                watch.waited(pause);
             }
         };
         stats.errors.add(u64::from(!error.is_missing()));

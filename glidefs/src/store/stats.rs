@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::locks::MutexExt;
 use crate::observe::repeat::Repeat;
-use crate::observe::trace::StoreWatchers;
 
 /// The kinds of requests that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,8 +112,6 @@ pub struct StoreStats {
     pub refused: Count,
     /// Lets one of many log lines about refused requests pass.
     pub(super) refusals: Repeat,
-    /// The readers of traces of requests.
-    pub traces: StoreWatchers,
     /// Objects that the last garbage collection could not read.
     pub gc_damaged: AtomicU64,
 }

@@ -13,7 +13,7 @@ use super::load::Load;
 use super::run::setup::{self, Setup};
 use crate::cache::{Cache, ShardStats};
 use crate::observe::io::WorkerStats;
-use crate::observe::trace::Session;
+use crate::observe::trace::TraceRing;
 
 /// Why workers could not be started, or a worker could not be told something.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +66,7 @@ pub struct Worker {
     stats: Arc<WorkerStats>,
     shard_stats: Arc<ShardStats>,
     load: Arc<Load>,
+    traces: Arc<TraceRing>,
 }
 
 impl Worker {
@@ -87,16 +88,6 @@ impl Worker {
         let (told, is_told) = tokio::sync::oneshot::channel();
         self.inbox.send(Message::EndWaits(told));
         is_told.await.map_err(|_| WorkerError::Gone { index: self.index })
-    }
-
-    /// Begins with traces of requests for `session`. Call this for [`SESSIONS_MAX`](super::traces::SESSIONS_MAX) sessions at most.
-    pub fn trace(&self, session: &Arc<Session>) {
-        self.inbox.send(Message::Trace(Arc::clone(session)));
-    }
-
-    /// Ends the traces for `session`.
-    pub fn untrace(&self, session: &Arc<Session>) {
-        self.inbox.send(Message::Untrace(Arc::clone(session)));
     }
 
     /// Resolves once the worker's loop has turned: the proof of life behind the watchdog.
@@ -121,6 +112,11 @@ impl Worker {
         &self.shard_stats
     }
 
+    /// The requests that `glidefs trace` shows, of all workers that were started together.
+    pub fn traces(&self) -> &Arc<TraceRing> {
+        &self.traces
+    }
+
     /// Counters of the worker and of its buffer pool.
     pub fn stats(&self) -> &Arc<WorkerStats> {
         &self.stats
@@ -129,6 +125,7 @@ impl Worker {
 
 /// Starts one worker a CPU over `cache`, and waits until each is pinned and has an arena.
 pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, WorkerError> {
+    let traces = Arc::<TraceRing>::default();
     let mut starting = Vec::new();
     for (index, &cpu) in options.cpus.iter().enumerate() {
         let fail = move |what, source| WorkerError::Start { index, cpu: cpu.0, what, source };
@@ -146,13 +143,21 @@ pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, Work
             inbox: Arc::clone(&inbox),
             stats: Arc::clone(&stats),
             shard_stats: Arc::clone(&shard_stats),
+            traces: Arc::clone(&traces),
         };
+        let traces = Arc::clone(&traces);
         thread::Builder::new()
             .name(format!("worker-{index}"))
             .spawn(move || setup::main(setup, &ready))
             .map_err(|source| fail("spawning the thread", source))?;
-        let worker =
-            move |clock| Worker { index, inbox, load: Arc::new(Load::new(clock)), stats, shard_stats };
+        let worker = move |clock| Worker {
+            index,
+            inbox,
+            load: Arc::new(Load::new(clock)),
+            stats,
+            shard_stats,
+            traces,
+        };
         starting.push((index, worker, cpu, is_ready));
     }
     let mut workers = Vec::new();

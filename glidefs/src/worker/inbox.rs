@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::oneshot;
@@ -13,7 +13,6 @@ use tokio::sync::oneshot;
 use super::driver::{QueueDriver, QueueGone};
 
 use crate::locks::MutexExt;
-use crate::observe::trace::Session;
 
 /// A message to a worker.
 pub enum Message {
@@ -24,10 +23,6 @@ pub enum Message {
     },
     /// Fail the waiting requests of exports whose waits are ended, and answer.
     EndWaits(oneshot::Sender<()>),
-    /// Begin with traces of requests for a reader.
-    Trace(Arc<Session>),
-    /// End the traces for a reader.
-    Untrace(Arc<Session>),
     /// Answer, as a proof that the loop turns.
     Ping(oneshot::Sender<()>),
 }

@@ -11,7 +11,7 @@ mod results;
 use std::cell::OnceCell;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use io_uring::squeue;
 use slab::Slab;
@@ -21,7 +21,6 @@ use super::driver::{Failure, QueueDriver, QueueGone, TagEvent};
 use super::requests::TagRequest;
 use super::ring::Ring;
 use super::tag::TagId;
-use super::traces::{self, Arrival, RowNumber};
 use crate::cache::Volume;
 use crate::export::Export;
 use crate::observe::io::{QueueStats, WorkerStats};
@@ -168,24 +167,7 @@ impl Queues {
         let request = queue.driver.request(tag.tag)?;
         queue.export.check(&request)?;
         let (operation, range, fua) = (request.operation, request.range, request.fua);
-        Ok(TagRequest { tag, operation, range, fua, traced: None, kept: None, started: now })
-    }
-
-    /// The row of a request which has just come, if a reader of traces chooses the request.
-    pub fn trace(&self, request: &TagRequest, unseen_max: Duration) -> Option<RowNumber> {
-        let TagRequest { tag, operation, range, fua, started, .. } = *request;
-        let queue = self.of(tag);
-        let (export, ids) = (&*queue.export, queue.driver.ids());
-        traces::begin(&Arrival {
-            export,
-            ids,
-            tag: tag.tag,
-            operation,
-            range,
-            fua,
-            began: started,
-            unseen_max,
-        })
+        Ok(TagRequest { tag, operation, range, fua, kept: None, started: now })
     }
 
     /// Lets go of a queue all of whose tags the kernel has taken back.

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use super::tag::TagId;
-use super::traces::{self, RowNumber};
+use super::traces;
 use crate::buffer::Slot;
 use crate::cache::{Fill, Reservation, Token};
 use crate::export::Operation;
@@ -23,8 +23,6 @@ pub struct TagRequest {
     pub range: SectorRange,
     /// The request is acknowledged only when its data survives a power cut (WRITE, DISCARD and WRITE_ZEROES).
     pub fua: bool,
-    /// The row of a request which is traced.
-    pub traced: Option<RowNumber>,
     /// Sectors which the volume keeps for the request (`Volume::index_pace`).
     pub kept: Option<SectorRange>,
     /// Begin of the turn in which the request came.
@@ -116,9 +114,8 @@ impl Token for InFlight {
 
     #[inline]
     fn enters(&self, part: Part) {
-        traces::enter(self.request.traced, part);
+        traces::enter(self.request.tag, part);
     }
 }
 
-// A trace costs the requests without one no memory: the number of the row is in bytes which were left over.
 const _: () = assert!(size_of::<TagRequest>() <= 72);

@@ -89,6 +89,7 @@ use super::inbox::Inbox;
 use super::queues::Queues;
 use super::requests::InFlight;
 use super::ring::{Event, Ring};
+use super::traces;
 use super::waits::held::HeldWrites;
 use super::waits::limits::LimitedRequests;
 use super::waits::log_line::LogLine;
@@ -122,12 +123,6 @@ struct Loop {
     now: Instant,
     /// Whether this turn ended a request.
     advanced: bool,
-    /// Whether anybody reads traces of requests.
-    is_traced: bool,
-    /// How long a request which came with this turn may have lain with the kernel, where requests are traced.
-    unseen_max: Duration,
-    /// Number of the worker.
-    index: usize,
     stats: Arc<WorkerStats>,
 }
 
@@ -166,14 +161,9 @@ impl Loop {
 
     /// Waits for completions, and begins a turn.
     fn wait_for_turn(&mut self, patience: Option<Duration>) -> io::Result<()> {
-        let has_come = self.is_traced && self.ring.has_news();
         self.ring.submit_and_wait(patience)?;
-        let now = Instant::now();
-        if self.is_traced {
-            // At the earliest, these requests came when the last turn had looked.
-            self.unseen_max = if has_come { now.saturating_duration_since(self.now) } else { Duration::ZERO };
-        }
-        self.now = now;
+        self.now = Instant::now();
+        traces::begin_turn(self.now);
         Ok(())
     }
 

@@ -11,8 +11,7 @@ need_client_tools() {
 	need_venv "$CLIENT_TOOLS" "openapi-python-client==$OPENAPI_PYTHON_CLIENT_VERSION" "mypy==$MYPY_VERSION"
 }
 
-# make_client DESCRIPTION FOLDER: the Python package FOLDER. The generator formats its code with ruff, which it looks for in PATH. Traces are
-# lines of several kinds, which the generator has no types for: its warning about them is no error.
+# make_client DESCRIPTION FOLDER: the Python package FOLDER. The generator formats its code with ruff, which it looks for in PATH.
 make_client() { PATH=$CLIENT_TOOLS/bin:$PATH openapi-python-client generate --path "$1" --meta none --output-path "$2" >"$2.log" 2>&1 || { cat "$2.log" && return 1; }; }
 
 # check_types FOLDER PROGRAM: the types of PROGRAM, and of the package in FOLDER.

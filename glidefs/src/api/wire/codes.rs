@@ -110,7 +110,6 @@ codes! {
     Timeout "timeout" [408] "The body of the request was not complete 30 s after the header." "Send the request again.";
     TooLarge "too_large" [413] "The body of the request is larger than 64 KiB." "Send less.";
     TooManyExports "too_many_exports" [409] "The number of exports has reached `[exports] max`." "Delete exports, or raise the bound.";
-    TooManyTraces "too_many_traces" [503] "Too many clients read traces." "End one of the clients, or ask again later.";
     TooManyUnderWay "too_many_under_way" [503]
         "Requests that wait for the store have half of `[api] connections_max`, all that change something seven eighths. Nothing was done."
         "Send the request again after the seconds of `Retry-After`; if it is refused for long, the store may be away.";

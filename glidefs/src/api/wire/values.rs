@@ -9,9 +9,6 @@ use utoipa::openapi::{KnownFormat, RefOr, Schema, SchemaFormat};
 
 use crate::config::ByteSize;
 
-/// Media type of lines of JSON.
-pub(in crate::api) const LINES_TYPE: &str = "application/x-ndjson";
-
 /// Whether a figure may be left out of an answer.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 pub(super) fn is_zero(figure: &u64) -> bool {

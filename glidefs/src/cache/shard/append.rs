@@ -18,7 +18,6 @@ use crate::cache::options::OnFull;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::extent;
-use crate::observe::trace::Part;
 use crate::units::{FRAME_BYTES, SectorRange, Seq};
 
 /// Longest pause asked for at once, so that a write soon notices new room.
@@ -296,7 +295,6 @@ fn append<T: Token>(shard: &mut Shard<T>) -> bool {
     let spare = shard.log.common.flights.spare_load();
     let load = std::mem::replace(&mut shard.log.common.open, spare);
     for pending in &load.joined {
-        pending.token.enters(Part::Log);
         release(shard, pending.room);
     }
     flight::start(shard, Way::Common, load);

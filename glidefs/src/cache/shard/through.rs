@@ -17,7 +17,6 @@ use super::request::Token;
 use super::state::{Load, Pending, WRITE_FRAMES_MAX};
 use super::{Shard, flight};
 use crate::cache::handoff::Way;
-use crate::observe::trace::Part;
 
 /// Most frames of memory that the WRITEs of a record have: one WRITE of the largest size, or several smaller ones.
 const RECORD_FRAMES_MAX: usize = WRITE_FRAMES_MAX;
@@ -95,9 +94,6 @@ fn append<T: Token>(shard: &mut Shard<T>) {
     }
     let spare = lane.flights.spare_load();
     let load: Load<T> = std::mem::replace(&mut lane.open, spare);
-    for pending in &load.joined {
-        pending.token.enters(Part::Log);
-    }
     flight::start(shard, Way::Through, load);
 }
 

@@ -22,10 +22,6 @@ const NAMES_IN_TEXT: [&str; 7] =
 const FILES: [&str; 2] = ["_FILE", "_PATH"];
 /// A shorter value is no secret, and would take words out of every text.
 const BYTES_MIN: usize = 6;
-/// A shorter value of a header with a harmless name is taken for a word.
-const TOKEN_BYTES_MIN: usize = 16;
-/// Headers whose values are secret, besides those with such names as variables have.
-const HEADERS: [&str; 3] = ["authorization", "proxy-authorization", "cookie"];
 /// In the place of a secret.
 const REMOVED: &str = "[removed]";
 
@@ -71,7 +67,7 @@ impl Secrets {
     }
 
     /// The secrets that this command can know: of its own environment, of the service's and the daemon's, and the tokens of `token_file`
-    /// and of the configuration file at `config`, and the headers for a collector of traces. Reads files, each for no longer than `patience`: those that gave no answer are in
+    /// and of the configuration file at `config`. Reads files, each for no longer than `patience`: those that gave no answer are in
     /// [`Self::unread`].
     pub fn of_this_host(
         token_file: Option<&Path>,
@@ -96,17 +92,12 @@ impl Secrets {
         reader.deadline = Instant::now() + patience;
         let files = named.iter().filter(|(name, _)| name.ends_with("CREDENTIALS_FILE"));
         let files: Vec<_> = files.map(|(_, path)| Reader::begin(path.into())).collect();
-        let (token_file, headers_file) = configured
-            .map(|config| (config.api.token_file, config.traces.otlp_headers_file))
-            .unwrap_or_default();
-        let (token, headers) = (token_file.map(Reader::begin), headers_file.map(Reader::begin));
+        let token = configured.and_then(|config| config.api.token_file).map(Reader::begin);
         for file in files {
             named.extend(variables(&reader.end(file)));
         }
         tokens.extend(token.map(|token| reader.end(token)));
-        let headers = headers.map(|headers| reader.end(headers)).unwrap_or_default();
         let tokens = tokens.iter().filter_map(|text| Some(text.lines().next()?.trim().to_owned()));
-        let tokens = tokens.chain(of_headers(&headers));
         let named = named.into_iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value);
         Self { unread: reader.unread, ..Self::of_values(named.chain(tokens)) }
     }
@@ -126,35 +117,6 @@ impl Secrets {
         }
         text.split_inclusive('\n').map(|line| without_users(&without_named(line))).collect()
     }
-}
-
-/// The secret values of headers in a file for a collector of traces, and the last word of each: the token behind `Bearer`. A header such as
-/// `X-Dataset: glidefs` has none, whose words would be taken out of every text.
-fn of_headers(text: &str) -> impl Iterator<Item = String> {
-    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-    let headers =
-        lines.filter_map(|line| line.split_once(':').map(|(name, value)| (name.trim(), value.trim())));
-    let values = headers
-        .filter(|(name, value)| {
-            is_secret(name)
-                || HEADERS.iter().any(|header| name.eq_ignore_ascii_case(header))
-                || looks_like_a_token(value)
-        })
-        .map(|(_, value)| value);
-    values.flat_map(|value| [Some(value), value.split_whitespace().last()]).flatten().map(Into::into)
-}
-
-/// Whether the value of a header looks like a token or a key: a word behind a scheme of authorization, or a long word with letters and digits,
-/// or with small and capital letters.
-fn looks_like_a_token(value: &str) -> bool {
-    let (scheme, rest) = value.split_once(' ').unwrap_or(("", value));
-    let is_authorization =
-        ["bearer", "basic", "token"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
-    let has = |is: fn(&char) -> bool| value.chars().any(|sign| is(&sign));
-    let is_mixed = has(char::is_ascii_digit) && has(char::is_ascii_alphabetic)
-        || has(char::is_ascii_lowercase) && has(char::is_ascii_uppercase);
-    let is_long_word = value.len() >= TOKEN_BYTES_MIN && !value.contains(char::is_whitespace);
-    is_authorization && !rest.trim().is_empty() || is_long_word && is_mixed
 }
 
 /// The variables of an environment file of systemd.
@@ -269,42 +231,6 @@ mod tests {
         fs::write(&config, format!("[api]\ntoken_file = \"{}\"\n", token.display())).unwrap();
         let secrets = Secrets::of_this_host(None, &config, None, PATIENCE);
         assert_eq!(secrets.remove("x 0123456789abcdef y"), "x [removed] y");
-    }
-
-    #[test]
-    fn the_headers_for_a_collector_are_secrets() {
-        let text = "# a comment: harmless\nAuthorization: Bearer hush-hush\n\nx-key: tenant-9\nno header";
-        assert_eq!(
-            of_headers(text).collect::<Vec<_>>(),
-            ["Bearer hush-hush", "hush-hush", "tenant-9", "tenant-9"]
-        );
-        let text = "X-Dataset: glidefs\nX-Scope-OrgID: storage of the lab\nX-Long: observability-of-storage\nCookie: sweet-9\n\
-                    proxy-authorization: Basic aHVzaDpodXNo\nx-team: 0a1b2c3d4e5f6071\nx-other: Bearer hushhush";
-        let found: Vec<_> = of_headers(text).collect();
-        for (secret, is_found) in [
-            ("glidefs", false),
-            ("storage of the lab", false),
-            ("lab", false),
-            ("observability-of-storage", false),
-            ("sweet-9", true),
-            ("aHVzaDpodXNo", true),
-            ("0a1b2c3d4e5f6071", true),
-            ("hushhush", true),
-        ] {
-            assert_eq!(found.iter().any(|value| value == secret), is_found, "{secret} of {found:?}");
-        }
-        assert_eq!(Secrets::of_values(of_headers(text)).remove("glidefs 1.0"), "glidefs 1.0");
-    }
-
-    #[cfg(feature = "otel")]
-    #[test]
-    fn the_headers_file_of_the_configuration_is_read_for_secrets() {
-        let folder = tempfile::tempdir().unwrap();
-        let (headers, config) = (folder.path().join("headers"), folder.path().join("glidefs.toml"));
-        fs::write(&headers, "Authorization: Basic aHVzaDpodXNo\n").unwrap();
-        fs::write(&config, format!("[traces]\notlp_headers_file = \"{}\"\n", headers.display())).unwrap();
-        let secrets = Secrets::of_this_host(None, &config, None, PATIENCE);
-        assert_eq!(secrets.remove("x aHVzaDpodXNo y"), "x [removed] y");
     }
 
     #[test]

@@ -104,22 +104,6 @@ pub(super) fn api_samples(stats: &ApiStats, out: &mut Samples) {
     }
     out.value(Metric::ApiScrapes, &[], get(&stats.scrapes.scrapes));
     out.value(Metric::ApiEncodings, &[], get(&stats.scrapes.encodings));
-    out.value(Metric::TraceReaders, &[], get(&stats.traces.readers));
-    out.value(Metric::Traces, &[], get(&stats.traces.traces));
-    out.value(Metric::TracesLost, &["table"], get(&stats.traces.not_traced));
-    out.value(Metric::TracesLost, &["reader"], get(&stats.traces.dropped));
-    let spans = &stats.traces.spans;
-    out.value(Metric::OtlpWaiting, &[], get(&spans.waiting));
-    out.value(Metric::OtlpSent, &[], get(&spans.sent));
-    for (reason, cell) in [
-        ("queue", &spans.dropped_queue),
-        ("rejected", &spans.dropped_rejected),
-        ("failed", &spans.dropped_failed),
-        ("stop", &spans.dropped_stop),
-    ] {
-        out.value(Metric::OtlpDropped, &[reason], get(cell));
-    }
-    out.value(Metric::OtlpFailures, &[], get(&spans.failures));
 }
 
 pub(super) fn clean_samples(figures: &BlockCacheFigures, out: &mut Samples) {

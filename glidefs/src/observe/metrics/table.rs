@@ -361,20 +361,6 @@ metrics! {
         = "Scrapes of /metrics asked for by clients.";
     ApiEncodings: Counter "glidefs_api_encodings_total" in Number by []
         = "Texts made for scrapes of /metrics; scrapes that come together share one text.";
-    TraceReaders: Gauge "glidefs_api_trace_readers" in Number by []
-        = "Readers of traces of requests: clients, as glidefs trace is one, and the forwarding to traces.otlp_endpoint; while there are none, nothing is traced.";
-    Traces: Counter "glidefs_api_traces_total" in Number by []
-        = "Traces of requests of devices, counted for each reader.";
-    TracesLost: Counter "glidefs_api_traces_lost_total" in Number by [reason]
-        = "Traces that a reader did not get: table, as too many requests were traced at the same time, or reader, as traces came faster than they were read.";
-    OtlpWaiting: Gauge "glidefs_otlp_waiting_spans" in Number by []
-        = "Spans that wait to be sent to the collector of traces.otlp_endpoint.";
-    OtlpSent: Counter "glidefs_otlp_sent_spans_total" in Number by []
-        = "Spans in requests that the collector answered with any status 2xx, but for those that the answer says are rejected.";
-    OtlpDropped: Counter "glidefs_otlp_dropped_spans_total" in Number by [reason]
-        = "Spans that were not sent: queue, as too many waited, rejected by the collector, failed after several tries, or stop, as the daemon ended.";
-    OtlpFailures: Counter "glidefs_otlp_failures_total" in Number by []
-        = "Requests to the collector that failed or were refused.";
 
     UpgradePauseMax: Gauge "glidefs_upgrade_pause_seconds_max" in Seconds by []
         = "Longest time for which requests of a device waited for this daemon to take over from the daemon before; only after an upgrade by hand-over.";
@@ -399,9 +385,9 @@ mod tests {
 
     const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md"));
 
-    const PARTS: [&str; 15] = [
+    const PARTS: [&str; 14] = [
         "read", "write", "export", "router", "ublk", "worker", "cache", "clean", "store", "api", "build",
-        "process", "memory", "upgrade", "otlp",
+        "process", "memory", "upgrade",
     ];
 
     #[test]

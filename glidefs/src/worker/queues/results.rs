@@ -1,40 +1,40 @@
-//! The end of a request: the copy to the client, the counters, the log line of a failure, the answer to the kernel.
+//! The end of a request: the copy to the client, the counters, the trace, the log line of a failure, the answer to the kernel.
 
 use std::io::{self, IoSlice};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::{Queues, command};
 use crate::cache::Token;
 use crate::export::{Export, Operation};
 use crate::observe::io::QueueStats;
-use crate::observe::trace::Part;
+use crate::observe::trace::{Part, TracedRequest};
+use crate::units::SECTOR_BYTES;
 use crate::worker::driver::Failure;
 use crate::worker::requests::{InFlight, RequestBuffer, TagRequest};
 use crate::worker::ring::Ring;
 use crate::worker::tag::TagId;
-use crate::worker::traces::{self, RowNumber};
+use crate::worker::traces::{self, Way};
 use crate::worker::waits::stop;
 
 impl Queues {
-    /// Gives the result of a request to the kernel and drops the request's buffer. The turn began at `now`.
+    /// Gives the result of a request to the kernel and drops the request's buffer.
     pub fn finish<C>(
         &mut self,
         ring: &mut Ring<C>,
-        now: Instant,
         mut token: InFlight,
         mut result: Result<(), Failure>,
     ) -> io::Result<()> {
-        let TagRequest { tag, operation, range, traced, kept, started, .. } = token.request;
-        let bytes = token.request.data_bytes();
+        let request = token.request;
+        let TagRequest { tag, operation, range, kept, .. } = request;
+        let bytes = request.data_bytes();
         let queue = self.of(tag);
         if result.is_ok() && operation == Operation::Read && matches!(token.buffer, RequestBuffer::Slot(_)) {
-            traces::enter(traced, Part::Copy);
+            traces::enter(tag, Part::Copy);
             result = queue
                 .driver
                 .copy_out(tag.tag, &[IoSlice::new(&token.buffer()[..bytes])])
                 .map_err(Failure::Copy);
         }
-        traces::enter(traced, Part::Reply);
         drop(token);
         if operation == Operation::Write {
             queue.export.volume().settled(bytes as u64);
@@ -42,16 +42,14 @@ impl Queues {
         if let Some(kept) = kept {
             queue.export.volume().give_back(kept);
         }
-        let nanos = u64::try_from(now.elapsed().saturating_add(now - started).as_nanos()).unwrap_or(u64::MAX);
         match result {
             Ok(()) => {
-                count(queue.stats(), operation, bytes as u64, range.bytes(), nanos);
+                let nanos = self.end_trace(&request, "ok");
+                count(self.of(tag).stats(), operation, bytes as u64, range.bytes(), nanos);
                 // REQUEST_BYTES_MAX fits in 32 bits.
-                self.answer(ring, tag, Ok(u32::try_from(bytes).unwrap_or(u32::MAX)))?;
-                traces::end(traced, "ok");
-                Ok(())
+                self.answer(ring, tag, Ok(u32::try_from(bytes).unwrap_or(u32::MAX)))
             }
-            Err(failure) => self.refuse(ring, (tag, traced), Some(operation), &failure),
+            Err(failure) => self.refuse(ring, tag, Some(&request), &failure),
         }
     }
 
@@ -62,14 +60,47 @@ impl Queues {
     pub fn refuse<C>(
         &mut self,
         ring: &mut Ring<C>,
-        (tag, traced): (TagId, Option<RowNumber>),
-        operation: Option<Operation>,
+        tag: TagId,
+        request: Option<&TagRequest>,
         failure: &Failure,
     ) -> io::Result<()> {
-        self.report(tag, operation, failure);
-        self.answer(ring, tag, Err(failure))?;
-        traces::end(traced, failure.word());
-        Ok(())
+        if let Some(request) = request {
+            self.end_trace(request, failure.word());
+        }
+        self.report(tag, request.map(|request| request.operation), failure);
+        self.answer(ring, tag, Err(failure))
+    }
+
+    /// Ends the trace of a request. Returns the time since it came, nanoseconds.
+    fn end_trace(&self, request: &TagRequest, result: &'static str) -> u64 {
+        let now = Instant::now();
+        let total = now.saturating_duration_since(request.started);
+        if let Some(way) = traces::end(request.tag, total, now) {
+            self.show(request, &way, result);
+        }
+        traces::nanos(total)
+    }
+
+    #[cold]
+    fn show(&self, request: &TagRequest, way: &Way, result: &'static str) {
+        let queue = self.of(request.tag);
+        let (device_id, queue_id) = queue.driver.ids();
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        traces::show(TracedRequest {
+            export: queue.export.shared_name(),
+            device_id,
+            queue_id,
+            tag: request.tag.tag,
+            operation: request.operation.name(),
+            offset_bytes: request.range.start().saturating_mul(SECTOR_BYTES),
+            length_bytes: request.range.bytes().unwrap_or(u64::MAX),
+            fua: request.fua,
+            result,
+            unix_nanos: traces::nanos(unix).saturating_sub(way.total_nanos),
+            total_nanos: way.total_nanos,
+            part_nanos: way.part_nanos,
+            one_in: way.one_in,
+        });
     }
 
     fn answer<C>(&mut self, ring: &mut Ring<C>, tag: TagId, result: Result<u32, &Failure>) -> io::Result<()> {

@@ -11,7 +11,6 @@ use crate::cache::Want;
 use crate::worker::engine::Appends;
 use crate::worker::inbox::Message;
 use crate::worker::ring::{Completion, Memory, Op, Target};
-use crate::worker::traces;
 
 /// Bytes of an eventfd's counter.
 const INBOX_COUNT_BYTES: usize = 8;
@@ -76,8 +75,6 @@ impl Loop {
                     // The sender may have stopped waiting for the answer.
                     let _ = told.send(());
                 }
-                Message::Trace(session) => self.is_traced = traces::watch(session, self.index),
-                Message::Untrace(session) => self.is_traced = traces::unwatch(&session),
                 Message::Ping(pong) => drop(pong.send(())),
             }
         }

@@ -35,10 +35,8 @@ impl Loop {
     /// Takes the request which a tag holds.
     fn arrive(&mut self, tag: TagId) -> io::Result<()> {
         match self.queues.take_request(tag, self.now) {
-            Ok(mut request) => {
-                if self.is_traced {
-                    request.traced = self.queues.trace(&request, self.unseen_max);
-                }
+            Ok(request) => {
+                traces::begin(tag);
                 // Without FLUSHes: two exports with large writes alone would else take these in pieces for nobody.
                 if (1..=PIECE_BYTES).contains(&request.data_bytes()) {
                     self.company.note(self.queues.volume(tag).id(), self.now);
@@ -46,7 +44,7 @@ impl Loop {
                 self.ready.add(request, Stage::New);
                 Ok(())
             }
-            Err(failure) => self.queues.refuse(&mut self.ring, (tag, None), None, &failure),
+            Err(failure) => self.queues.refuse(&mut self.ring, tag, None, &failure),
         }
     }
 
@@ -54,7 +52,6 @@ impl Loop {
     pub(super) fn serve_ready(&mut self) -> io::Result<()> {
         self.ready.begin_turn(&self.queues, self.shard.has_rest());
         while let Some((request, stage)) = self.ready.next() {
-            traces::enter(request.traced, Part::Other);
             match stage {
                 Stage::New => self.serve(request)?,
                 Stage::Allowed => self.begin(request)?,
@@ -72,7 +69,7 @@ impl Loop {
     fn serve(&mut self, request: TagRequest) -> io::Result<()> {
         let waits = self.limited.holds_back(&request, self.queues.export(request.tag), self.now);
         if waits {
-            traces::enter(request.traced, Part::Limit);
+            traces::enter(request.tag, Part::Limit);
             return Ok(());
         }
         self.begin(request)
@@ -91,7 +88,7 @@ impl Loop {
             Operation::Read if self.read_mapped(&request) => self.finish(request.without_buffer(), Ok(())),
             Operation::Read => self.take_buffer(request, Errand::Read(None)),
             Operation::Flush => {
-                traces::enter(request.traced, Part::Sync);
+                traces::enter(request.tag, Part::Sync);
                 self.shard.flush(self.queues.volume(request.tag), request.without_buffer());
                 Ok(())
             }
@@ -104,7 +101,7 @@ impl Loop {
                 match self.held.enter(request, (volume, depth), self.now) {
                     Hold::Go(request) => self.enter_log(request),
                     Hold::Waits => {
-                        traces::enter(request.traced, Part::Brake);
+                        traces::enter(request.tag, Part::Brake);
                         Ok(())
                     }
                     Hold::Full => self.refuse_full(request),
@@ -121,9 +118,9 @@ impl Loop {
         if driver.stable_buffer(tag).is_some() {
             return false;
         }
-        traces::enter(request.traced, Part::Log);
+        traces::enter(request.tag, Part::Log);
         shard.read_mapped(queues.volume(request.tag), request.range, |parts| {
-            traces::enter(request.traced, Part::Copy);
+            traces::enter(request.tag, Part::Copy);
             driver.copy_out(tag, parts)
         })
     }
@@ -141,12 +138,7 @@ impl Loop {
 
     /// Fails a write for which the index of the export has no memory: nothing was promised for the write.
     fn refuse_full(&mut self, request: TagRequest) -> io::Result<()> {
-        self.queues.refuse(
-            &mut self.ring,
-            (request.tag, request.traced),
-            Some(request.operation),
-            &Failure::Full,
-        )
+        self.queues.refuse(&mut self.ring, request.tag, Some(&request), &Failure::Full)
     }
 
     /// Carries on a write which needs log space.
@@ -154,7 +146,7 @@ impl Loop {
         let volume = self.queues.volume(request.tag);
         match self.log_line.enter(&mut self.shard, request, volume, self.now) {
             None => {
-                traces::enter(request.traced, Part::Brake);
+                traces::enter(request.tag, Part::Brake);
                 Ok(())
             }
             Some(Left::Admitted(request, reservation)) => self.admitted(request, reservation),
@@ -182,7 +174,7 @@ impl Loop {
         if request.operation == Operation::Write {
             return self.take_buffer(request, Errand::Write(reservation));
         }
-        traces::enter(request.traced, Part::Batch);
+        traces::enter(request.tag, Part::Log);
         let (volume, token) = (self.queues.volume(request.tag), request.without_buffer());
         self.shard.zero(volume, request.range, request.fua, reservation, token);
         Ok(())
@@ -199,7 +191,7 @@ impl Loop {
         if let Some(slot) = self.slots.try_take(request.data_bytes()) {
             return self.transfer(request, errand, RequestBuffer::Slot(slot));
         }
-        traces::enter(request.traced, Part::Slot);
+        traces::enter(request.tag, Part::Slot);
         self.slots.wait(&self.executor, request, errand, self.queues.volume(request.tag))
     }
 
@@ -223,7 +215,7 @@ impl Loop {
         let volume = self.queues.volume(request.tag);
         match errand {
             Errand::Read(fill) => {
-                traces::enter(request.traced, Part::Log);
+                traces::enter(request.tag, Part::Log);
                 self.shard.read(volume, request.range, fill.as_ref(), InFlight { request, buffer });
             }
             Errand::Write(reservation) => {
@@ -231,11 +223,11 @@ impl Loop {
                 if is_large && self.company.is_here(volume.id(), self.now) && self.ready.may_divide() {
                     return self.take_pieces(request, Divided::new(reservation, buffer));
                 }
-                traces::enter(request.traced, Part::Copy);
+                traces::enter(request.tag, Part::Copy);
                 if let Err(error) = copy_in(&self.queues, &request, &mut buffer, 0, request.data_bytes()) {
                     return self.copy_failed(request, reservation, error);
                 }
-                traces::enter(request.traced, Part::Batch);
+                traces::enter(request.tag, Part::Log);
                 let token = InFlight { request, buffer };
                 self.shard.write(volume, request.range, request.fua, reservation, token);
             }
@@ -246,7 +238,7 @@ impl Loop {
     /// Takes the data of a WRITE, and hands the WRITE to the cache. Stops after a piece when completions have come: requests of other
     /// exports may be among these.
     fn take_pieces(&mut self, request: TagRequest, mut divided: Divided) -> io::Result<()> {
-        traces::enter(request.traced, Part::Copy);
+        traces::enter(request.tag, Part::Copy);
         loop {
             match divided.take_piece(&self.queues, &request) {
                 Err(error) => return self.copy_failed(request, divided.reservation, error),
@@ -258,7 +250,7 @@ impl Loop {
                 Ok(false) => {}
             }
         }
-        traces::enter(request.traced, Part::Batch);
+        traces::enter(request.tag, Part::Log);
         self.shard.write_in_pieces(true);
         let Divided { reservation, buffer, sums, .. } = divided;
         let (volume, token) = (self.queues.volume(request.tag), InFlight { request, buffer });
@@ -297,7 +289,7 @@ impl Loop {
                 Err(IoError::Remote) => {
                     let request = token.request;
                     drop(token);
-                    traces::enter(request.traced, Part::Store);
+                    traces::enter(request.tag, Part::Store);
                     self.store_reads.fetch(&self.executor, request, self.queues.volume(request.tag));
                 }
                 // What the volume let go on needs a record all the same: other writes came between.
@@ -330,6 +322,6 @@ impl Loop {
 
     /// Gives a request's result to the kernel and drops the request's buffer.
     pub(super) fn finish(&mut self, token: InFlight, result: Result<(), Failure>) -> io::Result<()> {
-        self.queues.finish(&mut self.ring, self.now, token, result)
+        self.queues.finish(&mut self.ring, token, result)
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::time::ClockId;
 
@@ -13,6 +13,7 @@ use super::operations::Purpose;
 use crate::buffer::Pool;
 use crate::cache::{Cache, Shard, ShardStats};
 use crate::observe::io::WorkerStats;
+use crate::observe::trace::TraceRing;
 use crate::units::FRAME_BYTES;
 use crate::worker::affinity::{self, Cpu};
 use crate::worker::company::Company;
@@ -23,6 +24,7 @@ use crate::worker::load;
 use crate::worker::queues::Queues;
 use crate::worker::requests::InFlight;
 use crate::worker::ring::{Options, Ring};
+use crate::worker::traces;
 use crate::worker::waits::held::HeldWrites;
 use crate::worker::waits::limits::LimitedRequests;
 use crate::worker::waits::log_line::LogLine;
@@ -49,6 +51,7 @@ pub struct Setup {
     pub inbox: Arc<Inbox>,
     pub stats: Arc<WorkerStats>,
     pub shard_stats: Arc<ShardStats>,
+    pub traces: Arc<TraceRing>,
 }
 
 /// Why a worker could not be set up: the step which failed, and the cause.
@@ -91,6 +94,7 @@ impl Loop {
         let (ring, appends) = make_ring(&setup, &pool)?;
         let shard = make_shard(&setup, &ring, appends, &pool)?;
         setup.stats.cpu.add(setup.cpu.0 as u64);
+        traces::begin_worker(setup.traces);
         let inbox = Arc::clone(&setup.inbox);
         let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(move || inbox.wake());
         setup.cache.on_progress(setup.index, Arc::clone(&wake));
@@ -108,9 +112,6 @@ impl Loop {
             limited: LimitedRequests::default(),
             held: HeldWrites::new(Arc::clone(&setup.stats)),
             advanced: false,
-            is_traced: false,
-            unseen_max: Duration::ZERO,
-            index: setup.index,
             done: Vec::new(),
             inbox: setup.inbox,
             now: Instant::now(),

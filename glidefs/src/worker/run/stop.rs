@@ -57,6 +57,6 @@ impl Loop {
 
     /// Fails a write which `Volume::pace` has not let go on: nothing was promised for the write, so nothing is settled.
     fn refuse_write(&mut self, request: TagRequest) -> io::Result<()> {
-        self.queues.refuse(&mut self.ring, (request.tag, request.traced), Some(request.operation), &STOPPED)
+        self.queues.refuse(&mut self.ring, request.tag, Some(&request), &STOPPED)
     }
 }

@@ -1,69 +1,78 @@
-//! Requests that are traced: every way of a request through the worker ends its trace.
+//! The requests that `glidefs trace` shows, from a worker with a ring.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Bench, Client, pattern};
 use crate::export::{Operation, Request};
-use crate::observe::trace::{Ask, Kinds, Part, RequestTrace, Session};
+use crate::observe::trace::{Part, TracedRequest};
+use crate::properties::limits::{Limit, Limits, Settings};
 use crate::units::SectorRange;
-use crate::worker::traces::ROWS_MAX;
+use crate::worker::traces::{SLOW, nanos};
 
-/// Number of the device of every client.
-/// More requests than a worker's table has rows: a row that is not given back would be missed.
-const REQUESTS: usize = 3 * ROWS_MAX as usize;
-
-fn every_request() -> Arc<Session> {
-    let ask = Ask { kinds: Kinds::Requests, export: None, slower_than: Duration::ZERO, one_in: 1 };
-    Arc::new(Session::new(ask, 1))
-}
-
-/// The traces of all requests that were answered.
-async fn traces(bench: &Bench, session: &Session) -> Vec<RequestTrace> {
-    // A trace ends after the answer, within the turn.
+/// The requests of the ring, each with its parts checked.
+async fn shown(bench: &Bench) -> Vec<TracedRequest> {
+    // A request is shown within the turn that answers it.
     bench.worker.ping().await.unwrap();
-    assert_eq!(session.sum(|side| &side.not_traced), 0, "every row came back");
-    assert_eq!(session.sum(|side| &side.dropped), 0);
-    std::iter::from_fn(|| session.workers()[0].ring.pop()).collect()
+    let requests: Vec<_> = bench.worker.traces().after(0).0.into_iter().map(|(_, request)| request).collect();
+    for request in &requests {
+        assert_eq!((request.result, request.device_id), ("ok", 7));
+        assert_eq!(request.part_nanos.iter().sum::<u64>(), request.total_nanos, "{request:?}");
+        assert!(request.one_in.is_some() || request.total_nanos >= nanos(SLOW), "{request:?}");
+    }
+    requests
 }
 
 #[tokio::test]
-async fn each_request_has_one_trace_whatever_its_way() {
+async fn requests_of_each_kind_are_sampled_with_the_parts_of_their_way() {
     let bench = Bench::new();
     let mut client = Client::attach(&bench.worker, &bench.export(1)).await;
-    let session = every_request();
-    bench.worker.trace(&session);
-    for round in 0..REQUESTS as u64 / 6 {
+    let mut of = BTreeMap::new();
+    let mut round = 0;
+    while of.len() < 5 {
+        round += 1;
         client.run(Operation::Write, round * 8, 8, pattern(1, 4096)).0.unwrap();
-        client.run(Operation::Write, round + 3, 256, pattern(2, 128 << 10)).0.unwrap();
         client.run(Operation::Read, round, 256, Vec::new()).0.unwrap();
         client.run(Operation::Discard, round, 3, Vec::new()).0.unwrap();
         client.run(Operation::Flush, 0, 0, Vec::new()).0.unwrap();
         let range = SectorRange::new(round, 8).unwrap();
         client.start_request(0, Request { operation: Operation::Write, range, fua: true }, pattern(3, 4096));
         client.finish(0).0.unwrap();
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        for request in shown(&bench).await.into_iter().filter(|request| request.one_in.is_some()) {
+            of.insert((request.operation, request.fua), request);
+        }
     }
-    let traces = traces(&bench, &session).await;
-    let mut of = HashMap::new();
-    for trace in &traces {
-        assert_eq!((trace.result, &*trace.export), ("ok", "export-1"));
-        let total: Duration = trace.steps.iter().map(|(_, took)| took).sum();
-        assert_eq!(trace.steps.total(), total);
-        let has = |part| trace.steps.iter().any(|(entered, _)| entered == part);
-        assert!(has(Part::Queue) && has(Part::Reply), "{trace:?}");
-        assert_eq!(has(Part::Sync), trace.operation == "flush" || trace.fua, "{trace:?}");
-        assert_eq!(has(Part::Log), trace.operation != "flush", "{trace:?}");
-        assert_eq!(has(Part::Copy), ["read", "write"].contains(&trace.operation), "{trace:?}");
-        *of.entry(trace.operation).or_insert(0) += 1;
+    for ((operation, fua), request) in of {
+        let has = |part| request.part_nanos[part as usize] > 0;
+        assert_eq!(has(Part::Sync), operation == "flush" || fua, "{request:?}");
+        assert_eq!(has(Part::Log), operation != "flush", "{request:?}");
+        assert_eq!(has(Part::Copy), ["read", "write"].contains(&operation), "{request:?}");
+        assert!(!has(Part::Store) && &*request.export == "export-1", "{request:?}");
     }
-    let each = REQUESTS / 6;
-    assert_eq!(of, HashMap::from([("write", 3 * each), ("read", each), ("discard", each), ("flush", each)]));
+    client.detach().await;
+}
 
-    bench.worker.untrace(&session);
-    client.run(Operation::Write, 0, 8, pattern(1, 4096)).0.unwrap();
-    bench.worker.ping().await.unwrap();
-    assert_eq!(session.sum(|side| &side.requests), traces.len() as u64, "nobody reads any more");
-    assert_eq!(Arc::strong_count(&session), 1, "the worker keeps nothing of the reader");
+#[tokio::test]
+async fn a_slow_request_is_shown_with_the_wait_that_made_it_slow() {
+    let bench = Bench::new();
+    let export = bench.export(1);
+    let mut limits = Limits::unlimited(Limits::BURST_MIN);
+    limits.set_rate(Limit::WriteBytes, Some(1));
+    export.set_settings(&Settings { limits, ..Settings::default() });
+    let mut client = Client::attach(&bench.worker, &export).await;
+    // The first takes all that the limit allows at once, the others wait. One of them at most is a sample.
+    for tag in 0..3 {
+        client.start(tag, Operation::Write, u64::from(tag) * 8, 8, pattern(1, 4096));
+    }
+    assert_eq!(client.finish(0).0, Ok(4096));
+    tokio::time::sleep(2 * SLOW).await;
+    export.set_settings(&Settings::default());
+    assert_eq!((client.finish(1).0, client.finish(2).0), (Ok(4096), Ok(4096)));
+    let slow: Vec<_> = shown(&bench).await.into_iter().filter(|request| request.tag > 0).collect();
+    assert_eq!(slow.len(), 2);
+    for request in slow {
+        assert!(request.part_nanos[Part::Limit as usize] > request.total_nanos / 2, "{request:?}");
+    }
     client.detach().await;
 }

@@ -101,7 +101,9 @@ impl Ready {
     /// Takes a request which is ready.
     #[inline]
     pub fn add(&mut self, request: TagRequest, stage: Stage) {
-        traces::enter(request.traced, Part::Queue);
+        if !matches!(stage, Stage::New) {
+            traces::enter(request.tag, Part::Queue);
+        }
         let queue = request.tag.queue_index;
         if self.arrived.is_empty() {
             (self.first_queue, self.is_mixed) = (queue, false);
@@ -186,7 +188,7 @@ impl Ready {
     /// Ends the turn in the middle of a WRITE, which a later turn goes on with: after requests of other exports, and before any other
     /// of the same export.
     pub fn divide(&mut self, queues: &Queues, request: TagRequest, divided: Divided) {
-        traces::enter(request.traced, Part::Queue);
+        traces::enter(request.tag, Part::Queue);
         debug_assert!(self.divided.is_none(), "one WRITE is divided at a time");
         self.divided = Some((queues.volume(request.tag).id(), (request, Stage::Divided(divided))));
         self.left = 0;

@@ -47,7 +47,7 @@ impl Daemon {
             stats: Arc::default(),
             daemon: Arc::new(wire::DaemonStatus::default),
             top: Arc::new(crate::api::SharedTexts::new(|_| Ok(String::new()), Arc::default())),
-            traces: crate::api::TraceHub::default(),
+            traces: Arc::default(),
             memory: Arc::new(|| None),
             off_thread: crate::api::OffThread::default(),
             upgrades: Arc::new(crate::api::NoUpgrades),

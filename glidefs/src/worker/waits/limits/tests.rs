@@ -48,7 +48,6 @@ fn settings(rates: &[(Limit, u64)], burst: Duration) -> Settings {
 fn request(operation: Operation, number: u16, bytes: u64, started: Instant) -> TagRequest {
     let tag = TagId { queue_index: 0, tag: number };
     TagRequest {
-        traced: None,
         tag,
         operation,
         range: SectorRange::new(0, bytes / 512).unwrap(),
