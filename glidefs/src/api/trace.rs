@@ -38,7 +38,11 @@ pub(super) async fn trace(
         let requests = requests.into_iter().filter(|(_, request)| wanted(request)).map(shown).collect();
         serde_json::to_vec(&wire::Trace { requests, last, missed: traces.missed() })
     };
-    let body = state.off_thread.run(encode).await?.map_err(|error| ApiError::new(wire::ProblemCode::Internal, error.to_string()))?;
+    let body = state
+        .off_thread
+        .run(encode)
+        .await?
+        .map_err(|error| ApiError::new(wire::ProblemCode::Internal, error.to_string()))?;
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, body).into_response())
 }

@@ -234,7 +234,6 @@ impl Cache {
             bad_footers: figures.bad_footers.load(Ordering::Relaxed),
             checkpoints_written: figures.checkpoints_written.load(Ordering::Relaxed),
             checkpoints_refused: self.shared.begun.checkpoints_refused,
-            covered_at_start: self.shared.begun.covered,
             segments_cleaned: figures.segments_cleaned.load(Ordering::Relaxed),
             cleaned_bytes: figures.cleaned_bytes.load(Ordering::Relaxed),
             evicted_bytes: figures.evicted_bytes.load(Ordering::Relaxed),

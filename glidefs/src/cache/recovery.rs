@@ -120,7 +120,7 @@ pub(super) fn open(
         warn_if_disk_is_small(&*disk, limit, &present, superblock.segment_bytes);
         found.doubted = doubted;
         found.checkpoints_refused = refused;
-        let begun = Begun { covered: found.covered, segments: found.segments, checkpoints_refused: refused };
+        let begun = Begun { segments: found.segments, checkpoints_refused: refused };
         found.seconds = clock.now().saturating_sub(started).as_secs_f64();
         let bad_footers = found.bad_footers;
         let catalog = known.catalog;

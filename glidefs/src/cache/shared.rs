@@ -115,9 +115,8 @@ pub(super) struct Parts {
 /// The part of a checkpoint in the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Begun {
-    /// Segments with records, and those of them that a checkpoint covered.
+    /// Segments with records.
     pub segments: u64,
-    pub covered: u64,
     /// Checkpoints that could not be used because of damage.
     pub checkpoints_refused: u64,
 }

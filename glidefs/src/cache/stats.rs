@@ -35,8 +35,6 @@ pub struct ShardStats {
     pub sums_read: Counter,
     /// Memory on the heap for reads of the disk, bytes (a gauge).
     pub read_buffer_bytes: Counter,
-    /// READs in need of the store.
-    pub reads_remote: Counter,
     /// Failed READs.
     pub read_errors: Counter,
     /// Times a write was told to wait for a moment because the cache fills up.
@@ -94,8 +92,6 @@ pub struct CacheStats {
     pub checkpoints_written: u64,
     /// Checkpoints not used by the start because of damage, of the checkpoint or of the log.
     pub checkpoints_refused: u64,
-    /// Segments which the start read no footer of, as the checkpoint covered the segments.
-    pub covered_at_start: u64,
     /// Segments cleaned: live data was moved to free the segment's space.
     pub segments_cleaned: u64,
     /// Bytes moved by cleaning.

@@ -1,10 +1,9 @@
 //! Garbage collection of the store at intervals.
 //!
-//! Owns when the store is collected, and the count of runs. Does not own which objects are removed (`store::gc`). Invariant: a
+//! Owns when the store is collected, and since when that fails. Does not own which objects are removed (`store::gc`). Invariant: a
 //! host does not collect the store if the host has created nothing since its last run, and that run ended well and left nothing to
 //! later runs.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -16,8 +15,6 @@ use crate::store::{Operation, StoreStats};
 /// The runs of garbage collection.
 #[derive(Debug, Default)]
 pub struct Collections {
-    pub done: AtomicU64,
-    pub failed: AtomicU64,
     /// When the first run after the last successful one began.
     since: Mutex<Option<Instant>>,
 }
@@ -31,8 +28,6 @@ impl Collections {
         if is_done {
             *self.since() = None;
         }
-        let cell = if is_done { &self.done } else { &self.failed };
-        cell.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Time since the first run after the last successful one began; zero if there is no such run.
@@ -139,7 +134,5 @@ mod tests {
         assert_eq!(collections.overdue(at(110)), Duration::from_secs(100));
         collections.ends(true);
         assert_eq!(collections.overdue(at(200)), Duration::ZERO);
-        let counts = [&collections.done, &collections.failed].map(|cell| cell.load(Ordering::Relaxed));
-        assert_eq!(counts, [1, 1]);
     }
 }

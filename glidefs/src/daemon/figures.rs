@@ -23,7 +23,6 @@ use crate::config::{Config, OnStop};
 use crate::export::{LimitUse, Throttle};
 use crate::observe::chain;
 use crate::observe::metrics::{self, ExportFigures, ExportHistograms, Metric, Packs, Registry, Samples};
-use crate::properties::limits::{Limit, Limits};
 use crate::router::{Glance, Router, State};
 use crate::store::volume::{Loss, VolumeStore};
 use crate::store::{BlockCache, Store};
@@ -142,7 +141,6 @@ impl Parts {
             if let Some(volumes) = self.volumes.clone() {
                 registry.register(Arc::new(move |out: &mut Samples| {
                     out.value(Metric::StoreReadMemory, &[], volumes.read_bytes());
-                    out.value(Metric::StoreUploadMemory, &[], volumes.upload_bytes());
                 }));
             }
             let collections = Arc::clone(&self.collections);
@@ -171,19 +169,11 @@ impl Parts {
 }
 
 fn limit_figures(throttle: &Throttle) -> Vec<metrics::LimitFigures> {
-    let figures = throttle.figures().map(|LimitUse { limit, rate, throttled, waited_nanos }| {
-        metrics::LimitFigures { name: limit.name(), rate, throttled, waited_nanos }
+    let figures = throttle.figures().map(|LimitUse { limit, waited_nanos, .. }| metrics::LimitFigures {
+        name: limit.name(),
+        waited_nanos,
     });
     figures.collect()
-}
-
-/// The figures of limits under which no request has begun yet.
-fn unused_limit_figures(limits: &Limits) -> Vec<metrics::LimitFigures> {
-    let set = Limit::ALL.into_iter().filter_map(|limit| {
-        let rate = Some(limits.rate(limit)?);
-        Some(metrics::LimitFigures { name: limit.name(), rate, throttled: 0, waited_nanos: 0 })
-    });
-    set.collect()
 }
 
 /// Exports counted while their figures are gathered.
@@ -261,15 +251,14 @@ fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
         damaged_bytes: glance.is_stored.then_some(0),
         packs: None,
         cut: None,
-        index: metrics::UsageFigures::default(),
-        log: glance.is_stored.then(metrics::UsageFigures::default),
+        index_held_nanos: 0,
+        log: glance.is_stored.then(metrics::LogFigures::default),
         limits: &[],
         is_used: false,
         io: None,
     };
     let Some(export) = glance.export else {
-        let limits = unused_limit_figures(&glance.limits);
-        return metrics::export(&ExportFigures { limits: &limits, ..at_rest }, out);
+        return metrics::export(&at_rest, out);
     };
     let volume = export.volume();
     let figures = volume.figures();
@@ -283,8 +272,11 @@ fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
             damaged_bytes: volume.damaged_bytes(),
             packs: volume.packs().map(packs),
             cut: volume.upload().map(|cut| (cut.total_bytes, cut.uploaded_bytes)),
-            index: usage_figures(&volume.usage(Resource::Index)),
-            log: volume.remote().map(|_| usage_figures(&volume.usage(Resource::Log))),
+            index_held_nanos: volume.usage(Resource::Index).held_nanos,
+            log: volume.remote().map(|_| {
+                let UsageFigures { bytes, held_nanos, .. } = volume.usage(Resource::Log);
+                metrics::LogFigures { bytes, held_nanos }
+            }),
             limits: &limits,
             is_used,
             io: (is_used || out.histograms == ExportHistograms::All).then(|| export.io_totals()).as_ref(),
@@ -292,11 +284,6 @@ fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
         },
         out,
     );
-}
-
-fn usage_figures(figures: &UsageFigures) -> metrics::UsageFigures {
-    let UsageFigures { bytes, held, held_nanos, .. } = *figures;
-    metrics::UsageFigures { bytes, held, held_nanos }
 }
 
 /// The state of one worker.

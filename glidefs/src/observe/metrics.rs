@@ -32,5 +32,5 @@ mod tests;
 
 pub use self::registry::Registry;
 pub use self::samples::{ExportHistograms, Samples};
-pub use self::sources::{ExportFigures, LimitFigures, Packs, UsageFigures, export, process, states, workers};
+pub use self::sources::{ExportFigures, LimitFigures, LogFigures, Packs, export, process, states, workers};
 pub use self::table::Metric;

@@ -171,8 +171,7 @@ fn arrived<T: Token>(shard: &mut Shard<T>, fetch: &DiskRead, outcome: Result<(),
 
 fn end<T: Token>(shard: &mut Shard<T>, token: T, outcome: Result<(), IoError>) {
     match outcome {
-        Ok(()) => {}
-        Err(IoError::Remote) => shard.stats.reads_remote.add(1),
+        Ok(()) | Err(IoError::Remote) => {}
         Err(_) => shard.stats.read_errors.add(1),
     }
     shard.finish(token, outcome);

@@ -16,12 +16,6 @@ use crate::worker::engine::probe::Probe;
 
 pub(super) fn engine_samples(probe: &Probe, out: &mut Samples) {
     out.value(Metric::CacheEngine, &[probe.chosen.name()], 1);
-    for figures in &probe.figures {
-        let Ok((append, synced)) = &figures.outcome else { continue };
-        let name = figures.engine.name();
-        out.value(Metric::CacheProbeAppend, &[name], nanos(*append));
-        out.value(Metric::CacheProbeSync, &[name], nanos(*synced));
-    }
 }
 
 pub(super) fn cache_samples(stats: &CacheStats, out: &mut Samples) {
@@ -35,7 +29,6 @@ pub(super) fn cache_samples(stats: &CacheStats, out: &mut Samples) {
         out.value(Metric::CacheSegments, &[state], segments);
     }
     let plain = [
-        (Metric::CacheSizeSegments, stats.segments),
         (Metric::CacheSize, stats.limit_bytes),
         (Metric::CacheUsed, stats.used_bytes),
         (Metric::CacheDirty, stats.dirty_bytes),
@@ -49,11 +42,8 @@ pub(super) fn cache_samples(stats: &CacheStats, out: &mut Samples) {
         (Metric::CacheBadFooters, stats.bad_footers),
         (Metric::CacheCheckpoints, stats.checkpoints_written),
         (Metric::CacheCheckpointsRefused, stats.checkpoints_refused),
-        (Metric::CacheCoveredAtStart, stats.covered_at_start),
-        (Metric::CacheCleanedSegments, stats.segments_cleaned),
         (Metric::CacheCleaned, stats.cleaned_bytes),
         (Metric::CacheEvicted, stats.evicted_bytes),
-        (Metric::CacheChecksums, stats.checksum_bytes),
         (Metric::CacheChecksumsRestored, stats.checksums_restored),
     ];
     out.values(&[], plain);
@@ -85,9 +75,6 @@ pub(super) fn store_samples(store: &Store, out: &mut Samples) {
 }
 
 pub(super) fn collection_samples(collections: &Collections, out: &mut Samples) {
-    for (result, cell) in [("done", &collections.done), ("failed", &collections.failed)] {
-        out.value(Metric::GcRuns, &[result], cell.load(Ordering::Relaxed));
-    }
     out.value(Metric::GcOverdue, &[], nanos(collections.overdue(Instant::now())));
 }
 
@@ -102,7 +89,6 @@ pub(super) fn api_samples(stats: &ApiStats, out: &mut Samples) {
         ];
         out.values(&[door], cells.map(|(metric, cell)| (metric, get(cell))));
     }
-    out.value(Metric::ApiScrapes, &[], get(&stats.scrapes.scrapes));
     out.value(Metric::ApiEncodings, &[], get(&stats.scrapes.encodings));
 }
 
@@ -113,24 +99,15 @@ pub(super) fn clean_samples(figures: &BlockCacheFigures, out: &mut Samples) {
         &[],
         [
             (Metric::CleanMisses, figures.misses),
-            (Metric::CleanInserted, figures.inserted_bytes),
             (Metric::CleanFetched, figures.fetched_bytes),
-            (Metric::CleanWritten, figures.written_bytes),
-            (Metric::CleanUnwritten, figures.unwritten_bytes),
-            (Metric::CleanBad, figures.bad_blocks),
             (Metric::CleanErrors, figures.errors),
-            (Metric::CleanMemory, figures.memory_bytes),
-            (Metric::CleanDisk, figures.disk_bytes),
-            (Metric::AheadWindows, figures.ahead_windows),
             (Metric::AheadBytes, figures.ahead_bytes),
-            (Metric::AheadErrors, figures.ahead_errors),
-            (Metric::AheadSkipped, figures.ahead_skipped),
         ],
     );
 }
 
 pub(super) fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {
-    let cells: [(Metric, &Counter); 17] = [
+    let cells: [(Metric, &Counter); 13] = [
         (Metric::CacheAppends, &stats.appends),
         (Metric::CacheAppendedRequests, &stats.appended_requests),
         (Metric::CacheAppended, &stats.appended_bytes),
@@ -139,17 +116,11 @@ pub(super) fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) 
         (Metric::CacheSyncErrors, &stats.sync_errors),
         (Metric::CacheSyncWaiters, &stats.sync_waiters),
         (Metric::CacheStableAppends, &stats.stable_appends),
-        (Metric::CacheEmptyFlushes, &stats.empty_flushes),
         (Metric::CacheReads, &stats.reads),
         (Metric::CacheReadsMapped, &stats.reads_mapped),
-        (Metric::CacheSumsRead, &stats.sums_read),
-        (Metric::CacheReadBuffers, &stats.read_buffer_bytes),
-        (Metric::CacheReadsRemote, &stats.reads_remote),
         (Metric::CacheReadErrors, &stats.read_errors),
         (Metric::CacheWriteDelays, &stats.delays),
         (Metric::CacheWriteWaits, &stats.waits),
     ];
     out.values(&[shard], cells.map(|(metric, cell)| (metric, cell.get())));
-    out.value(Metric::CacheReadPieces, &[shard, "page_cache"], stats.reads_now.get());
-    out.value(Metric::CacheReadPieces, &[shard, "disk"], stats.reads_waited.get());
 }

@@ -119,28 +119,18 @@ metrics! {
         = "Requests that failed; write includes DISCARD and WRITE_ZEROES.";
     ExportInFlight: Gauge "glidefs_export_in_flight_requests" in Number by [export]
         = "Requests fetched from the device and not yet committed.";
-    ExportThrottled: Counter "glidefs_export_throttled_total" in Number by [export, limit]
-        = "Requests which waited because of a limit of the export; no sample for a limit which was never set, or for an export which is not busy.";
     ExportThrottledTime: Counter "glidefs_export_throttled_seconds_total" in Seconds by [export, limit]
         = "Time that requests waited because of a limit of the export.";
-    ExportLimit: Gauge "glidefs_export_limit" in Number by [export, limit]
-        = "Operations or bytes a second that the export may use; no sample where there is no limit.";
     ExportSize: Gauge "glidefs_export_size_bytes" in Bytes by [export]
         = "Size of the export.";
     ExportDirty: Gauge "glidefs_export_dirty_bytes" in Bytes by [export]
         = "Bytes at risk: the part of the export's newest data that only the local cache has.";
     ExportAtRisk: Gauge "glidefs_export_at_risk_seconds" in Seconds by [export]
         = "Time since the oldest data at risk of the export was acknowledged, or since the daemon started if the start is later; 0 when the store has all data.";
-    ExportIndex: Gauge "glidefs_export_index_bytes" in Bytes by [export]
-        = "Memory of the export's index as the budget counts it; no sample for an export which is not busy, unless writes of the export were held back because of the index.";
-    ExportIndexHeld: Counter "glidefs_export_index_held_total" in Number by [export]
-        = "Writes of the export held back because the index may not grow.";
     ExportIndexHeldTime: Counter "glidefs_export_index_held_seconds_total" in Seconds by [export]
         = "Time in which writes of the export were held back because the index may not grow, summed over workers.";
     ExportLog: Gauge "glidefs_export_log_bytes" in Bytes by [export]
         = "Log space of the export's data that is not in the store, in whole frames; no sample without a store, or for an export which is not busy, unless writes of the export were held back because of the log.";
-    ExportLogHeld: Counter "glidefs_export_log_held_total" in Number by [export]
-        = "Writes of the export held back because the export has its share of the log.";
     ExportLogHeldTime: Counter "glidefs_export_log_held_seconds_total" in Seconds by [export]
         = "Time in which writes of the export were held back because the export has its share of the log, summed over workers.";
     ExportDamaged: Gauge "glidefs_export_damaged_bytes" in Bytes by [export]
@@ -164,23 +154,15 @@ metrics! {
     CatalogErrors: Counter "glidefs_router_catalog_errors_total" in Number by []
         = "Failed attempts to write the catalog, or to open the catalog again afterwards.";
 
-    PoolAcquires: Counter "glidefs_ublk_buffer_pool_acquires_total" in Number by [worker]
-        = "Slots handed out by the worker's buffer pool.";
     PoolWaits: Counter "glidefs_ublk_buffer_pool_backpressure_waits_total" in Number by [worker]
         = "Acquires that had to wait because the arena was exhausted.";
     PoolWaitTime: Counter "glidefs_ublk_buffer_pool_wait_seconds_total" in Seconds by [worker]
         = "Time that acquires spent waiting for a slot.";
     PoolLive: Gauge "glidefs_ublk_buffer_pool_live_bytes" in Bytes by [worker]
         = "Bytes in slots that are out.";
-    PoolLiveMax: Gauge "glidefs_ublk_buffer_pool_live_bytes_max" in Bytes by [worker]
-        = "Most bytes ever in slots that were out at the same time.";
     PoolArena: Gauge "glidefs_ublk_buffer_pool_arena_bytes" in Bytes by [worker]
         = "Size of the arena: the bound of the worker's memory for requests.";
-    PoolWorkersInitialized: Gauge "glidefs_ublk_buffer_pool_workers_initialized" in Number by []
-        = "Workers that have made an arena and touched the whole arena.";
 
-    WorkerInfo: Gauge "glidefs_worker_info" in Info by [worker, cpu]
-        = "Always 1; the label cpu is the CPU the worker is pinned to.";
     WorkerQueues: Gauge "glidefs_worker_queues" in Number by [worker]
         = "Device queues the worker hosts.";
     WorkerCpu: Counter "glidefs_worker_cpu_seconds_total" in Seconds by [worker]
@@ -191,8 +173,6 @@ metrics! {
         = "Requests the worker fetched from devices.";
     WorkerRiskWaits: Counter "glidefs_worker_risk_waits_total" in Number by [worker]
         = "Writes held back because the export bounds the data at risk, or because the export is written faster than packs are merged.";
-    WorkerIndexWaits: Counter "glidefs_worker_index_waits_total" in Number by [worker]
-        = "Writes held back because the index of the export may not grow.";
     WorkerLogWaits: Counter "glidefs_worker_log_waits_total" in Number by [worker]
         = "Writes held back because the export has its share of the log.";
     WorkerLogLine: Gauge "glidefs_worker_log_line_writes" in Number by [worker]
@@ -218,14 +198,10 @@ metrics! {
         = "Waiting time of the READ that has waited for the store for longest; 0 when no READ waits.";
     StoreReadMemory: Gauge "glidefs_store_read_memory_bytes" in Bytes by []
         = "Memory set aside for READs: for their blocks, and then for their bytes until a worker has copied these; above 64 MiB by less than two READs need.";
-    StoreUploadMemory: Gauge "glidefs_store_upload_memory_bytes" in Bytes by []
-        = "Memory set aside for packs being made and uploaded, a part of store.pack_memory.";
     StoreRefused: Counter "glidefs_store_refused_total" in Number by []
         = "Requests that the object store refused because of credentials, permissions or a wrong place.";
     StoreAway: Gauge "glidefs_store_away" in Number by []
         = "1 from the first look since the start that does not find the store at its place until a look finds it, else 0: nothing is written back or fetched then.";
-    GcRuns: Counter "glidefs_store_gc_runs_total" in Number by [result]
-        = "Garbage collections of the store by this host, by result: done or failed.";
     GcOverdue: Gauge "glidefs_store_gc_overdue_seconds" in Seconds by []
         = "Time since the begin of the first garbage collection after the last successful one; 0 when the last one was successful.";
     StoreGcDamaged: Gauge "glidefs_store_gc_damaged_objects" in Number by []
@@ -235,39 +211,15 @@ metrics! {
         = "Blocks found in the block cache: in memory, or on disk.";
     CleanMisses: Counter "glidefs_clean_misses_total" in Number by []
         = "Blocks that readers needed and the block cache did not have.";
-    CleanInserted: Counter "glidefs_clean_inserted_bytes_total" in Bytes by []
-        = "Data taken into the block cache.";
     CleanFetched: Counter "glidefs_clean_fetched_bytes_total" in Bytes by []
         = "Bytes fetched from the store for readers, read-ahead included, in stored (compressed) form.";
-    CleanWritten: Counter "glidefs_clean_written_bytes_total" in Bytes by []
-        = "Bytes the block cache wrote to the disk.";
-    CleanUnwritten: Counter "glidefs_clean_unwritten_bytes_total" in Bytes by []
-        = "Bytes that left the block cache's memory and were not written because the disk was busy.";
-    CleanBad: Counter "glidefs_clean_bad_blocks_total" in Number by []
-        = "Damaged blocks of the block cache, fetched again from the store.";
     CleanErrors: Counter "glidefs_clean_errors_total" in Number by []
         = "Reads and writes of the block cache's disk that failed.";
-    CleanMemory: Gauge "glidefs_clean_memory_bytes" in Bytes by []
-        = "Memory the block cache uses.";
-    CleanDisk: Gauge "glidefs_clean_disk_bytes" in Bytes by []
-        = "Disk space the block cache uses.";
-    AheadWindows: Counter "glidefs_read_ahead_windows_total" in Number by []
-        = "Windows read ahead for sequential readers.";
     AheadBytes: Counter "glidefs_read_ahead_bytes_total" in Bytes by []
         = "Bytes read ahead, in stored (compressed) form.";
-    AheadErrors: Counter "glidefs_read_ahead_errors_total" in Number by []
-        = "Windows that were not read ahead, or only in part, because the store failed.";
-    AheadSkipped: Counter "glidefs_read_ahead_skipped_total" in Number by []
-        = "Windows that were not read ahead because too many bytes were on the way.";
 
     CacheEngine: Gauge "glidefs_cache_engine_info" in Info by [engine]
         = "Always 1; the label engine says how workers append to the log.";
-    CacheProbeAppend: Gauge "glidefs_cache_probe_append_seconds" in Seconds by [engine]
-        = "Median time of an append of 36 KiB until it may be acknowledged, measured at start.";
-    CacheProbeSync: Gauge "glidefs_cache_probe_synced_append_seconds" in Seconds by [engine]
-        = "Median time of an append of 36 KiB with a sync behind, measured at start.";
-    CacheSizeSegments: Gauge "glidefs_cache_size_segments" in Number by []
-        = "Segments that the configured size of the cache allows.";
     CacheSegments: Gauge "glidefs_cache_segments" in Number by [state]
         = "Segments by state: free, open for appends, sealed, poisoned by a failed sync, or quarantined because the disk fails reads or writes of the segment.";
     CacheSize: Gauge "glidefs_cache_size_bytes" in Bytes by []
@@ -300,16 +252,10 @@ metrics! {
         = "Checkpoints of the index written: the next start reads the footers of segments sealed since.";
     CacheCheckpointsRefused: Counter "glidefs_cache_checkpoints_refused_total" in Number by []
         = "Checkpoints of the index which the start did not use: the checkpoint is damaged or not of this log, or the log has a loss. The start read all of the log instead.";
-    CacheCoveredAtStart: Gauge "glidefs_cache_start_covered_segments" in Number by []
-        = "Segments with data which the start found in the checkpoint of the index.";
-    CacheCleanedSegments: Counter "glidefs_cache_cleaned_segments_total" in Number by []
-        = "Segments that the cleaner emptied by moving the live data.";
     CacheCleaned: Counter "glidefs_cache_cleaned_bytes_total" in Bytes by []
         = "Bytes moved by the cleaner.";
     CacheEvicted: Counter "glidefs_cache_evicted_bytes_total" in Bytes by []
         = "Bytes of clean data evicted from the cache; the store has the data.";
-    CacheChecksums: Gauge "glidefs_cache_checksum_bytes" in Bytes by []
-        = "Memory taken by checksums of the log: of segments that are not sealed, and pages of those on disk.";
     CacheChecksumsRestored: Counter "glidefs_cache_restored_checksums_total" in Number by []
         = "Times the checksums of a sealed segment came from the footer or the record headers, because those behind the footer are damaged, or an older glidefs wrote none.";
     CacheAppends: Counter "glidefs_cache_appends_total" in Number by [shard]
@@ -328,20 +274,10 @@ metrics! {
         = "FLUSHes and FUA writes that waited for a sync.";
     CacheStableAppends: Counter "glidefs_cache_stable_appends_total" in Number by [shard]
         = "Appends that were stable when written, because a FLUSH was expected.";
-    CacheEmptyFlushes: Counter "glidefs_cache_empty_flushes_total" in Number by [shard]
-        = "FLUSHes that found everything stable.";
     CacheReads: Counter "glidefs_cache_reads_total" in Number by [shard]
         = "READs served by the cache.";
     CacheReadsMapped: Counter "glidefs_cache_reads_mapped_total" in Number by [shard]
         = "READs served from data locked in memory, without a buffer.";
-    CacheReadBuffers: Gauge "glidefs_cache_read_buffer_bytes" in Bytes by [shard]
-        = "Memory outside the arenas for reads of the cache disk, in use or kept for later reads; at most 2.25 MiB.";
-    CacheReadPieces: Counter "glidefs_cache_read_pieces_total" in Number by [shard, source]
-        = "Pieces of READs that took a buffer, by source: from the page_cache, or after waiting for the disk.";
-    CacheSumsRead: Counter "glidefs_cache_checksum_reads_total" in Number by [shard]
-        = "Reads of checksums from the disk, beside reads of data.";
-    CacheReadsRemote: Counter "glidefs_cache_reads_remote_total" in Number by [shard]
-        = "READs that needed data only the store has.";
     CacheReadErrors: Counter "glidefs_cache_read_errors_total" in Number by [shard]
         = "READs that the cache failed.";
     CacheWriteDelays: Counter "glidefs_cache_write_delays_total" in Number by [shard]
@@ -357,8 +293,6 @@ metrics! {
         = "Connections closed for a newer one at the limit: those without a request, and those slow to take an answer to a request without the token.";
     ApiAcceptErrors: Counter "glidefs_api_accept_errors_total" in Number by [door]
         = "Times a connection could not be accepted, most often for lack of descriptors.";
-    ApiScrapes: Counter "glidefs_api_scrapes_total" in Number by []
-        = "Scrapes of /metrics asked for by clients.";
     ApiEncodings: Counter "glidefs_api_encodings_total" in Number by []
         = "Texts made for scrapes of /metrics; scrapes that come together share one text.";
 

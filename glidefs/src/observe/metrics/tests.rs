@@ -51,11 +51,11 @@ fn figures(name: &str) -> ExportFigures<'_> {
         damaged_bytes: Some(512),
         packs: Some(Packs { fan_out: 3, count: 40, slows_writes: false }),
         cut: Some((8192, 4096)),
-        index: UsageFigures { bytes: 9000, held: 6, held_nanos: 2_500_000_000 },
-        log: Some(UsageFigures { bytes: 8192, held: 5, held_nanos: 1_500_000_000 }),
+        index_held_nanos: 2_500_000_000,
+        log: Some(LogFigures { bytes: 8192, held_nanos: 1_500_000_000 }),
         limits: &[
-            LimitFigures { name: "write_iops", rate: Some(1000), throttled: 3, waited_nanos: 2_500_000_000 },
-            LimitFigures { name: "read_iops", rate: None, throttled: 1, waited_nanos: 1_000_000_000 },
+            LimitFigures { name: "write_iops", waited_nanos: 2_500_000_000 },
+            LimitFigures { name: "read_iops", waited_nanos: 1_000_000_000 },
         ],
         io: None,
     }
@@ -169,16 +169,10 @@ fn the_queues_of_an_export_are_summed() {
         "glidefs_export_errors_total{export=\"e\",operation=\"read\"} 0",
         "glidefs_export_errors_total{export=\"e\",operation=\"write\"} 15",
         "glidefs_export_in_flight_requests{export=\"e\"} 21",
-        "glidefs_export_throttled_total{export=\"e\",limit=\"write_iops\"} 3",
-        "glidefs_export_index_bytes{export=\"e\"} 9000",
-        "glidefs_export_index_held_total{export=\"e\"} 6",
         "glidefs_export_index_held_seconds_total{export=\"e\"} 2.5",
         "glidefs_export_log_bytes{export=\"e\"} 8192",
-        "glidefs_export_log_held_total{export=\"e\"} 5",
         "glidefs_export_log_held_seconds_total{export=\"e\"} 1.5",
         "glidefs_export_throttled_seconds_total{export=\"e\",limit=\"write_iops\"} 2.5",
-        "glidefs_export_limit{export=\"e\",limit=\"write_iops\"} 1000",
-        "glidefs_export_throttled_total{export=\"e\",limit=\"read_iops\"} 1",
         "glidefs_export_size_bytes{export=\"e\"} 10737418240",
         "glidefs_export_dirty_bytes{export=\"e\"} 4096",
         "glidefs_export_at_risk_seconds{export=\"e\"} 1.5",
@@ -200,8 +194,8 @@ fn at_rest(name: &str) -> ExportFigures<'_> {
         damaged_bytes: none,
         packs,
         cut: None,
-        index: UsageFigures { bytes: 9000, ..UsageFigures::default() },
-        log: Some(UsageFigures { bytes: 8192, ..UsageFigures::default() }),
+        index_held_nanos: 0,
+        log: Some(LogFigures { bytes: 8192, held_nanos: 0 }),
         ..figures(name)
     }
 }
@@ -287,26 +281,18 @@ fn histograms_are_for_those_who_ask() {
 }
 
 #[test]
-fn workers_are_told_apart_and_those_with_an_arena_counted() {
+fn workers_are_told_apart() {
     let first = WorkerStats::default();
-    first.cpu.add(5);
-    first.pool.acquires.add(9);
     first.pool.waits.add(2);
     first.pool.wait_nanos.add(1_500_000_000);
-    first.pool.live_bytes_max.raise(8192);
     first.pool.arena_bytes.add(32 << 20);
     let text =
         registry([workers(vec![Arc::new(first), Arc::default()])]).encode(ExportHistograms::Busy).unwrap();
     for line in [
-        "glidefs_ublk_buffer_pool_acquires_total{worker=\"0\"} 9",
-        "glidefs_ublk_buffer_pool_acquires_total{worker=\"1\"} 0",
         "glidefs_ublk_buffer_pool_backpressure_waits_total{worker=\"0\"} 2",
         "glidefs_ublk_buffer_pool_wait_seconds_total{worker=\"0\"} 1.5",
         "glidefs_ublk_buffer_pool_live_bytes{worker=\"0\"} 0",
-        "glidefs_ublk_buffer_pool_live_bytes_max{worker=\"0\"} 8192",
         "glidefs_ublk_buffer_pool_arena_bytes{worker=\"0\"} 33554432",
-        "glidefs_ublk_buffer_pool_workers_initialized 1",
-        "glidefs_worker_info{worker=\"0\",cpu=\"5\"} 1",
     ] {
         assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
     }

@@ -26,10 +26,10 @@ pub struct ExportFigures<'a> {
     pub packs: Option<Packs>,
     /// Data in the cut on the way to the store, and the part already in the store, bytes; `None` without such a cut.
     pub cut: Option<(u64, u64)>,
-    /// Memory of the index.
-    pub index: UsageFigures,
+    /// Time in which writes were held back because of the index, nanoseconds.
+    pub index_held_nanos: u64,
     /// Log space for data not in the store; `None` without a store.
-    pub log: Option<UsageFigures>,
+    pub log: Option<LogFigures>,
     /// Limits which are set, or have let a request wait since the daemon started.
     pub limits: &'a [LimitFigures],
     /// The counters of all queues since the daemon started; `None` if unknown.
@@ -41,20 +41,14 @@ pub struct ExportFigures<'a> {
 pub struct LimitFigures {
     /// Name of the limit.
     pub name: &'static str,
-    /// Operations or bytes a second; `None` without this limit.
-    pub rate: Option<u64>,
-    /// Requests which waited because of the limit.
-    pub throttled: u64,
-    /// How long these requests waited, nanoseconds.
+    /// How long requests waited because of it, nanoseconds.
     pub waited_nanos: u64,
 }
 
-/// The use that an export makes of a resource with a budget.
+/// The use that an export makes of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UsageFigures {
+pub struct LogFigures {
     pub bytes: u64,
-    /// Writes held back because of the budget.
-    pub held: u64,
     /// Time in which writes were held back, nanoseconds.
     pub held_nanos: u64,
 }
@@ -94,24 +88,14 @@ pub fn export(figures: &ExportFigures<'_>, out: &mut Samples) {
             out.value(metric, labels, value);
         }
     }
-    for LimitFigures { name: limit, rate, throttled, waited_nanos } in
-        figures.limits.iter().filter(|_| is_busy || is_whole)
-    {
-        out.value(Metric::ExportThrottled, &[figures.name, limit], *throttled);
+    for LimitFigures { name: limit, waited_nanos } in figures.limits.iter().filter(|_| is_busy || is_whole) {
         out.value(Metric::ExportThrottledTime, &[figures.name, limit], *waited_nanos);
-        if let Some(rate) = rate {
-            out.value(Metric::ExportLimit, &[figures.name, limit], *rate);
-        }
     }
-    let index = figures.index;
-    if is_busy || is_whole || index.held > 0 {
-        out.value(Metric::ExportIndex, labels, index.bytes);
-        out.value(Metric::ExportIndexHeld, labels, index.held);
-        out.value(Metric::ExportIndexHeldTime, labels, index.held_nanos);
+    if is_busy || is_whole || figures.index_held_nanos > 0 {
+        out.value(Metric::ExportIndexHeldTime, labels, figures.index_held_nanos);
     }
-    if let Some(log) = figures.log.filter(|log| is_busy || is_whole || log.held > 0) {
+    if let Some(log) = figures.log.filter(|log| is_busy || is_whole || log.held_nanos > 0) {
         out.value(Metric::ExportLog, labels, log.bytes);
-        out.value(Metric::ExportLogHeld, labels, log.held);
         out.value(Metric::ExportLogHeldTime, labels, log.held_nanos);
     }
     if let Some((total_bytes, uploaded_bytes)) = figures.cut {

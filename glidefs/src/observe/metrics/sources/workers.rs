@@ -15,13 +15,10 @@ pub fn workers(workers: Vec<Arc<WorkerStats>>) -> Arc<dyn FigureSource> {
         for (index, stats) in workers.iter().enumerate() {
             collect(&index.to_string(), stats, out);
         }
-        let initialized = workers.iter().filter(|stats| stats.pool.arena_bytes.get() > 0).count();
-        out.value(Metric::PoolWorkersInitialized, &[], initialized as u64);
     })
 }
 
 fn collect(worker: &str, stats: &WorkerStats, out: &mut Samples) {
-    out.value(Metric::WorkerInfo, &[worker, &stats.cpu.get().to_string()], 1);
     out.values(
         &[worker],
         [
@@ -29,14 +26,11 @@ fn collect(worker: &str, stats: &WorkerStats, out: &mut Samples) {
             (Metric::WorkerTurns, stats.turns.get()),
             (Metric::WorkerRequests, stats.requests.get()),
             (Metric::WorkerRiskWaits, stats.risk_waits.get()),
-            (Metric::WorkerIndexWaits, stats.index_waits.get()),
             (Metric::WorkerLogWaits, stats.log_waits.get()),
             (Metric::WorkerLogLine, stats.log_line.get()),
-            (Metric::PoolAcquires, stats.pool.acquires.get()),
             (Metric::PoolWaits, stats.pool.waits.get()),
             (Metric::PoolWaitTime, stats.pool.wait_nanos.get()),
             (Metric::PoolLive, stats.pool.live_bytes.get()),
-            (Metric::PoolLiveMax, stats.pool.live_bytes_max.get()),
             (Metric::PoolArena, stats.pool.arena_bytes.get()),
         ],
     );
