@@ -3,6 +3,8 @@
 //! Commands stand in blocks of code, where they are parsed as a whole, and between back-ticks, where values may be missing or
 //! placeholders.
 
+use std::path::Path;
+
 use glidefs::testing::cli::refusal;
 
 use super::sources::{fail_if_any, read, repository};
@@ -11,7 +13,9 @@ use super::sources::{fail_if_any, read, repository};
 fn documents() -> Vec<String> {
     let listed = std::fs::read_dir(repository().join("docs")).expect("the folder can be listed");
     let names = listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let documents = names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}"));
+    let documents = names
+        .filter(|name| Path::new(name).extension().is_some_and(|it| it == "md"))
+        .map(|name| format!("docs/{name}"));
     let found: Vec<String> =
         documents.chain(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(str::to_owned)).collect();
     assert!(found.len() > 8, "the test looks in the wrong place");

@@ -39,7 +39,7 @@ fn items(source: &str) -> Vec<Defined> {
         owner = owner.filter(|(_, of)| indent > *of);
         match (&owner, name) {
             (Some((of, own)), Some(name)) if indent == own + 4 => {
-                found.push((format!("{of}::{name}"), index + 1))
+                found.push((format!("{of}::{name}"), index + 1));
             }
             (Some((of, own)), None) if indent == own + 4 => {
                 found.extend(words.first().map(|member| (format!("{of}::{member}"), index + 1)));
