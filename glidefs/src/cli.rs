@@ -11,7 +11,6 @@ mod commands;
 mod deadline;
 mod error;
 mod print;
-mod progress;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -92,8 +91,6 @@ fn dispatch(
     match cli.command {
         Command::Run(args) => run::command(&args, run_daemon, check),
         Command::Init { path, force } => files::init(&path, force),
-        Command::Completions { shell } => files::completions(shell),
-        Command::Openapi => files::openapi(),
         Command::Man { dir } => files::man(dir.as_deref()),
         Command::Doctor { config, json } => doctor::run(&config, json),
         Command::SupportBundle { config, out, json } => bundle::run(&cli.daemon, &config, out, json),
@@ -125,9 +122,6 @@ fn dispatch(
         }
         Command::Top(args) => with_client(&cli.daemon, async |client| top::run(client, args).await),
         Command::Trace(args) => with_client(&cli.daemon, async |client| trace::run(client, args).await),
-        Command::Memory { json } => {
-            with_client(&cli.daemon, async |client| daemon::memory(client, json).await)
-        }
     }
 }
 
@@ -138,6 +132,6 @@ fn with_client(
 ) -> Result<(), CliError> {
     let client = daemon.client()?;
     let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::runtime)?;
     runtime.block_on(work(&client))
 }

@@ -18,7 +18,6 @@ mod controller;
 mod daemon;
 mod error;
 mod file_system;
-mod health;
 mod identity;
 mod mounts;
 mod names;
@@ -111,14 +110,23 @@ impl Service {
     }
 }
 
-/// Has the call `$call` answered by the function of the driver `$work`.
-macro_rules! answer {
-    ($service:ident, $request:ident, $call:literal, $work:ident) => {{
-        let (driver, request) = ($service.0.clone(), $request.into_inner());
-        $service.answer($call, async move { driver.$work(request).await }).await
-    }};
+/// A service of the interface: the calls which a function of the driver answers, and those which are refused with a reason.
+macro_rules! calls {
+    ($service:ident, { $($call:ident($request:ty) -> $answer:ty = $work:ident;)* },
+     refused { $($none:ident($none_request:ty) -> $none_answer:ty = $reason:literal;)* }) => {
+        #[tonic::async_trait]
+        impl $service for Service {
+            $(async fn $call(&self, request: tonic::Request<$request>) -> Answer<$answer> {
+                let driver = self.0.clone();
+                self.answer(stringify!($call), async move { driver.$work(request.into_inner()).await }).await
+            })*
+            $(async fn $none(&self, _: tonic::Request<$none_request>) -> Answer<$none_answer> {
+                Err(tonic::Status::unimplemented($reason))
+            })*
+        }
+    };
 }
-use answer;
+use calls;
 
 /// The text of a field which must be there.
 fn required(field: &'static str, value: String) -> Result<String, CsiError> {

@@ -17,13 +17,12 @@
 //! | `storage` | the data of exports: cache and store as the router sees them |
 //! | `collecting` | garbage collection at intervals |
 //! | `figures` | `/v1/status` and `/metrics` |
-//! | `top`, `alerts` | `/v1/top`: figures for rates; shipped alerts that hold at this moment |
+//! | `top` | `/v1/top`: figures for rates, and warnings |
 //! | `nodes` | NUMA nodes of CPUs |
 //! | `memory` | `/v1/memory`: memory by category |
 //! | `releasing` | when memory goes back to the kernel |
 
 mod ahead;
-mod alerts;
 mod cache_setup;
 mod collecting;
 mod error;

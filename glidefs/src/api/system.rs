@@ -61,7 +61,7 @@ fn status_now(state: &AppState) -> Status {
     }
 }
 
-/// The figures of all exports, of cache and store at one moment, and the alerts that hold. Counters grow from the start of the daemon
+/// The figures of all exports, of cache and store at one moment, and warnings. Counters grow from the start of the daemon
 /// on: the difference of two answers, over the difference of `uptime_nanoseconds`, is a rate. Clients that ask at the same time get the
 /// same answer, and so do those who ask while others are slow to take theirs.
 #[utoipa::path(

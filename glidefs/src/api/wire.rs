@@ -28,9 +28,7 @@ pub use self::settings::{Limits, LimitsChange, SetRequest};
 pub use self::status::{
     CacheStatus, DaemonStatus, EngineStatus, ExportCounts, Memory, MemoryCategory, Status, WorkerStatus,
 };
-pub use self::top::{
-    Alert, Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopStore, TopStoreOperation,
-};
+pub use self::top::{Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopStore, TopStoreOperation};
 pub use self::trace::{Trace, TraceParts, TraceQuery, TracedRequest};
 pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
 pub(crate) use self::values::rfc3339;

@@ -177,7 +177,7 @@ pub(super) enum Command {
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Show the state of the daemon
+    /// Show the state of the daemon, and where its memory is
     Status {
         /// Print JSON
         #[arg(long)]
@@ -186,24 +186,16 @@ pub(super) enum Command {
     /// Show the exports that do most, as they do it
     #[command(after_help = "Examples:\n  \
         glidefs top\n  \
-        glidefs top --sort dirty --filter vm- --interval 5s\n  \
+        glidefs top --sort dirty --interval 5s\n  \
         glidefs top --once\n  \
         glidefs top --json | jq '.exports[] | select(.iops > 1000) | .name'\n\n\
         Rates are of the last interval; a rate that is not known yet is shown as -. Latency is that of READ, WRITE and FLUSH from the \
         device to the answer; P99 is interpolated inside a bucket of the metrics. FLY is requests under way, RISK the age of the oldest \
-        data that is not in the store, WAIT/s in each second the time that requests waited for limits, or writes for index and log.\n\n\
-        Keys: n i b l d r w sort, o turns the order round, / filters, p pauses, ? shows all keys, q quits. NO_COLOR in the \
-        environment takes the colours away.")]
+        data that is not in the store, WAIT/s in each second the time that requests waited for limits, or writes for index and log.")]
     Top(TopArgs),
     /// Show requests live, and where the time of each goes
     #[command(after_help = trace::EXAMPLES)]
     Trace(TraceArgs),
-    /// Show the memory of the daemon by category
-    Memory {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
     /// Check this host: kernel, limits, cache, store, configuration, and what dead daemons left
     #[command(after_help = "Examples:\n  \
         glidefs doctor\n  \
@@ -220,13 +212,13 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Collect what a bug report needs of this host into one file, without data and known secrets
+    /// Collect what a bug report needs of this host into one file, without data and secrets
     #[command(after_help = "Examples:\n  \
         glidefs support-bundle\n  \
         glidefs support-bundle --out /tmp/report.tar.zst --json\n\n\
         Run this as root, with or without a daemon. The file has the findings of `glidefs doctor`, answers and metrics of the daemon, \
         its configuration and log, lines of the kernel's log, and lists of disks, mounts and files of the cache: names of exports, \
-        hosts and stores are in it. Tokens, keys and passwords that are known, or stand behind a name that says so, are removed: look at the file before you send it. \
+        hosts and stores are in it, users and passwords in URLs are not: look at the file before you send it. \
         Parts that cannot be had are named.")]
     SupportBundle {
         /// Configuration file of the daemon
@@ -247,20 +239,11 @@ pub(super) enum Command {
         Run this as root, beside the daemon of the host, where kubelet's mounts are: docs/kubernetes.md. The driver needs blkid, mount, \
         umount, e2fsprogs and xfsprogs, and remembers nothing: it may be killed and started at any time.")]
     Csi(CsiArgs),
-    /// Print a completion script
-    #[command(after_help = "Example:\n  glidefs completions bash > /etc/bash_completion.d/glidefs")]
-    Completions {
-        /// The shell to complete for
-        shell: clap_complete::Shell,
-    },
-    /// Print the description of the HTTP API, for makers of clients
-    #[command(after_help = "Example:\n  glidefs openapi > openapi.json\n\n\
-        The description is in the format of OpenAPI 3.1, and the same as /openapi.json of a daemon of this version: docs/api.md.")]
-    Openapi,
     /// Print the manual page
     #[command(after_help = "Examples:\n  glidefs man | man -l -\n  glidefs man --dir /usr/share/man/man1")]
     Man {
-        /// Write the pages of all commands into this directory instead
+        /// Write the pages of all commands into this directory instead, with completions for bash, zsh and fish, and the description
+        /// of the HTTP API in the format of OpenAPI 3.1, for makers of clients
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },

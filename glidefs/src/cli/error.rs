@@ -1,10 +1,10 @@
 //! Why a command failed: the errors of all parts of the command line.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::args::bulk::NamesError;
-use super::transfer::error::TransferError;
+use super::transfer::CopyError;
 use crate::client::ClientError;
 use crate::config::ConfigError;
 use crate::csi::ServeError;
@@ -24,12 +24,6 @@ pub(super) enum CliError {
     /// The daemon ended with an error.
     #[error("the daemon failed")]
     Daemon(#[source] Box<dyn Error>),
-    /// `glidefs top` has nowhere to show a screen.
-    #[error("standard output is no terminal: use --once or --json")]
-    NoTerminal,
-    /// The terminal does not do as told.
-    #[error("the terminal cannot be used: try --once or --json")]
-    Terminal(#[source] std::io::Error),
     /// An operation on many exports failed for some.
     #[error("{failed} of {of} exports failed")]
     SomeFailed { failed: usize, of: usize },
@@ -44,11 +38,6 @@ pub(super) enum CliError {
     /// `glidefs doctor` found something to mend.
     #[error("failures: {failures}, warnings: {warnings}")]
     Found { failures: usize, warnings: usize },
-    /// Some exports have data that is not in the store.
-    #[error(
-        "{exports} exports are not in the store as a whole: `glidefs export list` shows which; run it again when the store answers"
-    )]
-    NotDrained { exports: usize },
     /// A wait with `--timeout` ended before the work.
     #[error("the wait ended after {seconds} s{state}; {goes_on}")]
     WaitEnded {
@@ -79,31 +68,6 @@ pub(super) enum CliError {
         #[source]
         source: std::io::Error,
     },
-    /// A file is in the way.
-    #[error("{path} exists: use --force to replace it")]
-    Exists { path: PathBuf },
-    /// A file that is never replaced is in the way.
-    #[error("{path} exists and stays as it is: name another file")]
-    InTheWay { path: PathBuf },
-    /// A file could not be written.
-    #[error("cannot write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error("nothing was deleted")]
-    Declined,
-    /// A file could not be read.
-    #[error("cannot read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    /// The name of this host is no name of a topology.
-    #[error("this host is called {name:?}: name it by --node-id; {reason}")]
-    HostName { name: String, reason: String },
     /// The driver of the container storage interface could not run.
     #[error(transparent)]
     Csi(#[from] ServeError),
@@ -113,10 +77,34 @@ pub(super) enum CliError {
     /// The answer could not be printed.
     #[error("cannot print the answer as JSON")]
     Json(#[from] serde_json::Error),
-    /// An image could not be copied.
-    #[error(transparent)]
-    Transfer(#[from] TransferError),
+    /// Something is not as the command needs it: what, and what to do.
+    #[error("{0}")]
+    Refused(String),
+    #[error("{what}")]
+    System {
+        what: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{from} was not copied completely to {to}{hint}")]
+    Copy {
+        from: String,
+        to: String,
+        hint: &'static str,
+        #[source]
+        source: CopyError,
+    },
+}
+
+impl CliError {
+    /// The failure of an operation of the system with `path`.
+    pub fn cannot(action: &str, path: &Path) -> impl Fn(std::io::Error) -> Self + Clone + use<> {
+        let what = format!("cannot {action} {}", path.display());
+        move |source| Self::System { what: what.clone(), source }
+    }
+
     /// The client could not be started.
-    #[error("cannot start the client")]
-    Runtime(#[source] std::io::Error),
+    pub fn runtime(source: std::io::Error) -> Self {
+        Self::System { what: "cannot start the client".into(), source }
+    }
 }

@@ -3,7 +3,7 @@
 //! Invariant: with `--json` standard output gets JSON and nothing else.
 
 use std::fmt::Write;
-use std::io::Write as _;
+use std::io::{IsTerminal, Write as _};
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -29,6 +29,31 @@ pub(super) fn answer<T: Serialize>(
     let mut text = if json { serde_json::to_string_pretty(value)? } else { text(value) };
     text.push('\n');
     emit(text.as_bytes())
+}
+
+/// How far a command is, in one line of a terminal that is written again and again; nothing where standard error is no terminal. A dropped
+/// line leaves nothing there.
+pub(super) struct ProgressLine {
+    is_shown: bool,
+}
+
+impl ProgressLine {
+    pub fn new(is_wanted: bool) -> Self {
+        Self { is_shown: is_wanted && std::io::stderr().is_terminal() }
+    }
+
+    /// Shows `text` in place of the text before.
+    pub fn show(&self, text: &str) {
+        if self.is_shown {
+            eprint!("\r\x1b[K{text}");
+        }
+    }
+}
+
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
+        self.show("");
+    }
 }
 
 /// A number of bytes in the largest fitting unit, with one decimal.
@@ -73,56 +98,44 @@ pub(super) fn exports(exports: &[Export]) -> String {
     table.trim_fmt()
 }
 
-/// One export, a line each field.
+/// One export, a line each field that there is.
 pub(super) fn export(export: &Export) -> String {
+    let text = |text: &str| Some(text.to_owned());
+    let damaged_bytes = export.damaged_bytes.filter(|bytes| *bytes > 0);
+    let damaged =
+        |damaged| format!("{}, which fail until they are written again or discarded", bytes(damaged));
+    let unreleased = |why| format!("{why}; another host needs --take-over to open it");
+    let at_risk = |risk: &AtRisk| {
+        let reason = risk.reason.as_deref().map_or_else(String::new, |reason| format!(": {reason}"));
+        format!("{}, for {} s{reason}", bytes(risk.bytes), risk.seconds)
+    };
+    let fields = [
+        ("name", text(&export.name)),
+        ("size", Some(format!("{} ({} bytes)", bytes(export.size_bytes), export.size_bytes))),
+        ("device", text(export.device.as_deref().unwrap_or("-"))),
+        ("path", export.path.clone()),
+        ("no path", export.no_path.clone()),
+        ("state", text(&export.state)),
+        ("durability", Some(durability(export.durability))),
+        ("assumed", export.assumed.clone()),
+        ("on unreachable", Some(export.on_unreachable.to_string())),
+        ("limits", export.limits.as_ref().map(limits_of)),
+        ("weight", Some(export.weight.to_string())),
+        ("reason", export.reason.clone()),
+        ("not released", export.unreleased.as_ref().map(unreleased)),
+        ("damaged", damaged_bytes.map(damaged)),
+        ("not in the store", export.at_risk.as_ref().map(at_risk)),
+        ("last pause", export.last_pause_seconds.map(|seconds| format!("{seconds:.3} s"))),
+        ("writes wait for", export.waiting_for.clone()),
+        ("queues", Some(format!("{} of depth {}", export.queues, export.queue_depth))),
+        ("id", Some(export.id.to_string())),
+        ("created", text(&export.created)),
+    ];
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.add_row(["name", &export.name]);
-    table.add_row(["size", &format!("{} ({} bytes)", bytes(export.size_bytes), export.size_bytes)]);
-    table.add_row(["device", export.device.as_deref().unwrap_or("-")]);
-    if let Some(path) = &export.path {
-        table.add_row(["path", path]);
+    for (name, value) in fields.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        table.add_row([name, &value]);
     }
-    if let Some(reason) = &export.no_path {
-        table.add_row(["no path", reason]);
-    }
-    table.add_row(["state", &export.state]);
-    table.add_row(["durability", &durability(export.durability)]);
-    if let Some(assumed) = &export.assumed {
-        table.add_row(["assumed", assumed]);
-    }
-    table.add_row(["on unreachable", &export.on_unreachable.to_string()]);
-    if let Some(limits) = &export.limits {
-        table.add_row(["limits", &limits_of(limits)]);
-    }
-    table.add_row(["weight", &export.weight.to_string()]);
-    if let Some(reason) = &export.reason {
-        table.add_row(["reason", reason]);
-    }
-    if let Some(unreleased) = &export.unreleased {
-        table.add_row(["not released", &format!("{unreleased}; another host needs --take-over to open it")]);
-    }
-    if let Some(damaged_bytes) = export.damaged_bytes.filter(|bytes| *bytes > 0) {
-        let damaged = bytes(damaged_bytes);
-        table.add_row([
-            "damaged",
-            &format!("{damaged}, which fail until they are written again or discarded"),
-        ]);
-    }
-    if let Some(risk) = &export.at_risk {
-        let reason = risk.reason.as_deref().map_or_else(String::new, |reason| format!(": {reason}"));
-        table
-            .add_row(["not in the store", &format!("{}, for {} s{reason}", bytes(risk.bytes), risk.seconds)]);
-    }
-    if let Some(seconds) = export.last_pause_seconds {
-        table.add_row(["last pause", &format!("{seconds:.3} s")]);
-    }
-    if let Some(resource) = &export.waiting_for {
-        table.add_row(["writes wait for", resource]);
-    }
-    table.add_row(["queues", &format!("{} of depth {}", export.queues, export.queue_depth)]);
-    table.add_row(["id", &export.id.to_string()]);
-    table.add_row(["created", &export.created]);
     table.trim_fmt()
 }
 
@@ -281,11 +294,8 @@ pub(super) fn status(status: &Status) -> String {
         let exports = format!("{} exports", status.exports_at_risk);
         let _ = writeln!(text, "at risk: {}", described(&exports, status.at_risk.bytes, &status.at_risk));
     }
-    if let Some(reason) = &status.catalog_fails {
-        let _ = writeln!(text, "the catalog cannot be written: {reason}: make room on the disk of cache.dir");
-    }
-    if let Some(reason) = &status.daemon.store_away {
-        let _ = writeln!(text, "the store cannot be used: {reason}");
+    for warning in &status.daemon.warnings {
+        let _ = writeln!(text, "warning: {warning}");
     }
     let _ = writeln!(text, "engine: {}{}", cache.engine, measured(&cache.probe));
     if !cache.checksum.is_empty() {

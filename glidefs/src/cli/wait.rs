@@ -1,13 +1,14 @@
 //! Waiting for the daemon: how long, with which text on standard error, and ends before the work is done.
 //!
-//! Owns the text on standard error during a wait. Does not own the work. Invariants: a finished wait leaves no text of its own on a
-//! terminal; with `--json` nothing is shown; the end of a wait never ends the work.
+//! Owns the text on standard error during a wait. Does not own the work. Invariants: with `--json` nothing is shown; the end of a wait never
+//! ends the work.
 
-use std::cell::{Cell, RefCell};
-use std::io::{IsTerminal, Write};
+use std::cell::RefCell;
+use std::io::Write;
+use std::pin::pin;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::error::CliError;
 use super::print::described;
@@ -16,44 +17,27 @@ use crate::client::{Client, export_path};
 use crate::config::TimeSpan;
 use crate::router::ExportName;
 
-/// How often a wait shows its state, on a terminal and in a file or a pipe.
-const TERMINAL_PAUSE: Duration = Duration::from_secs(1);
-const LINE_PAUSE: Duration = Duration::from_secs(10);
+/// How often a wait shows its state.
+const SHOW_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the daemon may take to tell the state once the wait has ended.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 
-/// How a wait shows the state.
-#[derive(Debug)]
-enum Show {
-    Nothing,
-    /// In one line that is overwritten each time.
-    Terminal,
-    /// In a new line each time.
-    Lines,
-}
-
 /// A wait for the daemon.
 pub(super) struct DaemonWait<'a> {
-    show: Show,
     limit: Option<Duration>,
-    /// Whether there is text on the terminal.
-    shown: Cell<bool>,
+    /// Where lines about the state go.
     out: RefCell<Box<dyn Write + 'a>>,
 }
 
 impl<'a> DaemonWait<'a> {
     /// A wait of at most `limit`, shown on standard error unless `json` is set.
     pub fn new(json: bool, limit: Option<TimeSpan>) -> Self {
-        let show = match std::io::stderr().is_terminal() {
-            _ if json => Show::Nothing,
-            true => Show::Terminal,
-            false => Show::Lines,
-        };
-        Self::on(show, limit.map(|limit| limit.0), std::io::stderr())
+        let limit = limit.map(|limit| limit.0);
+        if json { Self::on(limit, std::io::sink()) } else { Self::on(limit, std::io::stderr()) }
     }
 
-    fn on(show: Show, limit: Option<Duration>, out: impl Write + 'a) -> Self {
-        Self { show, limit, shown: Cell::new(false), out: RefCell::new(Box::new(out)) }
+    fn on(limit: Option<Duration>, out: impl Write + 'a) -> Self {
+        Self { limit, out: RefCell::new(Box::new(out)) }
     }
 
     /// Waits for `work`. `look` tells the state of the work, as text. When the wait ends before the work does, the error says with
@@ -65,72 +49,27 @@ impl<'a> DaemonWait<'a> {
         goes_on: &str,
     ) -> Result<T, CliError> {
         let begun = Instant::now();
-        let limited = async {
-            match self.limit {
-                Some(limit) => timeout(limit, work).await.map_err(|_| limit),
-                None => Ok(work.await),
-            }
-        };
-        let done = tokio::select! {
-            biased;
-            done = limited => done,
-            never = self.show(begun, &look) => match never {},
-        };
-        match done {
-            Ok(done) => done.map_err(Into::into),
-            Err(waited) => {
-                let state = timeout(LAST_LOOK, look()).await.ok().flatten();
-                let state = state.map_or_else(String::new, |state| format!(" ({state})"));
-                let goes_on = goes_on.to_owned();
-                Err(CliError::WaitEnded { seconds: waited.as_secs_f64(), state, goes_on })
-            }
-        }
-    }
-
-    /// Shows the state again and again while this future is polled.
-    async fn show(&self, begun: Instant, look: impl AsyncFn() -> Option<String>) -> std::convert::Infallible {
-        let pause = match self.show {
-            Show::Nothing => return std::future::pending().await,
-            Show::Terminal => TERMINAL_PAUSE,
-            Show::Lines => LINE_PAUSE,
-        };
+        let mut work = pin!(work);
         loop {
-            sleep(pause).await;
-            let state = look().await.unwrap_or_else(|| "the daemon has not answered yet".into());
-            let text = format!("waiting for {} s: {state}", begun.elapsed().as_secs());
-            match self.show {
-                Show::Terminal => {
-                    self.shown.set(true);
-                    self.write(&format!("\r\x1b[K{}", first_line(&text)));
-                }
-                _ => self.write(&format!("{text}\n")),
+            let left = self.limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+            let pause = left.map_or(SHOW_INTERVAL, |left| left.min(SHOW_INTERVAL));
+            if let Ok(done) = timeout(pause, &mut work).await {
+                return done.map_err(Into::into);
             }
+            let state = timeout(LAST_LOOK, look()).await.ok().flatten();
+            if let Some(limit) = self.limit.filter(|limit| begun.elapsed() >= *limit) {
+                let state = state.map_or_else(String::new, |state| format!(" ({state})"));
+                return Err(CliError::WaitEnded {
+                    seconds: limit.as_secs_f64(),
+                    state,
+                    goes_on: goes_on.into(),
+                });
+            }
+            let state = state.unwrap_or_else(|| "the daemon does not say what for".into());
+            // Nothing can be done when standard error is closed.
+            let _ = writeln!(self.out.borrow_mut(), "waiting for {} s: {state}", begun.elapsed().as_secs());
         }
     }
-
-    fn write(&self, text: &str) {
-        let mut out = self.out.borrow_mut();
-        // Nothing can be done when standard error is closed.
-        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    }
-}
-
-impl Drop for DaemonWait<'_> {
-    fn drop(&mut self) {
-        if self.shown.get() {
-            self.write("\r\x1b[K");
-        }
-    }
-}
-
-/// As much of `text` as fits a line of most terminals: a longer text could not be overwritten.
-fn first_line(text: &str) -> String {
-    const CHARS_MAX: usize = 110;
-    let line = text.lines().next().unwrap_or_default();
-    if line.chars().count() <= CHARS_MAX {
-        return line.into();
-    }
-    line.chars().take(CHARS_MAX - 1).chain(['…']).collect()
 }
 
 /// The data of these exports that is not in the store, in words.
@@ -171,15 +110,17 @@ pub(super) async fn all_at_risk(client: &Client) -> Option<String> {
 mod tests {
     use std::future::pending;
 
+    use tokio::time::sleep;
+
     use super::*;
 
-    async fn waited(show: Show, limit: Option<u64>, seconds: u64) -> (Result<u32, CliError>, String) {
+    async fn waited(limit: Option<u64>, seconds: u64) -> (Result<u32, CliError>, String) {
         let mut out = Vec::new();
         let work = async {
             sleep(Duration::from_secs(seconds)).await;
             Ok::<_, CliError>(7)
         };
-        let wait = DaemonWait::on(show, limit.map(Duration::from_secs), &mut out);
+        let wait = DaemonWait::on(limit.map(Duration::from_secs), &mut out);
         let done = wait.until(work, async || Some("the reason".into()), "it goes on").await;
         drop(wait);
         (done, String::from_utf8(out).unwrap())
@@ -187,33 +128,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_long_wait_says_every_ten_seconds_what_it_waits_for() {
-        let (done, shown) = waited(Show::Lines, None, 25).await;
+        let (done, shown) = waited(None, 25).await;
         assert_eq!(done.unwrap(), 7);
         assert_eq!(shown, "waiting for 10 s: the reason\nwaiting for 20 s: the reason\n");
-        assert_eq!(waited(Show::Lines, None, 9).await.1, "");
-        assert_eq!(waited(Show::Nothing, None, 25).await.1, "");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_terminal_is_left_clean() {
-        let (_, shown) = waited(Show::Terminal, None, 3).await;
-        assert!(shown.starts_with("\r\x1b[Kwaiting for 1 s: the reason\r"), "{shown:?}");
-        assert!(shown.ends_with("\r\x1b[K") && !shown.contains('\n'), "{shown:?}");
-        assert_eq!(first_line(&"ä".repeat(200)).chars().count(), 110);
+        assert_eq!(waited(None, 9).await.1, "");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_wait_that_ends_before_the_work_says_so_and_what_goes_on() {
-        for show in [Show::Lines, Show::Nothing] {
-            let error = waited(show, Some(12), 100).await.0.unwrap_err();
-            assert!(matches!(error, CliError::WaitEnded { .. }));
-            assert_eq!(error.to_string(), "the wait ended after 12 s (the reason); it goes on");
-        }
+        let error = waited(Some(12), 100).await.0.unwrap_err();
+        assert!(matches!(error, CliError::WaitEnded { .. }));
+        assert_eq!(error.to_string(), "the wait ended after 12 s (the reason); it goes on");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_daemon_that_says_nothing_keeps_no_wait_from_its_end() {
-        let wait = DaemonWait::on(Show::Lines, Some(Duration::from_secs(30)), std::io::sink());
+        let wait = DaemonWait::on(Some(Duration::from_secs(30)), std::io::sink());
         let work = pending::<Result<(), CliError>>();
         let error = wait.until(work, async || pending().await, "it goes on").await.unwrap_err();
         assert_eq!(error.to_string(), "the wait ended after 30 s; it goes on");

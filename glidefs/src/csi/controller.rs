@@ -9,13 +9,10 @@ mod create;
 mod snapshots;
 mod visit;
 
-use tonic::{Request, Status};
-
 use super::Service;
 use super::capabilities::Access;
 use super::capacity::signed;
 use super::error::CsiError;
-use super::health;
 use super::names::is_own;
 use super::paging::page;
 use super::parameters;
@@ -24,17 +21,15 @@ use super::proto::controller_service_capability::rpc::Type as RpcType;
 use super::proto::controller_service_capability::{Rpc, Type};
 #[allow(clippy::wildcard_imports, reason = "a request and an answer for each call")]
 use super::proto::*;
-use super::{Answer, Driver, answer, required};
+use super::{Answer, Driver, calls, required};
 use crate::api::wire::Export;
 
 /// Services of every driver, with and without a store.
-const ALWAYS: [RpcType; 7] = [
+const ALWAYS: [RpcType; 5] = [
     RpcType::CreateDeleteVolume,
     RpcType::ListVolumes,
     RpcType::GetCapacity,
     RpcType::GetVolume,
-    RpcType::GetVolumeHealth,
-    RpcType::ListVolumeHealth,
     RpcType::SingleNodeMultiWriter,
 ];
 /// Further services of a driver whose daemon has a store.
@@ -43,121 +38,41 @@ const WITH_STORE: [RpcType; 4] =
 /// Services which Kubernetes asks of one controller in the cluster, wherever the volume is.
 const CENTRAL: [RpcType; 2] = [RpcType::ExpandVolume, RpcType::ModifyVolume];
 
-#[tonic::async_trait]
-impl Controller for Service {
-    async fn create_volume(&self, request: Request<CreateVolumeRequest>) -> Answer<CreateVolumeResponse> {
-        answer!(self, request, "CreateVolume", create_volume)
-    }
-
-    async fn delete_volume(&self, request: Request<DeleteVolumeRequest>) -> Answer<DeleteVolumeResponse> {
-        answer!(self, request, "DeleteVolume", delete_volume)
-    }
-
-    async fn controller_publish_volume(
-        &self,
-        _request: Request<ControllerPublishVolumeRequest>,
-    ) -> Answer<ControllerPublishVolumeResponse> {
-        Err(Status::unimplemented("a volume is attached where it is staged"))
-    }
-
-    async fn controller_unpublish_volume(
-        &self,
-        _request: Request<ControllerUnpublishVolumeRequest>,
-    ) -> Answer<ControllerUnpublishVolumeResponse> {
-        Err(Status::unimplemented("a volume is detached where it is unstaged"))
-    }
-
-    async fn validate_volume_capabilities(
-        &self,
-        request: Request<ValidateVolumeCapabilitiesRequest>,
-    ) -> Answer<ValidateVolumeCapabilitiesResponse> {
-        answer!(self, request, "ValidateVolumeCapabilities", validate)
-    }
-
-    async fn list_volumes(&self, request: Request<ListVolumesRequest>) -> Answer<ListVolumesResponse> {
-        answer!(self, request, "ListVolumes", list_volumes)
-    }
-
-    async fn get_capacity(&self, request: Request<GetCapacityRequest>) -> Answer<GetCapacityResponse> {
-        answer!(self, request, "GetCapacity", get_capacity)
-    }
-
-    async fn controller_get_capabilities(
-        &self,
-        _request: Request<ControllerGetCapabilitiesRequest>,
-    ) -> Answer<ControllerGetCapabilitiesResponse> {
-        let driver = self.0.clone();
-        self.answer("ControllerGetCapabilities", async move {
-            let with_store: &[RpcType] = if driver.daemon.has_store().await? { &WITH_STORE } else { &[] };
-            let central: &[RpcType] = if driver.node_deployment { &[] } else { &CENTRAL };
-            let all = ALWAYS.iter().chain(with_store).chain(central);
-            let capability = |&rpc: &RpcType| ControllerServiceCapability {
-                r#type: Some(Type::Rpc(Rpc { r#type: rpc.into() })),
-            };
-            Ok(ControllerGetCapabilitiesResponse { capabilities: all.map(capability).collect() })
-        })
-        .await
-    }
-
-    async fn create_snapshot(
-        &self,
-        request: Request<CreateSnapshotRequest>,
-    ) -> Answer<CreateSnapshotResponse> {
-        answer!(self, request, "CreateSnapshot", create_snapshot)
-    }
-
-    async fn delete_snapshot(
-        &self,
-        request: Request<DeleteSnapshotRequest>,
-    ) -> Answer<DeleteSnapshotResponse> {
-        answer!(self, request, "DeleteSnapshot", delete_snapshot)
-    }
-
-    async fn list_snapshots(&self, request: Request<ListSnapshotsRequest>) -> Answer<ListSnapshotsResponse> {
-        answer!(self, request, "ListSnapshots", list_snapshots)
-    }
-
-    async fn get_snapshot(&self, request: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {
-        answer!(self, request, "GetSnapshot", get_snapshot)
-    }
-
-    async fn controller_expand_volume(
-        &self,
-        request: Request<ControllerExpandVolumeRequest>,
-    ) -> Answer<ControllerExpandVolumeResponse> {
-        answer!(self, request, "ControllerExpandVolume", expand_volume)
-    }
-
-    async fn controller_get_volume(
-        &self,
-        request: Request<ControllerGetVolumeRequest>,
-    ) -> Answer<ControllerGetVolumeResponse> {
-        answer!(self, request, "ControllerGetVolume", get_volume)
-    }
-
-    async fn controller_get_volume_health(
-        &self,
-        request: Request<ControllerGetVolumeHealthRequest>,
-    ) -> Answer<ControllerGetVolumeHealthResponse> {
-        answer!(self, request, "ControllerGetVolumeHealth", get_health)
-    }
-
-    async fn controller_list_volume_health(
-        &self,
-        request: Request<ControllerListVolumeHealthRequest>,
-    ) -> Answer<ControllerListVolumeHealthResponse> {
-        answer!(self, request, "ControllerListVolumeHealth", list_health)
-    }
-
-    async fn controller_modify_volume(
-        &self,
-        request: Request<ControllerModifyVolumeRequest>,
-    ) -> Answer<ControllerModifyVolumeResponse> {
-        answer!(self, request, "ControllerModifyVolume", modify_volume)
-    }
-}
+calls!(Controller, {
+    create_volume(CreateVolumeRequest) -> CreateVolumeResponse = create_volume;
+    delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse = delete_volume;
+    validate_volume_capabilities(ValidateVolumeCapabilitiesRequest) -> ValidateVolumeCapabilitiesResponse = validate;
+    list_volumes(ListVolumesRequest) -> ListVolumesResponse = list_volumes;
+    get_capacity(GetCapacityRequest) -> GetCapacityResponse = get_capacity;
+    controller_get_capabilities(ControllerGetCapabilitiesRequest) -> ControllerGetCapabilitiesResponse = controller_capabilities;
+    create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse = create_snapshot;
+    delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse = delete_snapshot;
+    list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse = list_snapshots;
+    get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse = get_snapshot;
+    controller_expand_volume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse = expand_volume;
+    controller_get_volume(ControllerGetVolumeRequest) -> ControllerGetVolumeResponse = get_volume;
+    controller_modify_volume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse = modify_volume;
+}, refused {
+    controller_publish_volume(ControllerPublishVolumeRequest) -> ControllerPublishVolumeResponse = "a volume is attached where it is staged";
+    controller_unpublish_volume(ControllerUnpublishVolumeRequest) -> ControllerUnpublishVolumeResponse = "a volume is detached where it is unstaged";
+    controller_get_volume_health(ControllerGetVolumeHealthRequest) -> ControllerGetVolumeHealthResponse = "the metrics of the daemon have the health";
+    controller_list_volume_health(ControllerListVolumeHealthRequest) -> ControllerListVolumeHealthResponse = "the metrics of the daemon have the health";
+});
 
 impl Driver {
+    async fn controller_capabilities(
+        &self,
+        _: ControllerGetCapabilitiesRequest,
+    ) -> Result<ControllerGetCapabilitiesResponse, CsiError> {
+        let with_store: &[RpcType] = if self.daemon.has_store().await? { &WITH_STORE } else { &[] };
+        let central: &[RpcType] = if self.node_deployment { &[] } else { &CENTRAL };
+        let all = ALWAYS.iter().chain(with_store).chain(central);
+        let capability = |&rpc: &RpcType| ControllerServiceCapability {
+            r#type: Some(Type::Rpc(Rpc { r#type: rpc.into() })),
+        };
+        Ok(ControllerGetCapabilitiesResponse { capabilities: all.map(capability).collect() })
+    }
+
     async fn validate(
         &self,
         request: ValidateVolumeCapabilitiesRequest,
@@ -206,27 +121,6 @@ impl Driver {
             status: Some(controller_get_volume_response::VolumeStatus { published_node_ids: Vec::new() }),
             volume: Some(self.volume_of(&export, None)),
         })
-    }
-
-    async fn get_health(
-        &self,
-        request: ControllerGetVolumeHealthRequest,
-    ) -> Result<ControllerGetVolumeHealthResponse, CsiError> {
-        let export = self.daemon.volume(&required("volume_id", request.volume_id)?).await?;
-        Ok(ControllerGetVolumeHealthResponse { volume_health: Some(health::of_volume(&export)) })
-    }
-
-    /// The volumes with an adverse condition.
-    async fn list_health(
-        &self,
-        request: ControllerListVolumeHealthRequest,
-    ) -> Result<ControllerListVolumeHealthResponse, CsiError> {
-        let exports = self.daemon.exports().await?;
-        let all = exports.iter().filter(|export| is_own(&export.name)).map(health::of_volume);
-        let adverse = all.filter(|health| !health.health_statuses.is_empty());
-        let adverse = adverse.map(|health| (health.volume_id.clone(), health)).collect();
-        let page = page(adverse, request.max_entries, &request.starting_token)?;
-        Ok(ControllerListVolumeHealthResponse { entries: page.entries, next_token: page.next_token })
     }
 
     /// The room for new volumes. Volumes take room when they are written, so only where data stays on this host the cache bounds

@@ -140,21 +140,18 @@ fn is_half_xfs(superblock: &[u8]) -> bool {
 /// without a signature also where it could not read. Whether the beginning is there.
 async fn settled(path: &Path) -> Result<bool, CsiError> {
     let owned = path.to_owned();
-    let writing = tokio::task::spawn_blocking(move || File::open(owned)?.sync_all());
-    let written = tokio::time::timeout(READ_PATIENCE, writing).await.map_err(|_| no_answer(path))?;
-    written.map_err(|_| CsiError::Broken)?.map_err(|source| CsiError::system("sync", path, source))?;
+    tools::within(READ_PATIENCE, "sync", path, move || File::open(owned)?.sync_all()).await?;
     Ok(!beginning(path).await?.is_empty())
 }
 
 /// The first bytes of the device at `path`.
 async fn beginning(path: &Path) -> Result<Vec<u8>, CsiError> {
     let owned = path.to_owned();
-    let reading = tokio::task::spawn_blocking(move || {
+    let read = move || {
         let mut bytes = Vec::new();
         File::open(owned)?.take(512).read_to_end(&mut bytes).map(|_| bytes)
-    });
-    let read = tokio::time::timeout(READ_PATIENCE, reading).await.map_err(|_| no_answer(path))?;
-    read.map_err(|_| CsiError::Broken)?.map_err(|source| CsiError::system("read", path, source))
+    };
+    tools::within(READ_PATIENCE, "read", path, read).await
 }
 
 /// Whether all of the device at `path` reads as zeroes. This takes as long as it takes, as long as reads are answered.

@@ -4,8 +4,7 @@
 
 use std::collections::HashMap;
 
-use tonic::{Request, Response, Status};
-
+use super::error::CsiError;
 use super::proto::identity_server::Identity;
 use super::proto::plugin_capability::service::Type as ServiceType;
 use super::proto::plugin_capability::volume_expansion::Type as ExpansionType;
@@ -14,48 +13,48 @@ use super::proto::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
     PluginCapability, ProbeRequest, ProbeResponse,
 };
-use super::{DRIVER_NAME, Service};
+use super::{Answer, DRIVER_NAME, Driver, Service, calls};
 
-#[tonic::async_trait]
-impl Identity for Service {
-    async fn get_plugin_info(
-        &self,
-        _request: Request<GetPluginInfoRequest>,
-    ) -> Result<Response<GetPluginInfoResponse>, Status> {
-        Ok(Response::new(GetPluginInfoResponse {
+calls!(Identity, {
+    get_plugin_info(GetPluginInfoRequest) -> GetPluginInfoResponse = plugin_info;
+    get_plugin_capabilities(GetPluginCapabilitiesRequest) -> GetPluginCapabilitiesResponse = plugin_capabilities;
+    probe(ProbeRequest) -> ProbeResponse = probe;
+}, refused {});
+
+#[allow(clippy::unused_async, reason = "every call of a table is awaited")]
+impl Driver {
+    async fn plugin_info(&self, _: GetPluginInfoRequest) -> Result<GetPluginInfoResponse, CsiError> {
+        Ok(GetPluginInfoResponse {
             name: DRIVER_NAME.into(),
             vendor_version: env!("CARGO_PKG_VERSION").into(),
             manifest: HashMap::new(),
-        }))
+        })
     }
 
-    async fn get_plugin_capabilities(
+    async fn plugin_capabilities(
         &self,
-        _request: Request<GetPluginCapabilitiesRequest>,
-    ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
+        _: GetPluginCapabilitiesRequest,
+    ) -> Result<GetPluginCapabilitiesResponse, CsiError> {
         let services = [ServiceType::ControllerService, ServiceType::VolumeAccessibilityConstraints];
         let services = services.map(|service| Type::Service(ServiceCapability { r#type: service.into() }));
         let expansion = Type::VolumeExpansion(VolumeExpansion { r#type: ExpansionType::Online.into() });
         let all = services.into_iter().chain([expansion]);
         let capabilities = all.map(|r#type| PluginCapability { r#type: Some(r#type) }).collect();
-        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities }))
+        Ok(GetPluginCapabilitiesResponse { capabilities })
     }
 
     /// Ready as soon as the daemon has recovered its exports. A daemon which is away is no failure of the driver: whoever restarts
     /// the driver for that only cuts work short.
-    async fn probe(&self, _request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
-        let driver = self.0.clone();
-        self.answer("Probe", async move {
-            let ready = driver.daemon.status().await.is_ok_and(|status| status.ready);
-            Ok(ProbeResponse { ready: Some(ready) })
-        })
-        .await
+    async fn probe(&self, _: ProbeRequest) -> Result<ProbeResponse, CsiError> {
+        Ok(ProbeResponse { ready: Some(self.daemon.status().await.is_ok_and(|status| status.ready)) })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use tonic::Request;
 
     use super::*;
     use crate::client::Client;

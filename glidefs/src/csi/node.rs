@@ -12,115 +12,58 @@ mod users;
 
 use std::path::{Path, PathBuf};
 
-use tonic::{Request, Response};
-
 use super::Service;
 use super::capacity::signed;
 use super::error::CsiError;
-use super::health;
 use super::proto::node_server::Node;
 use super::proto::node_service_capability::rpc::Type as RpcType;
 use super::proto::node_service_capability::{Rpc, Type};
 #[allow(clippy::wildcard_imports, reason = "a request and an answer for each call")]
 use super::proto::*;
 use super::tools::{self, SHORT};
-use super::{Answer, Driver, answer, required};
+use super::{Answer, Driver, calls, required};
 use crate::csi::mounts::Mounts;
 
-const CAPABILITIES: [RpcType; 6] = [
+const CAPABILITIES: [RpcType; 4] = [
     RpcType::StageUnstageVolume,
     RpcType::GetVolumeStats,
     RpcType::ExpandVolume,
-    RpcType::GetVolumeHealth,
-    RpcType::GetStorageHealth,
     RpcType::SingleNodeMultiWriter,
 ];
 /// Mounts on top of each other at one path which are taken away at once.
 const STACKED_MAX: usize = 16;
 
-#[tonic::async_trait]
-impl Node for Service {
-    async fn node_stage_volume(
-        &self,
-        request: Request<NodeStageVolumeRequest>,
-    ) -> Answer<NodeStageVolumeResponse> {
-        answer!(self, request, "NodeStageVolume", stage)
-    }
+calls!(Node, {
+    node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse = stage;
+    node_unstage_volume(NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse = unstage;
+    node_publish_volume(NodePublishVolumeRequest) -> NodePublishVolumeResponse = publish;
+    node_unpublish_volume(NodeUnpublishVolumeRequest) -> NodeUnpublishVolumeResponse = unpublish;
+    node_get_volume_stats(NodeGetVolumeStatsRequest) -> NodeGetVolumeStatsResponse = stats;
+    node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse = expand;
+    node_get_capabilities(NodeGetCapabilitiesRequest) -> NodeGetCapabilitiesResponse = node_capabilities;
+    node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse = node_info;
+}, refused {
+    node_get_volume_health(NodeGetVolumeHealthRequest) -> NodeGetVolumeHealthResponse = "the metrics of the daemon have the health";
+    node_get_storage_health(NodeGetStorageHealthRequest) -> NodeGetStorageHealthResponse = "the metrics of the daemon have the health";
+});
 
-    async fn node_unstage_volume(
+#[allow(clippy::unused_async, reason = "every call of a table is awaited")]
+impl Driver {
+    async fn node_capabilities(
         &self,
-        request: Request<NodeUnstageVolumeRequest>,
-    ) -> Answer<NodeUnstageVolumeResponse> {
-        answer!(self, request, "NodeUnstageVolume", unstage)
-    }
-
-    async fn node_publish_volume(
-        &self,
-        request: Request<NodePublishVolumeRequest>,
-    ) -> Answer<NodePublishVolumeResponse> {
-        answer!(self, request, "NodePublishVolume", publish)
-    }
-
-    async fn node_unpublish_volume(
-        &self,
-        request: Request<NodeUnpublishVolumeRequest>,
-    ) -> Answer<NodeUnpublishVolumeResponse> {
-        answer!(self, request, "NodeUnpublishVolume", unpublish)
-    }
-
-    async fn node_get_volume_stats(
-        &self,
-        request: Request<NodeGetVolumeStatsRequest>,
-    ) -> Answer<NodeGetVolumeStatsResponse> {
-        answer!(self, request, "NodeGetVolumeStats", stats)
-    }
-
-    async fn node_expand_volume(
-        &self,
-        request: Request<NodeExpandVolumeRequest>,
-    ) -> Answer<NodeExpandVolumeResponse> {
-        answer!(self, request, "NodeExpandVolume", expand)
-    }
-
-    async fn node_get_volume_health(
-        &self,
-        request: Request<NodeGetVolumeHealthRequest>,
-    ) -> Answer<NodeGetVolumeHealthResponse> {
-        answer!(self, request, "NodeGetVolumeHealth", health)
-    }
-
-    async fn node_get_storage_health(
-        &self,
-        _request: Request<NodeGetStorageHealthRequest>,
-    ) -> Answer<NodeGetStorageHealthResponse> {
-        let driver = self.0.clone();
-        self.answer("NodeGetStorageHealth", async move {
-            let status = driver.daemon.status().await;
-            Ok(NodeGetStorageHealthResponse { backend_health: health::of_daemon(status.as_ref()) })
-        })
-        .await
-    }
-
-    async fn node_get_capabilities(
-        &self,
-        _request: Request<NodeGetCapabilitiesRequest>,
-    ) -> Answer<NodeGetCapabilitiesResponse> {
+        _: NodeGetCapabilitiesRequest,
+    ) -> Result<NodeGetCapabilitiesResponse, CsiError> {
         let capability =
             |rpc: RpcType| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: rpc.into() })) };
-        Ok(Response::new(NodeGetCapabilitiesResponse { capabilities: CAPABILITIES.map(capability).into() }))
+        Ok(NodeGetCapabilitiesResponse { capabilities: CAPABILITIES.map(capability).into() })
     }
 
-    async fn node_get_info(&self, _request: Request<NodeGetInfoRequest>) -> Answer<NodeGetInfoResponse> {
-        let driver = self.0.clone();
-        self.answer("NodeGetInfo", async move {
-            let max = driver.daemon.status().await?.exports.max;
-            Ok(NodeGetInfoResponse {
-                node_id: driver.host.node_id.clone(),
-                max_volumes_per_node: signed(max),
-                accessible_topology: Some(driver.host.of_node()),
-            })
+    async fn node_info(&self, _: NodeGetInfoRequest) -> Result<NodeGetInfoResponse, CsiError> {
+        Ok(NodeGetInfoResponse {
+            node_id: self.host.node_id.clone(),
+            max_volumes_per_node: signed(self.daemon.status().await?.exports.max),
+            accessible_topology: Some(self.host.of_node()),
         })
-        .await
     }
 }
 

@@ -1,14 +1,17 @@
 //! Programs of the system: blkid, mkfs, fsck, mount, umount and those which make a file system larger.
 //!
-//! Owns how a program is run. Does not own when (`node`). Invariant: a program gets no terminal and no input, is run without a
+//! Owns how a program is run, and how long a system call on a device is waited for. Does not own when (`node`). Invariant: a program gets no terminal and no input, is run without a
 //! shell, and is killed when its time is over.
 
 use std::ffi::OsStr;
 use std::io;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::Command;
+
+use super::error::CsiError;
 
 /// How long a program which only looks or mounts may take. A mount replays a journal.
 pub(super) const SHORT: Duration = Duration::from_mins(2);
@@ -85,6 +88,20 @@ pub(super) async fn run_well(
 ) -> Result<Ended, ToolError> {
     let ended = run(program, arguments, limit).await?;
     if ended.status.is_some_and(|status| fine.contains(&status)) { Ok(ended) } else { Err(ended.failed()) }
+}
+
+/// Does `work`, which is to do `action` with `path` and may block on a device that does not answer, for `limit` at most.
+pub(super) async fn within<T: Send + 'static>(
+    limit: Duration,
+    action: &'static str,
+    path: &Path,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, CsiError> {
+    match tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await {
+        Ok(Ok(done)) => done.map_err(|source| CsiError::system(action, path, source)),
+        Ok(Err(_)) => Err(CsiError::Broken),
+        Err(_) => Err(CsiError::Later { reason: format!("{} does not answer", path.display()) }),
+    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use self::samples::{
 use super::collecting::Collections;
 use super::memory::Holders;
 use super::nodes::Nodes;
-use super::top::TopParts;
+use super::top::{TopParts, warnings};
 use super::upgrading::{Upgrading, longest_and_median};
 use crate::api::{ApiStats, AppState, OffThread, Readiness, Selection, SharedTexts, wire};
 use crate::cache::{Cache, CacheStats, Resource, ShardStats, UsageFigures};
@@ -47,6 +47,7 @@ impl Parts {
     /// The state for the handlers of the API.
     pub fn state(&self, config: &Config, ready: Readiness, upgrades: Upgrading) -> AppState {
         let (workers, cache, devices) = (self.workers.clone(), self.cache.clone(), Arc::clone(&self.devices));
+        let router = Arc::clone(&self.router);
         let dir = config.cache.dir.display().to_string();
         let on_stop = match config.control.on_stop {
             OnStop::Keep => "keep",
@@ -61,7 +62,6 @@ impl Parts {
             cache: self.cache.clone(),
             store: self.store.clone(),
             block_cache: self.block_cache.clone(),
-            collections: Arc::clone(&self.collections),
             nodes: Arc::clone(&nodes),
             ready: ready.clone(),
             instance: uuid::Uuid::new_v4().to_string(),
@@ -73,6 +73,7 @@ impl Parts {
             workers: workers.iter().map(|worker| worker_status(worker, &nodes)).collect(),
             cache: cache_status(&cache.stats(), &dir, &probe),
             store_away: store.as_ref().and_then(Store::away),
+            warnings: warnings(&router, &workers, &cache, store.as_ref()),
         };
         let stats = Arc::<ApiStats>::default();
         let holders = self.holders(&stats);

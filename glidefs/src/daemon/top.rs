@@ -1,15 +1,11 @@
 //! The content of `/v1/top`, gathered from the parts of the daemon.
 //!
-//! Owns which figure of a part goes into which field. Does not own the figures, nor the conditions of alerts (`alerts`). Invariant: an
+//! Owns which figure of a part goes into which field, and the warnings. Does not own the figures, nor alerts: those are for Prometheus. Invariant: an
 //! export costs one look at its state and, once used, one read of its counters; nothing here runs on a worker, or waits for I/O.
 
-#![allow(clippy::cast_precision_loss, reason = "figures for people, not for arithmetic that must be exact")]
-
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::alerts::{self, AlertFigures, ExportAlertFigures};
-use super::collecting::Collections;
 use super::figures::worker_status;
 use super::nodes::Nodes;
 use crate::api::Readiness;
@@ -23,6 +19,9 @@ use crate::router::{Glance, Router, State};
 use crate::store::{BlockCache, Operation, Store};
 use crate::worker::Worker;
 
+/// A READ that waits longer for the store is worth a warning.
+const READ_WAIT_LONG: Duration = Duration::from_mins(1);
+
 /// The parts with figures for the answer.
 pub(super) struct TopParts {
     pub router: Arc<Router>,
@@ -30,7 +29,6 @@ pub(super) struct TopParts {
     pub cache: Cache,
     pub store: Option<Store>,
     pub block_cache: Option<BlockCache>,
-    pub collections: Arc<Collections>,
     pub nodes: Arc<Nodes>,
     pub ready: Readiness,
     /// The `instance` of all answers.
@@ -50,7 +48,6 @@ impl TopParts {
         // Read before the counters: each counter is read at a moment between here and the answer.
         let uptime = self.started.elapsed().as_nanos();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let mut figures = AlertFigures::default();
         let mut top = Top {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -61,13 +58,11 @@ impl TopParts {
             counts: ExportCounts { max: self.router.options().exports_max as u64, ..ExportCounts::default() },
             store: self.store.as_ref().map(|store| self.of_store(store)),
             workers: self.workers.iter().map(|worker| worker_status(worker, &self.nodes)).collect(),
-            alerts_not_judged: alerts::not_judged(),
             latency_bounds_nanoseconds: LATENCY_BOUNDS_NANOS.to_vec(),
             ..Top::default()
         };
         self.router.visit(|glance| {
-            let (export, judged) = look(&glance);
-            figures.note(&export.name, &judged);
+            let export = look(&glance);
             count(&mut top.counts, &mut top.at_risk, &glance, &export);
             top.exports.push(export);
         });
@@ -80,20 +75,7 @@ impl TopParts {
             clean_bytes: stats.clean_bytes,
             waiting_writes,
         };
-        let share = |bytes: u64| bytes as f64 / stats.limit_bytes.max(1) as f64;
-        figures.risk_share = share(top.at_risk.bytes);
-        figures.dirty_share = share(stats.dirty_bytes);
-        figures.damaged_frames =
-            stats.corrupt_frames.saturating_add(stats.lost_frames).saturating_add(stats.doubted_exports);
-        figures.bad_segments = stats.segments_poisoned.saturating_add(stats.segments_quarantined);
-        figures.waiting_writes = waiting_writes;
-        figures.is_catalog_failing = self.router.catalog_health().failing().is_some();
-        if let Some(store) = &self.store {
-            figures.is_store_away = store.away().is_some();
-            figures.oldest_read_seconds = store.reads_waiting().oldest.as_secs_f64();
-            figures.collection_overdue_seconds = self.collections.overdue(Instant::now()).as_secs_f64();
-        }
-        top.alerts = figures.alerts();
+        top.warnings = warnings(&self.router, &self.workers, &self.cache, self.store.as_ref());
         top
     }
 
@@ -119,20 +101,48 @@ impl TopParts {
     }
 }
 
-/// One export, and what alerts ask of the export.
-fn look(glance: &Glance<'_>) -> (TopExport, ExportAlertFigures) {
+/// What somebody has to do something about now, a sentence each.
+pub(super) fn warnings(
+    router: &Router,
+    workers: &[Worker],
+    cache: &Cache,
+    store: Option<&Store>,
+) -> Vec<String> {
+    let stats = cache.stats();
+    let damaged = stats.corrupt_frames + stats.lost_frames + stats.doubted_exports;
+    let waiting_writes: u64 = workers.iter().map(|worker| worker.stats().log_line.get()).sum();
+    let reads = store.map(Store::reads_waiting).filter(|reads| reads.oldest > READ_WAIT_LONG);
+    let some = |holds: bool, text: &str| holds.then(|| text.to_owned());
+    let warnings = [
+        some(
+            damaged > 0,
+            "data in the cache is damaged, and reads of it fail until it is written again: see *a damaged segment* in docs/operations.md",
+        ),
+        some(
+            stats.segments_poisoned + stats.segments_quarantined > 0,
+            "the disk under the cache has failed to write, read or sync segments: replace the disk",
+        ),
+        router.catalog_health().failing().map(|reason| {
+            format!("the catalog cannot be written: {reason}: make room on the disk of cache.dir")
+        }),
+        store.and_then(Store::away).map(|reason| format!("the store cannot be used: {reason}")),
+        reads.map(|reads| format!("reads wait for the store, the oldest for {} s", reads.oldest.as_secs())),
+        some(
+            waiting_writes > 0,
+            "writes wait because the cache is full: is the store reachable and fast enough, or the cache too small?",
+        ),
+    ];
+    warnings.into_iter().flatten().collect()
+}
+
+fn look(glance: &Glance<'_>) -> TopExport {
     let mut shown = TopExport {
         name: glance.name.into(),
         state: glance.state.into(),
         size_bytes: glance.size_bytes,
         ..TopExport::default()
     };
-    let mut judged = ExportAlertFigures {
-        is_failed: glance.state == State::FAILED,
-        is_lost: glance.loss.is_some(),
-        ..ExportAlertFigures::default()
-    };
-    let Some(export) = glance.export else { return (shown, judged) };
+    let Some(export) = glance.export else { return shown };
     let volume = export.volume();
     let figures = volume.figures();
     shown.dirty_bytes = figures.dirty_bytes;
@@ -140,10 +150,7 @@ fn look(glance: &Glance<'_>) -> (TopExport, ExportAlertFigures) {
     shown.damaged_bytes = volume.damaged_bytes().unwrap_or(0);
     shown.waiting_for = volume.waits_for().map(|resource| resource.name().into());
     shown.io = (glance.may_have_device && export.is_used()).then(|| requests(export));
-    judged.at_risk_seconds = shown.at_risk_seconds;
-    judged.damaged_bytes = shown.damaged_bytes;
-    (judged.fan_out, judged.packs) = volume.packs().unwrap_or_default();
-    (shown, judged)
+    shown
 }
 
 /// Adds an export to the sums of all exports.

@@ -15,7 +15,6 @@ daemon_away() {
 	mv "$WORK/glidefs.sock" "$WORK/away.sock"
 	refused Unavailable Controller/ListVolumes '{}'
 	refused Unavailable Controller/CreateVolume "{\"name\": \"unreachable\", \"volume_capabilities\": [$(capability ext4)]}"
-	rpc Node/NodeGetStorageHealth '{}' | jq -e '.backendHealth[0].status == "STORAGE_UNREACHABLE"'
 	mv "$WORK/away.sock" "$WORK/glidefs.sock"
 	echo here >"$(target_of "$id")/data"
 	leave "$id"

@@ -25,8 +25,8 @@ return {
   points: Object.fromEntries(Object.entries(ids).map(([name, id]) => [name, window.glidefs.points(id)])),
   cache: bars(document.getElementById('cache-bar')),
   workers: all('#worker-rows svg', bars),
-  alerts: all('#alert-list li', (item) => [...item.children].map((part) => part.textContent)),
-  notJudged: text('not-judged-list'), waits: text('detail-waits'), heading: text('h-detail'), state: text('state'),
+  warnings: all('#warning-list li', (item) => item.textContent),
+  waits: text('detail-waits'), heading: text('h-detail'), state: text('state'),
 };
 """
 
@@ -61,12 +61,6 @@ def is_drawn(paths, wanted):
         len(one) == len(other) and all(abs(a - c) <= 0.11 and abs(b - d) <= 0.11 for (a, b), (c, d) in zip(one, other))
         for one, other in zip(found, wanted)
     )
-
-
-def alert_parts(alert):
-    names, more = alert.get("exports") or [], (alert.get("exports_count") or 0) - len(alert.get("exports") or [])
-    which = f" ({', '.join(names)}{f' and {more} more' if more > 0 else ''})" if names else ""
-    return [alert["severity"], alert["name"], alert["message"] + which]
 
 
 def stacked(shares):
@@ -131,7 +125,6 @@ def differences(found, shown):
         wanted = stacked(shares)
         is_same = len(drawn) == len(wanted) and all(abs(a - c) < 0.006 and abs(b - d) < 0.006 for (a, b), (c, d) in zip(drawn, wanted))
         differs("a bar", is_same, f"{drawn} instead of {wanted}")
-    differs("alerts", found["alerts"] == [alert_parts(alert) for alert in now["alerts"]], found["alerts"])
-    differs("alerts for Prometheus", found["notJudged"] == ", ".join(now["alerts_not_judged"]), found["notJudged"])
+    differs("warnings", found["warnings"] == now["warnings"], found["warnings"])
     differs("state", found["state"] == ("ready" if now["ready"] else "starting"), found["state"])
     return wrong, compared

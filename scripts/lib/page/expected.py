@@ -124,8 +124,7 @@ def page(before, now):
     figures |= {
         "version": ("text", now["version"]),
         "uptime": ("seconds", now["uptime_nanoseconds"] / 1e9),
-        "alerts": ("whole", len(now["alerts"])),
-        "not-judged": ("whole", len(now["alerts_not_judged"])),
+        "warnings": ("whole", len(now["warnings"])),
         "errors": ("count", rate(KINDS, "errors")),
         "in-flight": ("whole", sum(e["io"].get("in_flight", 0) for e in now["exports"] if "io" in e)),
         "risk.bytes": ("bytes", now["at_risk"]["bytes"]),

@@ -101,26 +101,14 @@ function detail() {
 
 // ---- All of the page.
 
-function alerts() {
-  figure("alerts", "whole", now.alerts.length);
-  figure("not-judged", "whole", now.alerts_not_judged.length);
-  write(byId("not-judged-list"), now.alerts_not_judged.join(", "));
-  byId("quiet").hidden = now.alerts.length > 0;
-  const list = byId("alert-list");
-  while (list.children.length > now.alerts.length) list.lastChild.remove();
-  now.alerts.forEach((alert, i) => {
-    const item = list.children[i] || make("li", "", list);
-    if (item.children.length === 0) for (const tag of ["em", "b", "span"]) make(tag, "", item);
-    const critical = alert.severity === "critical";
-    item.classList.toggle("critical", critical);
-    item.classList.toggle("warning", !critical);
-    item.dataset.alert = alert.name;
-    const names = alert.exports || [];
-    const more = (alert.exports_count || 0) - names.length;
-    write(item.children[0], alert.severity);
-    write(item.children[1], alert.name);
-    write(item.children[2], alert.message + (names.length ? ` (${names.join(", ")}${more > 0 ? ` and ${more} more` : ""})` : ""));
-  });
+function warnings() {
+  figure("warnings", "whole", now.warnings.length);
+  byId("warnings").hidden = now.warnings.length === 0;
+  byId("warning-list").replaceChildren(...now.warnings.map((text) => {
+    const item = make("li", "");
+    write(item, text);
+    return item;
+  }));
 }
 
 function storeRows(seconds) {
@@ -255,7 +243,7 @@ function draw(seconds) {
   figure("uptime", "seconds", now.uptime_nanoseconds / 1e9);
   write(byId("state"), now.ready ? "ready" : "starting");
   byId("state").classList.toggle("bad", !now.ready);
-  alerts();
+  warnings();
   totals(seconds);
   figure("risk.bytes", "bytes", now.at_risk.bytes);
   figure("risk.seconds", "seconds", now.at_risk.seconds);
@@ -273,7 +261,7 @@ function draw(seconds) {
   table.draw(rows, histories, now.uptime_nanoseconds / 1e9, gap());
   detail();
   reveal(true);
-  document.title = now.alerts.length ? `(${now.alerts.length}) glidefs ${location.host}` : `glidefs ${location.host}`;
+  document.title = now.warnings.length ? `(${now.warnings.length}) glidefs ${location.host}` : `glidefs ${location.host}`;
 }
 
 // ---- Asking.

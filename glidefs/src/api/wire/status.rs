@@ -78,6 +78,10 @@ pub struct DaemonStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub store_away: Option<String>,
+    /// What somebody has to do something about now, a sentence each.
+    #[serde(default)]
+    #[schema(required)]
+    pub warnings: Vec<String>,
 }
 
 /// The state of one worker.

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::status::{ExportCounts, WorkerStatus};
 use super::values::is_zero;
 
-/// The figures of all exports, of cache and store, and the alerts that hold, at one moment.
+/// The figures of all exports, of cache and store, and warnings, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Top {
     /// The version of the daemon.
@@ -37,11 +37,8 @@ pub struct Top {
     pub store: Option<TopStore>,
     /// The workers of the daemon.
     pub workers: Vec<WorkerStatus>,
-    /// The shipped alerts whose condition holds at this moment, worst first. Prometheus waits with most of them for some minutes.
-    pub alerts: Vec<Alert>,
-    /// The shipped alerts that may hold although `alerts` does not have them, as one moment does not tell all of their condition.
-    /// Prometheus judges them.
-    pub alerts_not_judged: Vec<String>,
+    /// What somebody has to do something about now, a sentence each.
+    pub warnings: Vec<String>,
     /// Upper bounds of the buckets of each `latency`, inclusive, nanoseconds. One more bucket has what took longer.
     pub latency_bounds_nanoseconds: Vec<u64>,
     /// All exports, sorted by name.
@@ -100,23 +97,6 @@ pub struct TopStoreOperation {
     pub bytes: u64,
     /// Requests that failed after all their tries.
     pub errors: u64,
-}
-
-/// A shipped alert whose condition holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Alert {
-    /// The name of the alert in glidefs.rules.yml.
-    pub name: String,
-    /// The severity: critical or warning.
-    pub severity: String,
-    /// A sentence about the figures behind the alert, and where to look next.
-    pub message: String,
-    /// Names of the first exports that the alert is about; empty for an alert about the host.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub exports: Vec<String>,
-    /// Number of all exports that the alert is about; 0 for an alert about the host.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub exports_count: u64,
 }
 
 /// One export. Fields that are left out are 0, or not known.

@@ -113,9 +113,6 @@ pub(in crate::cli) enum ExportCommand {
     Flush {
         #[command(flatten)]
         names: BulkNames,
-        /// Wait until everything is in the store, as by default
-        #[arg(long, hide = true, conflicts_with = "no_wait")]
-        wait: bool,
         /// Begin only, and do not wait
         #[arg(long, conflicts_with = "timeout")]
         no_wait: bool,

@@ -19,10 +19,7 @@ pub(in crate::cli) struct TopArgs {
     /// Column to sort by, largest figure first
     #[arg(long, value_enum, value_name = "COLUMN", default_value_t = SortKey::Iops)]
     pub sort: SortKey,
-    /// Show only exports with this text in their name
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    pub filter: String,
-    /// Print the figures of one interval as text, and end
+    /// Print the figures of one interval, and end
     #[arg(long)]
     pub once: bool,
     /// Print a line of JSON an interval, or one with --once

@@ -27,9 +27,6 @@ pub(in crate::cli) struct ImportArgs {
     /// Then write back, and wait until everything is in the store
     #[arg(long)]
     pub flush: bool,
-    /// Take FILE as a raw image, even if FILE looks like another format
-    #[arg(long)]
-    pub force_raw: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }

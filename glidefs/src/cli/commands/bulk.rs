@@ -15,13 +15,10 @@ use crate::api::wire::{ErrorDetail, ProblemCode};
 use crate::cli::args::bulk::Chosen;
 use crate::cli::args::common::OutputArgs;
 use crate::cli::error::CliError;
-use crate::cli::print::{answer, emit};
-use crate::cli::progress::TerminalBar;
+use crate::cli::print::{ProgressLine, answer, emit};
 use crate::client::ClientError;
 use crate::router::ExportName;
 
-/// The bar of requests for several exports.
-const TEMPLATE: &str = "{msg} {wide_bar} {pos}/{len}, {eta} left";
 /// Requests under way at once. Operations at once share the commits of the daemon's catalog.
 const AT_ONCE: usize = 64;
 /// How long, and how often, a request is sent again to a daemon with too many requests under way.
@@ -102,7 +99,7 @@ pub(in crate::cli) async fn requests<T>(
     names: &[ExportName],
     operation: impl AsyncFn(ExportName) -> Result<T, ClientError>,
 ) -> Results<T> {
-    let bar = TerminalBar::new(TEMPLATE, names.len() as u64, names.len() > 1);
+    let progress = ProgressLine::new(names.len() > 1);
     let operation = &operation;
     let requests = names
         .iter()
@@ -124,7 +121,7 @@ pub(in crate::cli) async fn requests<T>(
             }
         };
         items.push((at, item));
-        bar.show(items.len() as u64);
+        progress.show(&format!("{} of {}", items.len(), names.len()));
     }
     items.sort_unstable_by_key(|(at, _)| *at);
     Results { items: items.into_iter().map(|(_, item)| item).collect(), of: names.len(), broken }

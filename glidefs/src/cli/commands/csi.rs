@@ -2,7 +2,7 @@
 //!
 //! Owns the defaults of the arguments. Does not own the driver (`csi`).
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::cli::args::DaemonArgs;
@@ -24,7 +24,7 @@ pub(in crate::cli) fn run(daemon: &DaemonArgs, args: CsiArgs) -> Result<(), CliE
         .worker_threads(2)
         .enable_all()
         .build()
-        .map_err(CliError::Runtime)?;
+        .map_err(CliError::runtime)?;
     let done = runtime.block_on(csi::run(client, options));
     // A read of a device which does not answer is not waited for.
     runtime.shutdown_timeout(Duration::from_secs(5));
@@ -34,7 +34,9 @@ pub(in crate::cli) fn run(daemon: &DaemonArgs, args: CsiArgs) -> Result<(), CliE
 /// The name of this host, as the kernel has it.
 fn host_name() -> Result<String, CliError> {
     const PATH: &str = "/proc/sys/kernel/hostname";
-    let name = std::fs::read_to_string(PATH)
-        .map_err(|source| CliError::Read { path: PathBuf::from(PATH), source })?;
-    segment(name.trim()).map_err(|reason| CliError::HostName { name: name.trim().into(), reason })
+    let name = std::fs::read_to_string(PATH).map_err(CliError::cannot("read", Path::new(PATH)))?;
+    let name = name.trim();
+    let refused =
+        |reason| CliError::Refused(format!("this host is called {name:?}: name it by --node-id; {reason}"));
+    segment(name).map_err(refused)
 }

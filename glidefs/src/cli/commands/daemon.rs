@@ -1,22 +1,20 @@
-//! `glidefs status`, `memory`, `drain` and `gc`: commands about the daemon as a whole.
+//! `glidefs status`, `drain` and `gc`: commands about the daemon as a whole.
 
 use crate::api::wire::{Drained, GcAnswer, GcRequest, Memory, Status};
 use crate::cli::args::common::OutputArgs;
 use crate::cli::error::CliError;
-use crate::cli::print;
-use crate::cli::print::answer;
+use crate::cli::print::{self, answer, emit};
 use crate::cli::wait::{DaemonWait, all_at_risk};
 use crate::client::Client;
 use crate::config::TimeSpan;
 
 pub(in crate::cli) async fn status(client: &Client, json: bool) -> Result<(), CliError> {
     let status: Status = client.get("/v1/status").await?;
-    answer(json, &status, print::status)
-}
-
-pub(in crate::cli) async fn memory(client: &Client, json: bool) -> Result<(), CliError> {
+    if json {
+        return answer(json, &status, print::status);
+    }
     let memory: Memory = client.get("/v1/memory").await?;
-    answer(json, &memory, print::memory)
+    emit(format!("{}\n{}\n", print::status(&status), print::memory(&memory)).as_bytes())
 }
 
 pub(in crate::cli) async fn drain(
@@ -36,7 +34,10 @@ pub(in crate::cli) async fn drain(
     if drained.failed.is_empty() {
         Ok(())
     } else {
-        Err(CliError::NotDrained { exports: drained.failed.len() })
+        Err(CliError::Refused(format!(
+            "{} exports are not in the store as a whole: `glidefs export list` shows which; run it again when the store answers",
+            drained.failed.len()
+        )))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::doctor::{Report, Verdict, examine};
 /// Checks this host for the daemon of the configuration file at `config`.
 pub(in crate::cli) fn run(config: &Path, json: bool) -> Result<(), CliError> {
     let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::runtime)?;
     let report = runtime.block_on(examine(config));
     // Threads of questions without an answer are left behind, and end with the process.
     runtime.shutdown_background();

@@ -82,7 +82,7 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
             };
             fork(client, name.name, &request, output).await
         }
-        ExportCommand::Flush { names, wait: _, no_wait, limit, output } => {
+        ExportCommand::Flush { names, no_wait, limit, output } => {
             write_back(client, names.choose(std::io::stdin())?, no_wait, limit, output).await
         }
         ExportCommand::Dump(args) => transfer::dump(client, *args).await,
@@ -213,5 +213,9 @@ fn confirm(name: &ExportName) -> Result<(), CliError> {
     let asked = write!(err, "Delete export {name} and all of its data? [y/N] ").and_then(|()| err.flush());
     let mut line = String::new();
     asked.and_then(|()| std::io::stdin().read_line(&mut line)).map_err(CliError::Output)?;
-    if matches!(line.trim(), "y" | "Y" | "yes") { Ok(()) } else { Err(CliError::Declined) }
+    if matches!(line.trim(), "y" | "Y" | "yes") {
+        Ok(())
+    } else {
+        Err(CliError::Refused("nothing was deleted".into()))
+    }
 }

@@ -1,10 +1,11 @@
-//! `glidefs init`, `completions`, `openapi` and `man`: files and texts made without the daemon.
+//! `glidefs init` and `man`: files and texts made without the daemon.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
 use clap::CommandFactory;
+use clap_complete::Shell;
 
 use crate::api;
 use crate::cli::args::Cli;
@@ -17,9 +18,9 @@ pub(in crate::cli) fn init(path: &Path, force: bool) -> Result<(), CliError> {
     if path == Path::new("-") {
         return emit(commented_config().as_bytes());
     }
-    let write_error = |source| CliError::Write { path: path.into(), source };
+    let write_error = CliError::cannot("write", path);
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).map_err(write_error)?;
+        std::fs::create_dir_all(parent).map_err(&write_error)?;
     }
     let mut options = OpenOptions::new();
     if force {
@@ -28,33 +29,29 @@ pub(in crate::cli) fn init(path: &Path, force: bool) -> Result<(), CliError> {
         options.write(true).create_new(true);
     }
     let mut file = options.open(path).map_err(|source| match source.kind() {
-        std::io::ErrorKind::AlreadyExists => CliError::Exists { path: path.into() },
+        std::io::ErrorKind::AlreadyExists => {
+            CliError::Refused(format!("{} exists: use --force to replace it", path.display()))
+        }
         _ => write_error(source),
     })?;
     file.write_all(commented_config().as_bytes()).map_err(write_error)?;
     emit(format!("wrote {}: set `[cache] dir` and `size` in it\n", path.display()).as_bytes())
 }
 
-/// Prints the manual page, or writes the pages of all commands into `dir`.
+/// Prints the manual page; or writes the pages of all commands, the completions and the description of the API into `dir`.
 pub(in crate::cli) fn man(dir: Option<&Path>) -> Result<(), CliError> {
-    if let Some(dir) = dir {
-        return clap_mangen::generate_to(Cli::command(), dir)
-            .map_err(|source| CliError::Write { path: dir.into(), source });
-    }
-    let mut page = Vec::new();
-    clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(CliError::Output)?;
-    emit(&page)
-}
-
-pub(in crate::cli) fn completions(shell: clap_complete::Shell) -> Result<(), CliError> {
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "glidefs", &mut text);
-    emit(&text)
-}
-
-/// Prints the description of the API.
-pub(in crate::cli) fn openapi() -> Result<(), CliError> {
-    let mut text = serde_json::to_string_pretty(&api::description())?;
-    text.push('\n');
-    emit(text.as_bytes())
+    let Some(dir) = dir else {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(CliError::Output)?;
+        return emit(&page);
+    };
+    let api = serde_json::to_string_pretty(&api::description())? + "\n";
+    let written = std::fs::create_dir_all(dir).and_then(|()| {
+        clap_mangen::generate_to(Cli::command(), dir)?;
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            clap_complete::generate_to(shell, &mut Cli::command(), "glidefs", dir)?;
+        }
+        std::fs::write(dir.join("openapi.json"), api)
+    });
+    written.map_err(CliError::cannot("write", dir))
 }

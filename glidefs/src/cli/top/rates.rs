@@ -12,7 +12,7 @@ use crate::api::wire::{Top, TopExport, TopIo, TopRequests};
 /// All rates of one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Sample {
-    /// The time between the two answers; `None` with one answer, or with answers of two daemons.
+    /// The time between the two answers; `None` with answers of two daemons.
     pub seconds: Option<f64>,
     pub host: HostRates,
     pub exports: Vec<Rates>,
@@ -52,6 +52,19 @@ pub(super) struct Rates {
     pub waiting_for: Option<String>,
 }
 
+/// The counters of an export, or their growth, or that of all exports: in this order, then a number for each bucket of latency.
+type Counters = Vec<u64>;
+const READS: usize = 0;
+const READ_BYTES: usize = 1;
+const WRITES: usize = 2;
+const WRITTEN_BYTES: usize = 3;
+const FLUSHES: usize = 4;
+const ZEROES: usize = 5;
+const ERRORS: usize = 6;
+const LATENCY: usize = 7;
+const WAITS: usize = 8;
+const BUCKETS: usize = 9;
+
 /// The time between two answers of one daemon.
 fn seconds_between(before: &Top, now: &Top) -> Option<f64> {
     let nanos = now.uptime_nanoseconds.checked_sub(before.uptime_nanoseconds)?;
@@ -59,154 +72,96 @@ fn seconds_between(before: &Top, now: &Top) -> Option<f64> {
 }
 
 impl Sample {
-    /// The rates between two answers; without rates if there is one only.
-    pub fn of(before: Option<&Top>, now: &Top) -> Self {
-        let pair = before.and_then(|before| Some((before, seconds_between(before, now)?)));
-        let known: HashMap<&str, &TopIo> = pair
-            .iter()
-            .flat_map(|(before, _)| &before.exports)
-            .filter_map(|export| Some((export.name.as_str(), export.io.as_ref()?)))
-            .collect();
-        let seconds = pair.map(|(_, seconds)| seconds);
+    /// The rates between two answers.
+    pub fn of(before: &Top, now: &Top) -> Self {
+        let seconds = seconds_between(before, now);
         let bounds = &now.latency_bounds_nanoseconds;
-        let mut host = Grown::default();
-        let rates = now.exports.iter().map(|export| {
-            let before = known.get(export.name.as_str());
-            let grown = before.zip(export.io.as_ref()).and_then(|(before, io)| Grown::between(before, io));
-            if let Some(grown) = &grown {
-                host.add(grown);
+        let known =
+            before.exports.iter().filter_map(|export| Some((export.name.as_str(), export.io.as_ref()?)));
+        let known: HashMap<&str, &TopIo> = known.collect();
+        let mut host: Counters = vec![0; BUCKETS];
+        let mut of = |export: &TopExport| {
+            let grown = seconds
+                .zip(known.get(export.name.as_str()).zip(export.io.as_ref()))
+                .and_then(|(_, (before, io))| grown(before, io, bounds.len()));
+            for (sum, count) in host.iter_mut().zip(grown.iter().flatten()) {
+                *sum = sum.saturating_add(*count);
             }
             rates(export, grown.as_ref().zip(seconds), bounds)
-        });
-        let exports = rates.collect();
-        let rate = |count: u64| seconds.map(|seconds| count as f64 / seconds);
+        };
+        let exports = now.exports.iter().map(&mut of).collect();
+        let rate = |counter: usize| seconds.map(|seconds| host[counter] as f64 / seconds);
         let host = HostRates {
-            reads: rate(host.read.operations),
-            writes: rate(host.write.operations),
-            flushes: rate(host.flush.operations),
-            read_bytes: rate(host.read.bytes),
-            written_bytes: rate(host.write.bytes),
-            errors: rate(host.errors()),
+            reads: rate(READS),
+            writes: rate(WRITES),
+            flushes: rate(FLUSHES),
+            read_bytes: rate(READ_BYTES),
+            written_bytes: rate(WRITTEN_BYTES),
+            errors: rate(ERRORS),
         };
         Self { seconds, host, exports }
     }
 }
 
-fn rates(export: &TopExport, grown: Option<(&Grown, f64)>, bounds: &[u64]) -> Rates {
-    let mut rates = Rates {
+fn rates(export: &TopExport, grown: Option<(&Counters, f64)>, bounds: &[u64]) -> Rates {
+    // An export that was not used has no requests.
+    let unused = export.io.is_none().then_some(0.0);
+    let rate = |counters: &[usize]| match grown {
+        Some((grown, seconds)) => {
+            Some(counters.iter().map(|&counter| grown[counter]).sum::<u64>() as f64 / seconds)
+        }
+        None => unused,
+    };
+    let timed = grown.map(|(grown, _)| (grown[READS] + grown[WRITES] + grown[FLUSHES], grown[LATENCY]));
+    let timed = timed.filter(|(requests, _)| *requests > 0);
+    Rates {
         name: export.name.clone(),
         state: export.state.clone(),
         size_bytes: export.size_bytes,
+        iops: rate(&[READS, WRITES, FLUSHES, ZEROES]),
+        read_bytes: rate(&[READ_BYTES]),
+        written_bytes: rate(&[WRITTEN_BYTES]),
+        mean_nanoseconds: timed.map(|(requests, nanos)| nanos as f64 / requests as f64),
+        p99_nanoseconds: grown.and_then(|(grown, _)| quantile(0.99, &grown[BUCKETS..], bounds)),
+        wait_nanoseconds: rate(&[WAITS]),
+        errors: rate(&[ERRORS]),
         in_flight: export.io.as_ref().map_or(0, |io| io.in_flight),
         dirty_bytes: export.dirty_bytes,
         at_risk_seconds: export.at_risk_seconds,
         waiting_for: export.waiting_for.clone(),
-        ..Rates::default()
-    };
-    let Some((grown, seconds)) = grown else {
-        // An export that was not used has no requests.
-        let unused = export.io.is_none().then_some(0.0);
-        return Rates {
-            iops: unused,
-            read_bytes: unused,
-            written_bytes: unused,
-            wait_nanoseconds: unused,
-            errors: unused,
-            ..rates
-        };
-    };
-    let rate = |count: u64| Some(count as f64 / seconds);
-    let timed = [&grown.read, &grown.write, &grown.flush];
-    let requests: u64 = timed.iter().map(|one| one.operations).sum();
-    let nanos: u64 = timed.iter().map(|one| one.latency_nanoseconds).sum();
-    rates.iops = rate(requests + grown.zero.operations);
-    rates.read_bytes = rate(grown.read.bytes);
-    rates.written_bytes = rate(grown.write.bytes);
-    rates.wait_nanoseconds = rate(grown.wait_nanoseconds);
-    rates.errors = rate(grown.errors());
-    rates.mean_nanoseconds = (requests > 0).then(|| nanos as f64 / requests as f64);
-    let mut latency = Vec::new();
-    for one in timed {
-        add_each(&mut latency, &one.latency);
-    }
-    rates.p99_nanoseconds = quantile(0.99, &latency, bounds);
-    rates
-}
-
-/// The growth of the counters of one export, or of all.
-#[derive(Clone, Debug, Default)]
-struct Grown {
-    read: TopRequests,
-    write: TopRequests,
-    flush: TopRequests,
-    zero: TopRequests,
-    wait_nanoseconds: u64,
-}
-
-impl Grown {
-    /// The growth between two looks; `None` if the counters began anew.
-    fn between(before: &TopIo, now: &TopIo) -> Option<Self> {
-        let waited = |io: &TopIo| {
-            let waits = [io.limit_wait_nanoseconds, io.index_wait_nanoseconds, io.log_wait_nanoseconds];
-            waits.into_iter().fold(0_u64, u64::saturating_add)
-        };
-        if before.id != now.id {
-            return None;
-        }
-        Some(Self {
-            read: grown(&before.read, &now.read)?,
-            write: grown(&before.write, &now.write)?,
-            flush: grown(&before.flush, &now.flush)?,
-            zero: grown(&before.zero, &now.zero)?,
-            wait_nanoseconds: waited(now).checked_sub(waited(before))?,
-        })
-    }
-
-    fn errors(&self) -> u64 {
-        [&self.read, &self.write, &self.flush, &self.zero].into_iter().map(|one| one.errors).sum()
-    }
-
-    fn add(&mut self, other: &Self) {
-        for (sum, one) in [
-            (&mut self.read, &other.read),
-            (&mut self.write, &other.write),
-            (&mut self.flush, &other.flush),
-            (&mut self.zero, &other.zero),
-        ] {
-            sum.operations = sum.operations.saturating_add(one.operations);
-            sum.bytes = sum.bytes.saturating_add(one.bytes);
-            sum.errors = sum.errors.saturating_add(one.errors);
-        }
     }
 }
 
-fn grown(before: &TopRequests, now: &TopRequests) -> Option<TopRequests> {
-    let at = |buckets: &[u64], place: usize| buckets.get(place).copied().unwrap_or(0);
-    let places = before.latency.len().max(now.latency.len());
-    let buckets = (0..places).map(|place| at(&now.latency, place).checked_sub(at(&before.latency, place)));
-    let latency = buckets.collect::<Option<_>>()?;
-    Some(TopRequests {
-        operations: now.operations.checked_sub(before.operations)?,
-        bytes: now.bytes.checked_sub(before.bytes)?,
-        errors: now.errors.checked_sub(before.errors)?,
-        latency_nanoseconds: now.latency_nanoseconds.checked_sub(before.latency_nanoseconds)?,
-        latency,
-    })
+/// The growth between two looks; `None` if the counters began anew.
+fn grown(before: &TopIo, now: &TopIo, bounds: usize) -> Option<Counters> {
+    let pairs = counters(now, bounds).into_iter().zip(counters(before, bounds));
+    let grown = pairs.map(|(now, before)| now.checked_sub(before)).collect::<Option<_>>();
+    grown.filter(|_| before.id == now.id)
 }
 
-/// Adds each number of `other` to the number at the same place of `sum`.
-fn add_each(sum: &mut Vec<u64>, other: &[u64]) {
-    if sum.len() < other.len() {
-        sum.resize(other.len(), 0);
-    }
-    for (sum, one) in sum.iter_mut().zip(other) {
-        *sum = sum.saturating_add(*one);
-    }
+fn counters(io: &TopIo, bounds: usize) -> Counters {
+    let timed = [&io.read, &io.write, &io.flush];
+    let sum = |figures: &[u64]| figures.iter().copied().fold(0, u64::saturating_add);
+    let mut counters = vec![
+        io.read.operations,
+        io.read.bytes,
+        io.write.operations,
+        io.write.bytes,
+        io.flush.operations,
+        io.zero.operations,
+        sum(&timed.map(|one| one.errors)),
+        sum(&timed.map(|one| one.latency_nanoseconds)),
+        sum(&[io.limit_wait_nanoseconds, io.index_wait_nanoseconds, io.log_wait_nanoseconds]),
+    ];
+    let bucket =
+        |place: usize| sum(&timed.map(|one: &TopRequests| one.latency.get(place).copied().unwrap_or(0)));
+    counters.extend((0..=bounds).map(bucket));
+    counters
 }
 
 /// The latency below which `share` of the requests stayed, by linear interpolation inside a bucket. Of requests above the last bound
 /// the bound is all that is known.
-pub(super) fn quantile(share: f64, buckets: &[u64], bounds: &[u64]) -> Option<f64> {
+fn quantile(share: f64, buckets: &[u64], bounds: &[u64]) -> Option<f64> {
     let total: u64 = buckets.iter().sum();
     if total == 0 {
         return None;
@@ -223,4 +178,132 @@ pub(super) fn quantile(share: f64, buckets: &[u64], bounds: &[u64]) -> Option<f6
         low = bound;
     }
     bounds.last().map(|bound| *bound as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BOUNDS: [u64; 3] = [10, 100, 1000];
+
+    fn requests(operations: u64) -> TopRequests {
+        TopRequests {
+            operations,
+            bytes: operations * 4096,
+            errors: operations / 10,
+            latency_nanoseconds: operations * 50,
+            latency: vec![0, operations],
+        }
+    }
+
+    fn export(name: &str, id: u32, operations: u64) -> TopExport {
+        let (read, write) = (requests(operations), requests(operations / 2));
+        let io = TopIo { id, read, write, ..TopIo::default() };
+        TopExport { name: name.into(), state: "serving".into(), io: Some(io), ..TopExport::default() }
+    }
+
+    fn top(seconds: u64, exports: Vec<TopExport>) -> Top {
+        Top {
+            pid: 7,
+            instance: "first".into(),
+            uptime_nanoseconds: seconds * 1_000_000_000,
+            latency_bounds_nanoseconds: BOUNDS.to_vec(),
+            exports,
+            ..Top::default()
+        }
+    }
+
+    #[test]
+    fn rates_are_the_growth_over_the_time_between_two_answers() {
+        let sample = Sample::of(&top(10, vec![export("a", 1, 100)]), &top(12, vec![export("a", 1, 300)]));
+        let one = &sample.exports[0];
+        assert_eq!(sample.seconds, Some(2.0));
+        assert_eq!(
+            (one.iops, one.read_bytes, one.written_bytes),
+            (Some(150.0), Some(409_600.0), Some(204_800.0))
+        );
+        assert_eq!((one.mean_nanoseconds, one.errors), (Some(50.0), Some(15.0)));
+        assert_eq!((sample.host.reads, sample.host.writes), (Some(100.0), Some(50.0)));
+        let p99 = one.p99_nanoseconds.unwrap();
+        assert!((99.0..=99.2).contains(&p99), "{p99}");
+    }
+
+    #[test]
+    fn counters_that_began_anew_give_no_rate_instead_of_a_wrong_one() {
+        let before = top(10, vec![export("a", 1, 100)]);
+        let same = top(12, vec![export("a", 1, 100)]);
+        assert_eq!(Sample::of(&before, &same).exports[0].iops, Some(0.0));
+        // Another daemon, whose clock may be ahead or behind.
+        for seconds in [1, 10, 12] {
+            let restarted = Top { instance: "second".into(), ..top(seconds, vec![export("a", 1, 500)]) };
+            let sample = Sample::of(&before, &restarted);
+            assert_eq!((sample.seconds, sample.exports[0].iops, sample.host.reads), (None, None, None));
+        }
+        // An answer asked for before, or twice the same.
+        for seconds in [9, 10] {
+            assert_eq!(Sample::of(&before, &top(seconds, vec![export("a", 1, 500)])).seconds, None);
+        }
+        // Another export of the same name, and counters that went back.
+        for export in [export("a", 2, 500), export("a", 1, 99)] {
+            let sample = Sample::of(&before, &top(12, vec![export]));
+            assert_eq!((sample.exports[0].iops, sample.host.reads), (None, Some(0.0)));
+        }
+        // An export that begins to be used: its requests before are not known.
+        let unused = TopExport { io: None, ..export("a", 1, 0) };
+        assert_eq!(Sample::of(&top(10, vec![unused.clone()]), &same).exports[0].iops, None);
+        assert_eq!(Sample::of(&before, &top(12, vec![unused])).exports[0].iops, Some(0.0));
+    }
+
+    /// Counters of an export in two answers, and its ids there.
+    type Pair = (u16, u16, u32, u32);
+
+    proptest! {
+        #[test]
+        fn a_rate_is_never_negative_and_the_host_does_what_its_exports_do(
+            pairs in prop::collection::vec((any::<u16>(), any::<u16>(), 0..3_u32, 0..3_u32), 0..20),
+            times in (0..100_u64, 0..100_u64),
+        ) {
+            let name = |place: usize| format!("vm-{place}");
+            let all = |pick: fn(&Pair) -> (u16, u32)| {
+                let exports = pairs.iter().enumerate().map(|(place, pair)| {
+                    let (operations, id) = pick(pair);
+                    export(&name(place), id, operations.into())
+                });
+                exports.collect::<Vec<_>>()
+            };
+            let before = top(times.0, all(|pair| (pair.0, pair.2)));
+            let now = top(times.1, all(|pair| (pair.1, pair.3)));
+            let sample = Sample::of(&before, &now);
+            prop_assert_eq!(sample.seconds.is_some(), times.1 > times.0);
+            let mut iops = 0.0;
+            for (one, pair) in sample.exports.iter().zip(&pairs) {
+                let is_known = times.1 > times.0 && pair.2 == pair.3 && pair.1 >= pair.0;
+                prop_assert_eq!(one.iops.is_some(), is_known, "{:?} {:?}", one, pair);
+                let rates = [one.iops, one.read_bytes, one.written_bytes, one.wait_nanoseconds, one.errors];
+                prop_assert!(rates.into_iter().flatten().all(|rate| rate >= 0.0), "{:?}", one);
+                prop_assert!(one.mean_nanoseconds.is_none_or(|mean| mean > 0.0 && mean <= 1000.0), "{:?}", one);
+                iops += one.iops.unwrap_or(0.0);
+            }
+            if let (Some(reads), Some(writes)) = (sample.host.reads, sample.host.writes) {
+                prop_assert!((reads + writes - iops).abs() < 1e-6 * (1.0 + iops));
+            }
+        }
+
+        #[test]
+        fn a_quantile_lies_in_the_bucket_of_its_request(buckets in prop::collection::vec(0..50_u64, 4), share in 0.01..1.0_f64) {
+            let total: u64 = buckets.iter().sum();
+            let found = quantile(share, &buckets, &BOUNDS);
+            prop_assert_eq!(found.is_some(), total > 0);
+            if let Some(found) = found {
+                let rank = share * total as f64;
+                let mut below = 0.0;
+                let place = buckets.iter().position(|count| { below += *count as f64; below >= rank }).unwrap_or(3);
+                let low = if place == 0 { 0.0 } else { BOUNDS[place.min(3) - 1] as f64 };
+                let high = BOUNDS[place.min(2)] as f64;
+                prop_assert!(low - 1e-6 <= found && found <= high + 1e-6, "{} not in {}..{}", found, low, high);
+            }
+        }
+    }
 }

@@ -1,148 +1,240 @@
-//! The copying engine: one thread reads pieces of a source, the caller's thread writes the pieces to a target.
+//! The loop that copies an image: a chunk is read, compared with what the target holds, and what differs is written.
 //!
-//! Owns the choice of blocks to write. Does not own files, devices or pipes: those are [`CopySource`]s and [`CopyTarget`]s.
-//! Invariants: when [`copy`] returns a report, the target holds the content of the source, and was synced; nothing is written that
-//! the target is known to hold; memory is bounded by [`BUFFERS`] chunks and one for comparing.
+//! Owns which blocks are written. Does not own which files may be read or written (`transfer`). Invariant: when [`copy`] returns a report, the
+//! target holds the content of the source, followed by zeroes, and was synced.
 
-mod writer;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-use std::thread;
-use std::time::Duration;
-
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
+use nix::unistd::{Whence, lseek};
 use serde::Serialize;
 
-use self::writer::{CopyWriter, FromReader};
-use super::aligned::AlignedBytes;
-use super::ends::{CopyPiece, CopySource, CopyTarget};
-use super::fault::CopyError;
+/// The unit of zeroes, of differences, and of direct I/O.
+pub(super) const BLOCK_BYTES: usize = 4096;
+/// Bytes read at once. A device splits them into requests that are under way together.
+const CHUNK_BYTES: usize = if cfg!(test) { 3 * BLOCK_BYTES } else { 4 << 20 };
 
-/// Chunks between the two threads, at most.
-const BUFFERS: usize = 4;
-/// How long the writer waits for the reader before the writer checks for a request to stop.
-const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// How often and how long `copy` waits for the end of the reader, so that the reader has closed the source. No longer, because the
-/// reader may hang in a read of a pipe that nobody feeds.
-const READER_END_CHECK_INTERVAL: Duration = Duration::from_millis(2);
-const READER_END_CHECKS_MAX: u32 = 500;
+/// Why a copy ended before its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CopyError {
+    #[error("cannot {action} at byte {offset}")]
+    Io {
+        action: &'static str,
+        offset: u64,
+        #[source]
+        source: io::Error,
+    },
+    /// The source ended early, or became longer.
+    #[error("the source had {was_bytes} bytes and has {is_bytes} now: it was changed or taken away")]
+    Changed { was_bytes: u64, is_bytes: u64 },
+    /// A pipe has more bytes than the target has room for.
+    #[error("standard input has more than {length_bytes} bytes: give a larger --size")]
+    TooLong { length_bytes: u64 },
+    #[error("it was stopped")]
+    Stopped,
+}
 
-/// The content of a target before the copy.
+/// A file, a block device or a pipe, read from the start to the end.
+#[derive(Debug)]
+pub(super) struct Source {
+    file: File,
+    /// Length when it was opened; `None` for a pipe.
+    pub length_bytes: Option<u64>,
+    /// The first bytes of a pipe, which were looked at before the copy.
+    pub head: Vec<u8>,
+}
+
+/// What a target holds before the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
-    /// Nothing but zeroes: zeroes are not written.
     Zeroes,
-    /// Anything: blocks are read first, and equal blocks are not written.
+    /// Anything: each chunk is read first.
     Something,
-    /// The target is a stream: everything is written, in order.
+    /// It is a pipe, and gets every byte.
     Stream,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CopyOptions {
-    /// Length of source and target.
-    pub length_bytes: u64,
-    /// Bytes of one read, a multiple of [`BLOCK_BYTES`](super::ends::BLOCK_BYTES).
-    pub chunk_bytes: usize,
-    pub before: Before,
-}
-
-/// The work of a copy. The four parts add up to the length.
+/// What became of the bytes of the target. The four numbers add up to its length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Report {
     pub copied_bytes: u64,
     /// Zeroes left out, because the target read as zeroes.
     pub zero_bytes: u64,
-    /// Bytes other than zeroes left out, because the target held equal bytes.
+    /// Other bytes left out, because the target held them already.
     pub equal_bytes: u64,
-    /// Bytes of the target turned into zeroes.
+    /// Bytes that were turned into zeroes.
     pub zeroed_bytes: u64,
 }
 
-/// The progress of a copy, and the request to stop.
-#[derive(Debug, Default)]
-pub(super) struct CopyProgress {
-    done_bytes: AtomicU64,
-    stop: AtomicBool,
-}
-
-impl CopyProgress {
-    /// Bytes from the start that are copied or left out.
-    pub fn done_bytes(&self) -> u64 {
-        self.done_bytes.load(Ordering::Relaxed)
+impl Source {
+    pub fn of_file(mut file: File) -> io::Result<Self> {
+        let length_bytes = Some(file.seek(SeekFrom::End(0))?);
+        Ok(Self { file, length_bytes, head: Vec::new() })
     }
 
-    /// Asks the copy to stop soon.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
+    pub const fn of_pipe(file: File) -> Self {
+        Self { file, length_bytes: None, head: Vec::new() }
+    }
+
+    /// Fills `buffer` from `offset` on, as far as the source goes; returns the number of bytes.
+    pub fn read(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = self.head.len().min(buffer.len());
+        buffer[..filled].copy_from_slice(&self.head[..filled]);
+        self.head.drain(..filled);
+        while filled < buffer.len() {
+            let rest = &mut buffer[filled..];
+            let read = match self.length_bytes {
+                Some(_) => self.file.read_at(rest, offset + filled as u64),
+                None => self.file.read(rest),
+            };
+            match read {
+                Ok(0) => break,
+                Ok(bytes) => filled += bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
     }
 }
 
-/// Copies `source` to `target` and syncs the target.
+/// Makes the first `length_bytes` of `target` equal to `source`, followed by zeroes. `show` hears how many bytes are done.
 pub(super) fn copy(
-    source: Box<dyn CopySource>,
-    target: &mut dyn CopyTarget,
-    options: CopyOptions,
-    progress: &Arc<CopyProgress>,
+    source: &mut Source,
+    target: &mut File,
+    length_bytes: u64,
+    before: Before,
+    stop: &AtomicBool,
+    mut show: impl FnMut(u64),
 ) -> Result<Report, CopyError> {
-    let (full_tx, full) = sync_channel(BUFFERS);
-    let (free, free_rx) = channel();
-    for _ in 0..BUFFERS {
-        // The receiver lives in this function, so sending works.
-        let _ = free.send(AlignedBytes::new(options.chunk_bytes));
-    }
-    let reader = thread::Builder::new()
-        .name("copy-read".into())
-        .spawn(move || read(source, options, &free_rx, &full_tx))
-        .map_err(CopyError::Thread)?;
-    let mut writer = CopyWriter::new(target, options);
-    let copied = writer.run(&full, &free, progress);
-    // The reader ends when the channels close.
-    drop((full, free));
-    for _ in 0..READER_END_CHECKS_MAX {
-        if reader.is_finished() {
-            break;
+    let mut memory = vec![0; 2 * CHUNK_BYTES + BLOCK_BYTES];
+    let start = memory.as_ptr().align_offset(BLOCK_BYTES).min(BLOCK_BYTES);
+    // `there` stays all zeroes where the target is.
+    let (wanted, there) = memory[start..start + 2 * CHUNK_BYTES].split_at_mut(CHUNK_BYTES);
+    let (mut report, mut offset, mut source_bytes) = (Report::default(), 0, 0);
+    while offset < length_bytes {
+        if stop.load(Ordering::Relaxed) {
+            return Err(CopyError::Stopped);
         }
-        thread::sleep(READER_END_CHECK_INTERVAL);
+        let bytes = usize::try_from(length_bytes - offset).unwrap_or(usize::MAX).min(CHUNK_BYTES);
+        let (wanted, there, end) = (&mut wanted[..bytes], &mut there[..bytes], offset + bytes as u64);
+        let is_hole = source.length_bytes.is_some() && has_hole(&source.file, offset, end);
+        let at = |action| move |source| CopyError::Io { action, offset, source };
+        if is_hole {
+            source_bytes = end.min(source.length_bytes.unwrap_or(end));
+        } else {
+            let read = source.read(wanted, offset).map_err(at("read"))?;
+            source_bytes += read as u64;
+            wanted[read..].fill(0);
+        }
+        let is_same = match before {
+            Before::Zeroes => is_hole,
+            Before::Something => is_hole && has_hole(target, offset, end),
+            Before::Stream => false,
+        };
+        if is_same {
+            report.zero_bytes += bytes as u64;
+        } else {
+            if is_hole {
+                wanted.fill(0);
+            }
+            if before == Before::Stream {
+                target.write_all(wanted).map_err(at("write"))?;
+                report.copied_bytes += bytes as u64;
+            } else {
+                if before == Before::Something {
+                    target.read_exact_at(there, offset).map_err(at("read the target"))?;
+                }
+                write_differences(target, wanted, there, offset, &mut report)?;
+            }
+        }
+        for file in [&source.file, &*target] {
+            // So that an image does not displace everything else from the page cache. Pipes refuse, which does not matter.
+            let done = i64::try_from(end).unwrap_or(i64::MAX);
+            let _ = posix_fadvise(file, 0, done, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        }
+        offset = end;
+        show(offset);
     }
-    copied?;
-    writer.sync()
+    check_end(source, source_bytes, length_bytes)?;
+    if before != Before::Stream {
+        target.sync_all().map_err(|source| CopyError::Io { action: "sync the copy", offset, source })?;
+    }
+    Ok(report)
 }
 
-/// Reads all of `source`, as fast as buffers come back.
-fn read(
-    mut source: Box<dyn CopySource>,
-    options: CopyOptions,
-    free: &Receiver<AlignedBytes>,
-    full: &SyncSender<FromReader>,
-) {
-    let mut offset = 0;
-    let mut spare = None;
-    while offset < options.length_bytes {
-        // When the writer is gone, the writer's error says why.
-        let Some(mut buffer) = spare.take().or_else(|| free.recv().ok()) else { return };
-        let rest_bytes = options.length_bytes - offset;
-        let bytes = usize::try_from(rest_bytes).unwrap_or(usize::MAX).min(options.chunk_bytes);
-        let message = match source.next(offset, &mut buffer.bytes()[..bytes]) {
-            Ok(CopyPiece::Zeroes(count)) => {
-                let start = offset;
-                offset += count.min(rest_bytes);
-                spare = Some(buffer);
-                FromReader::Zeroes(start..offset)
-            }
-            Ok(CopyPiece::Data(count)) => {
-                let start = offset;
-                offset += count as u64;
-                FromReader::Data { offset: start, bytes: count, buffer }
-            }
-            Err(error) => FromReader::Failed(error),
+/// Refuses a source that is not as long as it was, and a pipe with more bytes than `length_bytes`.
+fn check_end(source: &mut Source, source_bytes: u64, length_bytes: u64) -> Result<(), CopyError> {
+    let read = |source| CopyError::Io { action: "read", offset: length_bytes, source };
+    let Some(was_bytes) = source.length_bytes else {
+        return match source.read(&mut [0], length_bytes).map_err(read)? {
+            0 => Ok(()),
+            _ => Err(CopyError::TooLong { length_bytes }),
         };
-        let is_last = matches!(message, FromReader::Failed(_));
-        if full.send(message).is_err() || is_last {
-            return;
-        }
+    };
+    let now_bytes = source.file.seek(SeekFrom::End(0)).map_err(read)?;
+    match [now_bytes, source_bytes].into_iter().find(|&bytes| bytes != was_bytes) {
+        Some(is_bytes) => Err(CopyError::Changed { was_bytes, is_bytes }),
+        None => Ok(()),
     }
-    let last = source.finish().map_or_else(FromReader::Failed, |()| FromReader::End);
-    let _ = full.send(last);
+}
+
+/// Writes the blocks of `wanted` that differ from `there`, those of zeroes as holes.
+fn write_differences(
+    target: &File,
+    wanted: &[u8],
+    there: &[u8],
+    offset: u64,
+    report: &mut Report,
+) -> Result<(), CopyError> {
+    let kind = |start: usize| {
+        let block = start..wanted.len().min(start + BLOCK_BYTES);
+        let is_zero = wanted[block.clone()].iter().all(|&byte| byte == 0);
+        (is_zero, wanted[block.clone()] == there[block])
+    };
+    let mut start = 0;
+    while start < wanted.len() {
+        let run = kind(start);
+        let mut end = start + BLOCK_BYTES;
+        while end < wanted.len() && kind(end) == run {
+            end += BLOCK_BYTES;
+        }
+        let range = start..end.min(wanted.len());
+        let (from, bytes) = (offset + start as u64, range.len() as u64);
+        let (count, done) = match run {
+            (true, true) => (&mut report.zero_bytes, Ok(())),
+            (false, true) => (&mut report.equal_bytes, Ok(())),
+            (true, false) => (&mut report.zeroed_bytes, zero(target, &wanted[range], from)),
+            (false, false) => (&mut report.copied_bytes, target.write_all_at(&wanted[range], from)),
+        };
+        done.map_err(|source| CopyError::Io { action: "write", offset: from, source })?;
+        *count += bytes;
+        start = end;
+    }
+    Ok(())
+}
+
+/// Makes `target` read as `zeroes` at `offset`, by a hole where it can have holes.
+fn zero(target: &File, zeroes: &[u8], offset: u64) -> io::Result<()> {
+    let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let beyond = |_| io::Error::from(ErrorKind::InvalidInput);
+    let (from, bytes) =
+        (i64::try_from(offset).map_err(beyond)?, i64::try_from(zeroes.len()).map_err(beyond)?);
+    match fallocate(target, how, from, bytes) {
+        Err(Errno::EOPNOTSUPP) => target.write_all_at(zeroes, offset),
+        done => done.map_err(Into::into),
+    }
+}
+
+/// Whether `file` is known to hold no data from `offset` to `end`. A shortened file is found out at the end.
+pub(super) fn has_hole(file: &File, offset: u64, end: u64) -> bool {
+    let Ok(from) = i64::try_from(offset) else { return false };
+    match lseek(file, from, Whence::SeekData) {
+        Ok(data) => u64::try_from(data).is_ok_and(|data| data >= end),
+        Err(errno) => errno == Errno::ENXIO,
+    }
 }

@@ -12,6 +12,7 @@ use crate::api::wire::Export;
 use crate::csi::Driver;
 use crate::csi::error::CsiError;
 use crate::csi::mounts::{DeviceNumber, Mounts};
+use crate::csi::tools;
 use crate::router::ExportName;
 
 /// How often, and how long between, the device is looked for. The device node comes with the answer of the daemon, its stable path
@@ -94,31 +95,18 @@ impl Driver {
     /// Has the kernel write what it keeps of the export's mounted file systems, so that a snapshot or copy has everything written
     /// before. The snapshot is that of a crash all the same, so a failure is only logged.
     pub(in crate::csi) async fn sync(&self, export: &Export) {
-        let Ok(Some(Device { number, .. })) = device(export) else { return };
-        let writing = tokio::task::spawn_blocking(move || {
+        let Ok(Some(Device { path, number })) = device(export) else { return };
+        let write = move || {
             let mounts = Mounts::read()?;
             let mut points =
                 mounts.of(number).filter(|mount| !mount.is_read_only()).map(|mount| &mount.point);
             points.try_for_each(|point| {
                 Ok::<(), std::io::Error>(nix::unistd::syncfs(std::fs::File::open(point)?)?)
             })
-        });
-        match tokio::time::timeout(SYNC_PATIENCE, writing).await {
-            Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(
-                    export = export.name,
-                    error,
-                    "a file system could not be synced before a snapshot"
-                );
-            }
-            Ok(Err(_)) | Err(_) => {
-                tracing::warn!(
-                    export = export.name,
-                    "a file system was not synced in time before a snapshot"
-                );
-            }
+        };
+        if let Err(error) = tools::within(SYNC_PATIENCE, "sync", &path, write).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(export = export.name, error, "a file system was not synced before a snapshot");
         }
     }
 }

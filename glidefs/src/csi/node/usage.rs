@@ -15,14 +15,14 @@ use crate::csi::capabilities::FileSystem;
 use crate::csi::capacity::{SizeRange, signed};
 use crate::csi::error::CsiError;
 use crate::csi::file_system;
-use crate::csi::health;
 use crate::csi::mounts::Mount;
 use crate::csi::proto::volume_usage::Unit;
 use crate::csi::proto::{
-    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetVolumeHealthRequest,
-    NodeGetVolumeHealthResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, VolumeUsage,
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
+    VolumeUsage,
 };
 use crate::csi::required;
+use crate::csi::tools;
 
 /// How long a file system may take to say how full it is.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,17 +46,13 @@ impl Driver {
                 let total = signed(export.size_bytes);
                 vec![VolumeUsage { total, unit: Unit::Bytes.into(), ..VolumeUsage::default() }]
             }
-            Shown::Mount(_) => usage(&figures(path).await?),
+            Shown::Mount(_) => {
+                let asked = path.clone();
+                let figures = tools::within(PATIENCE, "look at", &path, move || Ok(statvfs(&asked)?)).await?;
+                usage(&figures)
+            }
         };
         Ok(NodeGetVolumeStatsResponse { usage })
-    }
-
-    pub(super) async fn health(
-        &self,
-        request: NodeGetVolumeHealthRequest,
-    ) -> Result<NodeGetVolumeHealthResponse, CsiError> {
-        let export = self.daemon.volume(&required("volume_id", request.volume_id)?).await?;
-        Ok(NodeGetVolumeHealthResponse { volume_health: Some(health::of_volume(&export)) })
     }
 
     pub(super) async fn expand(
@@ -107,17 +103,6 @@ fn shown(export: &Export, path: &Path) -> Result<(Device, Shown), CsiError> {
         return Ok((device, Shown::Device));
     }
     Err(not_found())
-}
-
-/// The figures of the file system at `path`. A file system whose device does not answer is not waited for.
-async fn figures(path: PathBuf) -> Result<Statvfs, CsiError> {
-    let asked = path.clone();
-    let asking = tokio::task::spawn_blocking(move || statvfs(&asked));
-    match tokio::time::timeout(PATIENCE, asking).await {
-        Ok(Ok(figures)) => figures.map_err(|errno| CsiError::system("look at", &path, errno.into())),
-        Ok(Err(_)) => Err(CsiError::Broken),
-        Err(_) => Err(CsiError::Later { reason: format!("{} does not answer", path.display()) }),
-    }
 }
 
 /// Bytes and inodes of a file system.
