@@ -19,6 +19,10 @@
 //!
 //! Uses nothing of the daemon. Invariants: a file that existed is not written without leave; an incomplete transfer fails the run
 //! instead of being counted; runs of two compared engines take turns, so a machine that slows down slows both engines.
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::float_cmp, clippy::cast_precision_loss, reason = "tests may")
+)]
 
 mod args;
 mod compare;

@@ -41,102 +41,78 @@ pub struct CreateRequest {
     pub detached: bool,
 }
 
-/// Asks for a deleted export to be restored.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"name": "vm-1-again"}))]
-pub struct UndeleteRequest {
-    /// The new name of the export; the name before the deletion when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// The durability of an acknowledged FLUSH; as the volume has it when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub durability: Option<Durability>,
-    /// How a READ behaves that needs a store that is away; as the volume has it when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "30s")]
-    pub on_unreachable: Option<OnUnreachable>,
-    /// Limits of the export to change; those left out are as the volume has them.
-    #[serde(default, skip_serializing_if = "LimitsChange::is_empty")]
-    pub limits: LimitsChange,
-    /// The export's part where exports share, 1 to 1000; as the volume has it when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weight: Option<u64>,
-    /// Number of queues of the device; one when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queues: Option<u64>,
-    /// Most requests in flight per queue; the configured default when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue_depth: Option<u64>,
+/// A request for an export over a volume that is there already: its own fields, and the choices that all such requests have.
+macro_rules! over_a_volume {
+    ($(#[$meta:meta])* pub struct $Name:ident { $($own:tt)* }) => {
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+        #[serde(deny_unknown_fields)]
+        $(#[$meta])*
+        pub struct $Name {
+            $($own)*
+            /// The durability of an acknowledged FLUSH; as the volume has it when left out.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub durability: Option<Durability>,
+            /// How a READ behaves that needs a store that is away; as the volume has it when left out.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(value_type = Option<String>, example = "30s")]
+            pub on_unreachable: Option<OnUnreachable>,
+            /// Limits of the export to change; those left out are as the volume has them.
+            #[serde(default, skip_serializing_if = "LimitsChange::is_empty")]
+            pub limits: LimitsChange,
+            /// The export's part where exports share, 1 to 1000; as the volume has it when left out.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub weight: Option<u64>,
+            /// Number of queues of the device; one when left out.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub queues: Option<u64>,
+            /// Most requests in flight per queue; the configured default when left out.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub queue_depth: Option<u64>,
+        }
+    };
 }
 
-/// Asks for an export whose content is in the store already.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"take_over": true}))]
-pub struct OpenRequest {
-    /// Whether to go on with the content of the store and give up the data that only this host has, for an export that
-    /// another host has taken over, or that has two histories. Durability, limits, weight and device stay as they are then.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub discard_local: bool,
-    /// Whether to take the export over from a host that has not released the export.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub take_over: bool,
-    /// The durability of an acknowledged FLUSH; as the volume has it when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub durability: Option<Durability>,
-    /// How a READ behaves that needs a store that is away; as the volume has it when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "30s")]
-    pub on_unreachable: Option<OnUnreachable>,
-    /// Limits of the export to change; those left out are as the volume has them.
-    #[serde(default, skip_serializing_if = "LimitsChange::is_empty")]
-    pub limits: LimitsChange,
-    /// The export's part where exports share, 1 to 1000; as the volume has it when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weight: Option<u64>,
-    /// Number of queues of the device; one when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queues: Option<u64>,
-    /// Most requests in flight per queue; the configured default when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue_depth: Option<u64>,
+over_a_volume! {
+    /// Asks for a deleted export to be restored.
+    #[derive(Default)]
+    #[schema(example = json!({"name": "vm-1-again"}))]
+    pub struct UndeleteRequest {
+        /// The new name of the export; the name before the deletion when left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub name: Option<String>,
+    }
 }
 
-/// Asks for a new export with the content of another one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"name": "vm-2", "snapshot": "monday"}))]
-pub struct ForkRequest {
-    /// The name of the new export.
-    pub name: String,
-    /// The snapshot of the other export to begin with; the newest state when left out. If the other export is served here,
-    /// data at risk is written back first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub snapshot: Option<String>,
-    /// Whether to begin with the content on this host, for an export that another host has taken over, or that has two
-    /// histories.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub local: bool,
-    /// The durability of an acknowledged FLUSH; as the volume has it when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub durability: Option<Durability>,
-    /// How a READ behaves that needs a store that is away; as the volume has it when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "30s")]
-    pub on_unreachable: Option<OnUnreachable>,
-    /// Limits of the export to change; those left out are as the volume has them.
-    #[serde(default, skip_serializing_if = "LimitsChange::is_empty")]
-    pub limits: LimitsChange,
-    /// The export's part where exports share, 1 to 1000; as the volume has it when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weight: Option<u64>,
-    /// Number of queues of the device; one when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queues: Option<u64>,
-    /// Most requests in flight per queue; the configured default when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue_depth: Option<u64>,
+over_a_volume! {
+    /// Asks for an export whose content is in the store already.
+    #[derive(Default)]
+    #[schema(example = json!({"take_over": true}))]
+    pub struct OpenRequest {
+        /// Whether to go on with the content of the store and give up the data that only this host has, for an export that
+        /// another host has taken over, or that has two histories. Durability, limits, weight and device stay as they are then.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub discard_local: bool,
+        /// Whether to take the export over from a host that has not released the export.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub take_over: bool,
+    }
+}
+
+over_a_volume! {
+    /// Asks for a new export with the content of another one.
+    #[schema(example = json!({"name": "vm-2", "snapshot": "monday"}))]
+    pub struct ForkRequest {
+        /// The name of the new export.
+        pub name: String,
+        /// The snapshot of the other export to begin with; the newest state when left out. If the other export is served here,
+        /// data at risk is written back first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub snapshot: Option<String>,
+        /// Whether to begin with the content on this host, for an export that another host has taken over, or that has two
+        /// histories.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub local: bool,
+    }
 }
 
 /// The query of attaching an export.
