@@ -6,14 +6,14 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use subtle::ConstantTimeEq;
-use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
 
-use crate::locks::MutexExt;
 use crate::observe::chain;
 use crate::private_file::{self, PrivateFileError};
 
@@ -111,7 +111,7 @@ pub struct TokenFile {
     load: fn(&Path) -> Result<Token, TokenError>,
     /// How long a request waits for the file.
     patience: Duration,
-    known: Arc<Mutex<KnownToken>>,
+    known: Mutex<KnownToken>,
 }
 
 #[derive(Debug)]
@@ -119,8 +119,7 @@ struct KnownToken {
     /// `None` while the file is refused or cannot be read in time: then no request is authorized.
     token: Option<Token>,
     read: Instant,
-    /// The channel is closed when the read under way ends.
-    reading: Option<watch::Receiver<()>>,
+    reading: Option<JoinHandle<Result<Token, TokenError>>>,
     /// Whether the read under way takes longer than requests wait.
     is_late: bool,
 }
@@ -128,97 +127,61 @@ struct KnownToken {
 impl TokenFile {
     /// Reads the token of `path` for the first time.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
-        let known = KnownToken {
-            token: Some(Token::load(path)?),
-            read: Instant::now(),
-            reading: None,
-            is_late: false,
-        };
-        Ok(Self {
-            path: path.into(),
-            load: Token::load,
-            patience: PATIENCE,
-            known: Arc::new(Mutex::new(known)),
-        })
+        let token = Some(Token::load(path)?);
+        let known = KnownToken { token, read: Instant::now(), reading: None, is_late: false };
+        Ok(Self { path: path.into(), load: Token::load, patience: PATIENCE, known: Mutex::new(known) })
     }
 
     /// Whether `header` carries the token. The file is read at most once a second, by one thread at a time.
     pub(super) async fn is_carried_by(&self, header: &[u8]) -> bool {
-        if let Some(mut reading) = self.read_again() {
-            // Nothing is ever sent on the channel: the reading thread closes the channel at the end.
-            let ended = tokio::time::timeout(self.patience, reading.changed()).await;
-            if ended.is_err() {
-                self.give_up();
-            }
+        // Requests that come during a read wait for its end here.
+        let mut known = self.known.lock().await;
+        if known.reading.is_some() || known.read.elapsed() >= REREAD_AFTER {
+            self.read_again(&mut known).await;
         }
-        lock(&self.known).token.as_ref().is_some_and(|token| token.is_carried_by(header))
+        known.token.as_ref().is_some_and(|token| token.is_carried_by(header))
     }
 
-    /// The read to wait for. Begins a read if the token is old and no read is under way.
-    fn read_again(&self) -> Option<watch::Receiver<()>> {
-        let mut known = lock(&self.known);
-        if known.reading.is_some() {
-            return known.reading.clone().filter(|_| !known.is_late);
-        }
-        if known.read.elapsed() < REREAD_AFTER {
-            return None;
-        }
-        let (ended, reading) = watch::channel(());
-        known.reading = Some(reading.clone());
-        let (path, load, known) = (self.path.clone(), self.load, Arc::clone(&self.known));
+    async fn read_again(&self, known: &mut KnownToken) {
+        let (path, load) = (self.path.clone(), self.load);
         // The file may be on a file system that does not answer, so a thread of its own reads the file.
-        drop(tokio::task::spawn_blocking(move || {
-            let loaded = load(&path);
-            take_over(&mut lock(&known), &path, loaded);
-            drop(ended);
-        }));
-        Some(reading)
-    }
-
-    /// Notes: the file cannot be read in time.
-    fn give_up(&self) {
-        let mut known = lock(&self.known);
-        if known.reading.is_none() || known.is_late {
-            return;
-        }
-        known.is_late = true;
-        known.token = None;
-        tracing::error!(
-            path = %self.path.display(),
-            "the file system of the token file does not answer: no request over TCP can carry a token until it does"
-        );
-    }
-}
-
-/// Notes the result of a read.
-fn take_over(known: &mut KnownToken, path: &Path, loaded: Result<Token, TokenError>) {
-    known.read = Instant::now();
-    known.reading = None;
-    known.is_late = false;
-    match loaded {
-        Ok(token) => {
-            if known.token.as_ref() != Some(&token) {
-                tracing::info!(path = %path.display(), "the token file has another token, which holds from now on");
+        let reading = known.reading.get_or_insert_with(|| tokio::task::spawn_blocking(move || load(&path)));
+        // One request waits for a read that is late; the others only look whether it has ended.
+        let patience = if known.is_late { Duration::ZERO } else { self.patience };
+        let path = self.path.display();
+        let Ok(loaded) = timeout(patience, reading).await else {
+            if !known.is_late {
+                tracing::error!(
+                    %path,
+                    "the file system of the token file does not answer: no request over TCP can carry a token until it does"
+                );
             }
-            known.token = Some(token);
-        }
-        Err(error) => {
-            if known.token.take().is_some() {
+            (known.is_late, known.token) = (true, None);
+            return;
+        };
+        (known.read, known.reading, known.is_late) = (Instant::now(), None, false);
+        let before = known.token.take();
+        match loaded {
+            Ok(Ok(token)) => {
+                if before.as_ref() != Some(&token) {
+                    tracing::info!(%path, "the token file has another token, which holds from now on");
+                }
+                known.token = Some(token);
+            }
+            Ok(Err(error)) if before.is_some() => {
                 tracing::error!(error = %chain(&error), "no request over TCP can carry a token until the token file is right");
             }
+            // The file was refused before, or the daemon stops.
+            _ => {}
         }
     }
-}
-
-fn lock(known: &Mutex<KnownToken>) -> MutexGuard<'_, KnownToken> {
-    // The fields fit each other after each assignment, so a poisoned lock holds whole data.
-    known.lock_whole()
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::sync::Condvar;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     use super::*;

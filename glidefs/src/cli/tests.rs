@@ -241,7 +241,7 @@ async fn a_request_for_which_the_daemon_has_no_place_is_sent_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sock");
     let listener = tokio::net::UnixListener::bind(&path).unwrap();
-    let later = "HTTP/1.1 503 Later\r\nRetry-After: 0\r\nContent-Length: 58\r\n\r\n\
+    let later = "HTTP/1.1 503 Later\r\nRetry-After: 0\r\nContent-Length: 57\r\n\r\n\
                  {\"error\":{\"code\":\"too_many_under_way\",\"message\":\"later\"}}";
     // Another refusal ends the request, whatever the header says.
     let refused = "HTTP/1.1 503 No\r\nRetry-After: 0\r\nContent-Length: 43\r\n\r\n{\"error\":{\"code\":\"x\",\"message\":\"do this.\"}}";

@@ -72,7 +72,7 @@ impl Router {
         let given_up = timeout(RELEASE_PATIENCE, self.unless_stopping(self.give_up(held)));
         let reason = tokio::select! {
             biased;
-            _ = away => return Some("the store did not answer for another export a moment ago".into()),
+            _ = away => return Some("the store did not answer a moment ago: detach the export again later".into()),
             given_up = given_up => match given_up {
                 Ok(Ok(())) => return None,
                 Ok(Err(error)) => chain(&error),

@@ -99,7 +99,8 @@ fn a_detach_while_the_store_is_away_succeeds_and_says_that_nothing_was_released(
     let other = Host::new(&world);
     let refused = create(&world, &other, InitialContent::Store);
     assert!(is_held(&refused), "{refused:?}");
-    // Detached again, the export is released.
+    // Detached again a while later, the export is released.
+    std::thread::sleep(first.router().options().confirm_patience);
     let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
     assert_eq!(info.unreleased, None);
     create(&world, &other, InitialContent::Store).unwrap();
@@ -120,7 +121,7 @@ fn of_exports_detached_one_after_the_other_one_waits_for_a_store_that_is_away_an
         info.unreleased
     };
     world.objects.end_after(0, false);
-    let away = "the store did not answer for another export a moment ago";
+    let away = "the store did not answer a moment ago: detach the export again later";
     assert_ne!(reason("a").expect("a reason"), away);
     assert_eq!(reason("b").as_deref(), Some(away));
     world.objects.go_on();
