@@ -300,20 +300,10 @@ impl Door {
     }
 }
 
-/// A stream that tells whether answers wait for the client.
+/// A stream that notes when an answer was sent. Answers are whole when they begin, so a stream without unsent data has sent the answer.
 struct Watched<S> {
     stream: S,
     requester: Requester,
-}
-
-impl<S> Watched<S> {
-    /// Passes `result` on. Data waits for the client from the first result that is pending.
-    fn noted<T>(&self, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if result.is_pending() {
-            self.requester.go(Phase::Resting, Phase::Answering);
-        }
-        result
-    }
 }
 
 impl<S: Stream> AsyncRead for Watched<S> {
@@ -332,8 +322,7 @@ impl<S: Stream> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.noted(result)
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -341,8 +330,7 @@ impl<S: Stream> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.noted(result)
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -354,12 +342,11 @@ impl<S: Stream> AsyncWrite for Watched<S> {
         if matches!(result, Poll::Ready(Ok(()))) {
             self.requester.go(Phase::Answering, Phase::Resting);
         }
-        self.noted(result)
+        result
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.noted(result)
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
