@@ -81,7 +81,6 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("utoipa_axum", &["api"]),
     ("subtle", &["api"]),
     ("toml", &["config"]),
-    ("prometheus", &["observe"]),
     ("tracing_subscriber", &["observe"]),
     ("tracing_journald", &["observe"]),
 ];

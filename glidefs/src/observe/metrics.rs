@@ -22,7 +22,6 @@
 //! every metric in the table is in `docs/metrics.md`.
 
 mod encode;
-mod error;
 mod registry;
 mod samples;
 mod sources;

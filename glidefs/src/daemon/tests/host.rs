@@ -468,7 +468,7 @@ impl Host {
             volumes: None,
             api: Arc::default(),
         };
-        of_exports_and_cache(&holders, true).encode(ExportHistograms::Busy).unwrap()
+        of_exports_and_cache(&holders, true).encode(ExportHistograms::Busy)
     }
 
     /// Whether an export is open on this host.
