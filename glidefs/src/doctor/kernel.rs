@@ -1,188 +1,193 @@
-//! The kernel and its ublk driver: version, known defects, abilities, the limit of devices.
+//! The kernel and its ublk driver, and the host around the daemon: udev and the clock.
 //!
-//! Owns the judgement. Does not own the list of broken drivers nor the question to the driver (`ublk`).
+//! Owns the judgement. Does not own the list of broken drivers nor the question to the driver (`ublk`), nor the skew between this clock and
+//! the store's (`store`).
 
-use super::finding::Finding;
+use std::fs;
+use std::mem::MaybeUninit;
+use std::path::Path;
+
+use super::daemon::Host;
+use super::{Finding, failure, for_root, note, ok, warning};
+use crate::observe::chain;
+use crate::router::DeviceError;
+use crate::store::StoreUrl;
 use crate::ublk::{DeviceLimit, Features, defect_of};
 
-/// The version of the kernel: major and minor number.
-type Version = (u32, u32);
-
 /// The first kernel whose devices outlive the daemon.
-const OLDEST: Version = (6, 1);
+const OLDEST: (u32, u32) = (6, 1);
 /// The first kernel whose limit of devices holds for unprivileged ones only.
-const LIMITS_UNPRIVILEGED: Version = (6, 15);
+const LIMITS_UNPRIVILEGED: (u32, u32) = (6, 15);
 /// The first kernel in which a daemon can die while it takes a device over, and the next one takes the device.
-const RECOMMENDED: Version = (7, 1);
+const RECOMMENDED: (u32, u32) = (7, 1);
+const NEWER: &str = "install Linux 7.1 or later, and reboot";
 
-/// The kernel, and how the configuration wants to use the kernel.
-#[derive(Clone, Debug)]
-pub(super) struct KernelFacts {
-    /// As `uname -r` prints the release.
-    pub release: String,
-    pub driver: Driver,
-    pub limit: Option<DeviceLimit>,
-    /// Most exports, and so most devices.
-    pub exports_max: usize,
-    /// Whether devices are to be started without user copy.
-    pub bounce: bool,
+/// The rules of udev that belong to this version.
+const RULES: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../systemd/60-glidefs.rules"));
+/// Where rules may be; the first file of a name counts.
+const RULES_PATHS: [&str; 4] = [
+    "/etc/udev/rules.d/60-glidefs.rules",
+    "/run/udev/rules.d/60-glidefs.rules",
+    "/usr/local/lib/udev/rules.d/60-glidefs.rules",
+    "/usr/lib/udev/rules.d/60-glidefs.rules",
+];
+
+/// What the ublk driver says: its features, an error, or why there is no answer.
+pub(super) type Driver = Result<Result<Features, DeviceError>, String>;
+
+/// Kernel, driver, udev and clock.
+pub(super) fn check(host: &Host) -> Vec<Finding> {
+    let uname = nix::sys::utsname::uname();
+    let release = uname.map(|uname| uname.release().to_string_lossy().into_owned()).unwrap_or_default();
+    let udev_runs = Path::new("/run/udev/control").exists();
+    let rules = RULES_PATHS.iter().find_map(|path| Some((*path, fs::read_to_string(path).ok()?)));
+    let url = host.config.store.url.as_ref();
+    let has_remote_store = url.is_some_and(|url| !matches!(url, StoreUrl::File(_) | StoreUrl::Memory));
+    vec![
+        kernel(&release, &host.driver).named("kernel"),
+        driver(&host.driver, host.is_root).named("ublk driver"),
+        features(&host.driver, host.config.bounce_mode).named("ublk features"),
+        limit(&release, DeviceLimit::read(), host.config.exports.max).named("ublks_max"),
+        udev(udev_runs, rules.as_ref().map(|(path, text)| (*path, text.as_str()))).named("udev rules"),
+        clock(clock_is_kept(), has_remote_store).named("clock"),
+    ]
 }
 
-/// The answer of the ublk driver.
-#[derive(Clone, Debug)]
-pub(super) enum Driver {
-    /// There is no driver, or the module is not loaded.
-    Missing,
-    /// Only root may ask the driver.
-    Forbidden,
-    Failed(String),
-    Answers(Features),
-}
-
-/// All findings about the kernel.
-pub(super) fn check(facts: &KernelFacts) -> Vec<Finding> {
-    vec![kernel(facts), driver(facts), features(facts), limit(facts)]
-}
-
-fn version(release: &str) -> Option<Version> {
+fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-fn kernel(facts: &KernelFacts) -> Finding {
-    const CHECK: &str = "kernel";
-    const MEND: &str = "install Linux 7.1 or later, and reboot";
-    let found = format!("Linux {}", facts.release);
-    let Some(version) = version(&facts.release) else {
-        return Finding::note(CHECK, found, "the release has no version that glidefs knows", MEND);
+fn kernel(release: &str, driver: &Driver) -> Finding {
+    let found = format!("Linux {release}");
+    let Some(version) = version(release) else {
+        return note(found).why("the release has no version that glidefs knows").mend(NEWER);
     };
-    if let Some(defect) = defect_of(&facts.release) {
-        return Finding::failure(
-            CHECK,
-            found,
-            format!("this kernel's ublk driver is broken: {defect}"),
-            MEND,
-        );
+    if let Some(defect) = defect_of(release) {
+        return failure(found).why(format!("this kernel's ublk driver is broken: {defect}")).mend(NEWER);
     }
-    let has_user_copy = matches!(facts.driver, Driver::Answers(features) if features.user_copy());
     // Distributions bring the driver to older kernels as well.
-    if version < OLDEST && !has_user_copy {
-        let why = "before Linux 6.1 there is no ublk, or none whose devices survive the daemon";
-        return Finding::failure(CHECK, found, why, MEND);
+    if version < OLDEST && !matches!(driver, Ok(Ok(features)) if features.user_copy()) {
+        return failure(found)
+            .why("before Linux 6.1 there is no ublk, or none whose devices survive the daemon")
+            .mend(NEWER);
     }
     if version < RECOMMENDED {
-        let why = "before Linux 7.1 a daemon that dies while it takes a device over may leave a device that no daemon can take over";
-        return Finding::note(CHECK, found, why, MEND);
+        return note(found)
+            .why("before Linux 7.1 a daemon that dies while it takes a device over may leave a device that no daemon can take over")
+            .mend(NEWER);
     }
-    Finding::ok(CHECK, found)
+    ok(found)
 }
 
-fn driver(facts: &KernelFacts) -> Finding {
-    const CHECK: &str = "ublk driver";
-    match &facts.driver {
-        Driver::Missing => Finding::failure(
-            CHECK,
-            "there is no /dev/ublk-control",
-            "without the driver no export gets a device, and the daemon does not start",
-            "modprobe ublk_drv, and echo ublk_drv > /etc/modules-load.d/glidefs.conf; in a container, pass the device through",
-        ),
-        Driver::Forbidden => Finding::note(
-            CHECK,
-            "this command may not open /dev/ublk-control",
-            "the daemon needs the driver, and nothing more is known about it",
-            "sudo glidefs doctor",
-        ),
-        Driver::Failed(error) => Finding::failure(
-            CHECK,
-            error,
-            "the daemon does not start while the driver does not answer",
-            "dmesg | grep ublk; in a container, permit the device; then modprobe -r ublk_drv && modprobe ublk_drv while no device exists",
-        ),
-        Driver::Answers(_) => Finding::ok(CHECK, "/dev/ublk-control answers"),
-    }
+fn driver(driver: &Driver, is_root: bool) -> Finding {
+    let error = match driver {
+        Ok(Ok(_)) => return ok("/dev/ublk-control answers"),
+        Ok(Err(DeviceError::NoDriver)) => {
+            return failure("there is no /dev/ublk-control")
+                .why("without the driver no export gets a device, and the daemon does not start")
+                .mend("modprobe ublk_drv, and echo ublk_drv > /etc/modules-load.d/glidefs.conf; in a container, pass the device through");
+        }
+        Ok(Err(DeviceError::NoPermission)) if !is_root => {
+            return for_root("this command may not open /dev/ublk-control");
+        }
+        Ok(Err(error)) => chain(error),
+        Err(silence) => silence.clone(),
+    };
+    failure(error)
+        .why("the daemon does not start while the driver does not answer")
+        .mend("dmesg | grep ublk; in a container, permit the device; then modprobe -r ublk_drv && modprobe ublk_drv while no device exists")
 }
 
-fn features(facts: &KernelFacts) -> Finding {
-    const CHECK: &str = "ublk features";
-    const NEWER: &str = "install Linux 7.1 or later, and reboot";
-    let Driver::Answers(driver) = facts.driver else {
-        return Finding::note(CHECK, "not known", "the driver was not asked", "see ublk driver");
+fn features(driver: &Driver, bounce: bool) -> Finding {
+    let Ok(Ok(driver)) = driver else {
+        return note("not known").why("the driver was not asked").mend("see ublk driver");
     };
     if !driver.user_copy() {
-        let why = "devices are served in bounce mode: each device takes its queue depth times 128 KiB of memory, and bytes are copied twice";
-        return Finding::warning(CHECK, "no user copy (Linux 6.5)", why, NEWER);
+        return warning("no user copy (Linux 6.5)")
+            .why("devices are served in bounce mode: each device takes its queue depth times 128 KiB of memory, and bytes are copied twice")
+            .mend(NEWER);
     }
-    if facts.bounce {
-        let why = "each device takes its queue depth times 128 KiB of memory, and bytes are copied twice; this kernel has user copy";
-        let mend = "unset GLIDEFS_BOUNCE_MODE, and attach the exports again";
-        return Finding::note(CHECK, "bounce mode by GLIDEFS_BOUNCE_MODE", why, mend);
+    if bounce {
+        return note("bounce mode by GLIDEFS_BOUNCE_MODE")
+            .why("each device takes its queue depth times 128 KiB of memory, and bytes are copied twice; this kernel has user copy")
+            .mend("unset GLIDEFS_BOUNCE_MODE, and attach the exports again");
     }
     if !driver.update_size() {
-        let why = "before Linux 6.16 an export grows when detached and attached, not live";
-        return Finding::note(CHECK, "user copy, no live resize", why, NEWER);
+        return note("user copy, no live resize")
+            .why("before Linux 6.16 an export grows when detached and attached, not live")
+            .mend(NEWER);
     }
-    Finding::ok(CHECK, "user copy, live resize")
+    ok("user copy, live resize")
 }
 
-fn limit(facts: &KernelFacts) -> Finding {
-    const CHECK: &str = "ublks_max";
-    let Some(limit) = facts.limit else { return Finding::ok(CHECK, "no limit, or no driver") };
+fn limit(release: &str, limit: Option<DeviceLimit>, exports_max: usize) -> Finding {
+    let Some(limit) = limit else { return ok("no limit, or no driver") };
     let DeviceLimit { devices_max, devices } = limit;
-    if version(&facts.release).is_some_and(|version| version >= LIMITS_UNPRIVILEGED) {
-        return Finding::ok(
-            CHECK,
-            format!("{devices_max}, for unprivileged devices only; devices there are: {devices}"),
-        );
+    if version(release).is_some_and(|version| version >= LIMITS_UNPRIVILEGED) {
+        return ok(format!("{devices_max}, for unprivileged devices only; devices there are: {devices}"));
     }
     let found = format!("{devices_max}; devices there are: {devices}");
-    let mend = format!(
+    let finding = if limit.is_reached() {
+        failure(found).why("the kernel makes no further device")
+    } else if devices_max < exports_max {
+        let why = "before Linux 6.15 the limit counts all devices, and [exports] max is";
+        warning(found).why(format!("{why} {exports_max}"))
+    } else {
+        return ok(found);
+    };
+    finding.mend(format!(
         "echo {0} > /sys/module/ublk_drv/parameters/ublks_max, and the line \"options ublk_drv ublks_max={0}\" in \
          /etc/modprobe.d/glidefs.conf",
-        facts.exports_max.max(devices_max)
-    );
-    if limit.is_reached() {
-        return Finding::failure(CHECK, found, "the kernel makes no further device", mend);
-    }
-    if devices_max < facts.exports_max {
-        let why = format!(
-            "before Linux 6.15 the limit counts all devices, and [exports] max is {}",
-            facts.exports_max
-        );
-        return Finding::warning(CHECK, found, why, mend);
-    }
-    Finding::ok(CHECK, found)
+        exports_max.max(devices_max)
+    ))
+}
+
+fn udev(runs: bool, rules: Option<(&str, &str)>) -> Finding {
+    let finding = match rules {
+        _ if !runs => return ok("no udev runs"),
+        Some((path, RULES)) => return ok(path),
+        Some((path, _)) => note(format!("{path} differs from the rules of this version"))
+            .why("rules of another version may let udev open the devices, or make no /dev/glidefs/NAME"),
+        None => warning("60-glidefs.rules is not installed").why(
+            "udev, blkid, LVM and MD open the devices: a probe waits while the daemon is away, and delays a removal; each device also \
+             gets an I/O scheduler, which takes 30 KB; a new device waits for /dev/glidefs/NAME, up to 5 s once a minute",
+        ),
+    };
+    finding.mend("in the source of this version: install -m 644 systemd/60-glidefs.rules /etc/udev/rules.d/ && udevadm control --reload")
+}
+
+/// Whether the kernel counts the clock as kept by a time service; `None` where the kernel does not tell.
+fn clock_is_kept() -> Option<bool> {
+    let mut clock = MaybeUninit::<libc::timex>::zeroed();
+    // SAFETY: `clock` is a valid `timex` of zeroes, which asks for the state and changes nothing; the kernel writes the state there.
+    let state = unsafe { libc::adjtimex(clock.as_mut_ptr()) };
+    (state >= 0).then_some(state != libc::TIME_ERROR)
+}
+
+fn clock(is_kept: Option<bool>, has_remote_store: bool) -> Finding {
+    const BY_NONE: &str = "kept by no time service";
+    let finding = match is_kept {
+        Some(true) => return ok("kept by a time service"),
+        Some(false) if has_remote_store => warning(BY_NONE).why(
+            "a store refuses requests whose time is a quarter of an hour off: then nothing is written back",
+        ),
+        Some(false) => {
+            note(BY_NONE).why("times in the log and in snapshots may be wrong; no data depends on them")
+        }
+        None => note("not known").why("the kernel does not tell whether a time service runs"),
+    };
+    finding.mend("timedatectl set-ntp true, or install chrony; a chrony that runs needs the line rtcsync in its chrony.conf to tell the kernel")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Verdict::{self, Failure, Note, Ok, Warning};
+    use super::super::Verdict::{Failure, Note, Ok, Warning};
     use super::*;
-    use crate::ublk::feature_bits::{QUIESCE, SHMEM_ZC, UPDATE_SIZE, USER_COPY};
+    use crate::ublk::feature_bits::{UPDATE_SIZE, USER_COPY};
 
-    /// A driver with all features but `lacking`.
-    fn without(lacking: &[u32]) -> Driver {
-        let mut bits = vec![QUIESCE, SHMEM_ZC, UPDATE_SIZE, USER_COPY];
-        bits.retain(|bit| !lacking.contains(bit));
-        Driver::Answers(Features::of(&bits))
-    }
-
-    fn facts() -> KernelFacts {
-        KernelFacts {
-            release: "7.3.4+deb13-amd64".into(),
-            driver: without(&[]),
-            limit: Some(DeviceLimit { devices_max: 64, devices: 3 }),
-            exports_max: 20_000,
-            bounce: false,
-        }
-    }
-
-    fn verdict(facts: &KernelFacts, check_name: &str) -> Verdict {
-        check(facts).into_iter().find(|finding| finding.check == check_name).unwrap().verdict
-    }
-
-    #[test]
-    fn a_current_kernel_with_its_driver_is_well() {
-        assert!(check(&facts()).iter().all(|finding| finding.verdict == Ok));
+    fn having(bits: &[u32]) -> Driver {
+        Result::Ok(Result::Ok(Features::of(bits)))
     }
 
     #[test]
@@ -195,56 +200,62 @@ mod tests {
             ("6.1.0-21-amd64", Note),
             ("7.0.2", Note),
             ("7.1", Ok),
+            ("7.3.4+deb13-amd64", Ok),
             ("unknown", Note),
         ] {
-            let driver = Driver::Missing;
-            let facts = KernelFacts { release: release.into(), driver, ..facts() };
-            assert_eq!(verdict(&facts, "kernel"), expected, "{release}");
+            assert_eq!(kernel(release, &having(&[])).verdict, expected, "{release}");
         }
-        let ported = KernelFacts { release: "5.14.0-570.el9".into(), ..facts() };
-        assert_eq!(verdict(&ported, "kernel"), Note);
+        assert_eq!(kernel("5.14.0-570.el9", &having(&[USER_COPY])).verdict, Note, "ported");
     }
 
     #[test]
     fn a_driver_that_is_missing_or_does_not_answer_is_a_failure() {
-        let with = |driver| verdict(&KernelFacts { driver, ..facts() }, "ublk driver");
-        assert_eq!(with(Driver::Missing), Failure);
-        assert_eq!(with(Driver::Failed("EIO".into())), Failure);
-        assert_eq!(with(Driver::Forbidden), Note);
-        assert_eq!(verdict(&KernelFacts { driver: Driver::Missing, ..facts() }, "ublk features"), Note);
+        let verdict = |answer, is_root| driver(&answer, is_root).verdict;
+        assert_eq!(verdict(Result::Ok(Err(DeviceError::NoDriver)), true), Failure);
+        assert_eq!(verdict(Result::Ok(Err(DeviceError::LimitReached)), true), Failure);
+        assert_eq!(verdict(Err("no answer".into()), true), Failure);
+        let forbidden = || Result::Ok(Err(DeviceError::NoPermission));
+        assert_eq!([true, false].map(|is_root| verdict(forbidden(), is_root)), [Failure, Note]);
+        assert_eq!(verdict(having(&[]), true), Ok);
     }
 
     #[test]
     fn bounce_mode_is_a_warning_where_the_kernel_forces_it_and_a_note_where_the_user_does() {
-        let old = KernelFacts { driver: without(&[USER_COPY]), ..facts() };
-        assert_eq!(verdict(&old, "ublk features"), Warning);
-        assert_eq!(verdict(&KernelFacts { bounce: true, ..facts() }, "ublk features"), Note);
-    }
-
-    #[test]
-    fn a_kernel_without_live_resize_is_a_note() {
-        let without_resize = KernelFacts { driver: without(&[UPDATE_SIZE]), ..facts() };
-        assert_eq!(verdict(&without_resize, "ublk features"), Note);
-        assert_eq!(features(&facts()).found, "user copy, live resize");
+        let verdict = |bits: &[u32], bounce| features(&having(bits), bounce).verdict;
+        assert_eq!(verdict(&[UPDATE_SIZE], false), Warning);
+        assert_eq!(verdict(&[USER_COPY, UPDATE_SIZE], true), Note);
+        assert_eq!(verdict(&[USER_COPY], false), Note, "no live resize");
+        assert_eq!(verdict(&[USER_COPY, UPDATE_SIZE], false), Ok);
+        assert_eq!(features(&Err("no answer".into()), false).verdict, Note);
     }
 
     #[test]
     fn the_limit_of_devices_counts_on_kernels_where_it_holds_for_all_devices() {
-        let with = |release: &str, devices_max, devices| {
-            let limit = Some(DeviceLimit { devices_max, devices });
-            verdict(&KernelFacts { release: release.into(), limit, ..facts() }, "ublks_max")
+        let with = |release, devices_max, devices| {
+            limit(release, Some(DeviceLimit { devices_max, devices }), 20_000)
         };
-        assert_eq!(with("6.12.107", 64, 3), Warning);
-        assert_eq!(with("6.12.107", 64, 64), Failure);
-        assert_eq!(with("6.12.107", 20_000, 64), Ok);
-        assert_eq!(with("6.15.1", 64, 64), Ok);
-        assert_eq!(verdict(&KernelFacts { limit: None, ..facts() }, "ublks_max"), Ok);
+        assert_eq!(with("6.12.107", 64, 3).verdict, Warning);
+        assert_eq!(with("6.12.107", 64, 64).verdict, Failure);
+        assert_eq!(with("6.12.107", 20_000, 64).verdict, Ok);
+        assert_eq!(with("6.15.1", 64, 64).verdict, Ok);
+        assert_eq!(limit("6.12.107", None, 20_000).verdict, Ok);
+        let mend = with("6.12.107", 64, 3).mend.unwrap();
+        assert!(mend.starts_with("echo 20000 > /sys/module/ublk_drv/parameters/ublks_max"), "{mend}");
     }
 
     #[test]
-    fn the_advice_on_the_limit_is_a_command_with_the_number_wanted() {
-        let facts = KernelFacts { release: "6.12.1".into(), ..facts() };
-        let mend = limit(&facts).mend.unwrap();
-        assert!(mend.starts_with("echo 20000 > /sys/module/ublk_drv/parameters/ublks_max"), "{mend}");
+    fn missing_rules_are_a_warning_where_udev_runs_and_other_rules_a_note() {
+        let verdict = |runs, text| udev(runs, text).verdict;
+        assert_eq!([true, false].map(|runs| verdict(runs, None)), [Warning, Ok]);
+        assert_eq!(verdict(true, Some(("/x", "# mine\n"))), Note);
+        assert_eq!(verdict(true, Some(("/x", RULES))), Ok);
+    }
+
+    #[test]
+    fn a_clock_that_nobody_keeps_counts_more_with_a_store_that_looks_at_the_time() {
+        assert!(clock_is_kept().is_some(), "every user may ask");
+        let verdict = |is_kept, has_remote_store| clock(is_kept, has_remote_store).verdict;
+        assert_eq!([true, false].map(|remote| verdict(Some(false), remote)), [Warning, Note]);
+        assert_eq!([verdict(None, true), verdict(Some(true), true)], [Note, Ok]);
     }
 }

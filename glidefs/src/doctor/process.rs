@@ -1,337 +1,292 @@
-//! The rights of the daemon's process in the kernel: capabilities, rings, limits, CPU time, the mount namespace.
+//! The daemon's process in the kernel: capabilities, rings, limits, CPU time, the mount namespace.
 //!
-//! Owns the judgement. While no daemon runs, the figures are those of this command. Invariant: where the unit of systemd is installed,
-//! a limit of this command is a note at most, because the unit sets the limits of the daemon. So is a limit of a command that is not
-//! root's.
+//! While no daemon runs, the figures are those of this command. Invariant: where the unit of systemd is installed, a limit of this command
+//! is a note at most, because the unit sets the daemon's. So is a limit of a command that is not root's.
 
-use super::finding::{Finding, Verdict};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::daemon::Host;
+use super::{Finding, Verdict, failure, for_root, note, ok, warning};
+use crate::units::REQUEST_BYTES_MAX;
 use crate::worker::capabilities::{CAP_CHOWN, CAP_IPC_LOCK, CAP_SYS_ADMIN, CAP_SYS_RESOURCE, Capabilities};
+use crate::worker::cpus::quota_of;
+use crate::worker::ring::{Options, Ring};
 
 /// Descriptors of a daemon without a device, rounded up: rings, the log, the API.
 const DESCRIPTORS_BESIDE: u64 = 1024;
+/// Where the unit of systemd may be.
+const UNITS: [&str; 4] = [
+    "/etc/systemd/system/glidefs.service",
+    "/run/systemd/system/glidefs.service",
+    "/usr/lib/systemd/system/glidefs.service",
+    "/lib/systemd/system/glidefs.service",
+];
 
-/// The process, and the needs of the configuration.
-#[derive(Clone, Debug)]
-pub(super) struct ProcessFacts {
-    pub whose: Whose,
-    /// Whether this command has the rights of root, as the daemon has.
-    pub is_root: bool,
-    pub capabilities: Capabilities,
-    /// Whether `[api] group` is set.
-    pub has_group: bool,
-    /// Whether a ring could be set up by this command; the kernel's error otherwise.
-    pub ring: Result<(), String>,
-    /// The setting `kernel.io_uring_disabled`; `None` on kernels without the setting.
-    pub ring_disabled: Option<u32>,
-    /// Most locked memory, bytes; `None` for no limit.
-    pub locked_bytes_max: Option<u64>,
-    /// Memory to be locked: `cache.mapped_max` and the arenas.
-    pub locked_bytes_wanted: u64,
-    /// Most descriptors; `None` for no limit.
-    pub descriptors_max: Option<u64>,
-    /// Most exports, and so most devices.
-    pub exports_max: usize,
-    /// Whole CPUs of the quota.
-    pub quota: Option<usize>,
-    pub workers: usize,
-    /// `None` while no daemon runs, or where the kernel does not tell.
-    pub namespace: Option<Namespace>,
+/// Rights and limits of the daemon's process, or of this command.
+pub(super) fn check(host: &Host) -> Vec<Finding> {
+    let pid = host.daemon.as_ref().map(|daemon| daemon.pid);
+    let has_unit = UNITS.iter().any(|unit| Path::new(unit).exists());
+    let (whose, most) = match pid {
+        Some(pid) => (format!("daemon, process {pid}"), Verdict::Failure),
+        None if has_unit => ("this command; glidefs.service sets its own".into(), Verdict::Note),
+        None if host.is_root => ("this command".into(), Verdict::Failure),
+        None => ("this command".into(), Verdict::Note),
+    };
+    let folder = pid.map_or_else(|| PathBuf::from("/proc/self"), |pid| PathBuf::from(format!("/proc/{pid}")));
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let (has, limits, config) = (Capabilities::in_status(&read("status")), read("limits"), &host.config);
+    let workers = host.daemon.as_ref().map_or(0, |daemon| daemon.workers);
+    let workers = if workers > 0 { workers } else { config.worker_cpus.len() };
+    let arenas = (config.buffers.slots_per_worker.saturating_mul(REQUEST_BYTES_MAX) as u64)
+        .saturating_mul(workers as u64);
+    let locked = hard_limit(&limits, "Max locked memory");
+    let ring = Ring::<()>::new(&Options { submissions: 8, completions: 8, ..Options::default() });
+    let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok();
+    let disabled = disabled.and_then(|text| text.trim().parse().ok());
+    let own = |name, mut finding: Finding| {
+        finding.found = format!("{} ({whose})", finding.found);
+        finding.at_most(most).named(name)
+    };
+    vec![
+        own("capabilities", capabilities(has, config.api.group.is_some())),
+        io_uring(ring.map(drop).map_err(|error| error.to_string()), disabled, host.is_root).named("io_uring"),
+        own("locked memory", locked_memory(locked, arenas.saturating_add(config.cache.mapped_max.0), has)),
+        own("descriptors", descriptors(hard_limit(&limits, "Max open files"), config.exports.max)),
+        own("CPU quota", quota(quota_of(&read("cgroup")), workers)),
+        match pid {
+            Some(pid) => own("mount namespace", namespace(pid, namespace_of(&folder, Path::new("/proc/1")))),
+            None => without_daemon(has_unit).named("mount namespace"),
+        },
+    ]
 }
 
-/// Whose figures the facts are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
-    /// The daemon with this process id.
-    Daemon(i32),
-    /// This command; the unit of the daemon is installed.
-    CommandBesideUnit,
-    /// This command; the daemon has no unit.
-    Command,
+/// The hard limit of `name` in the text of `/proc/PID/limits`; `None` for no limit, or no such line.
+fn hard_limit(limits: &str, name: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn capabilities(has: Capabilities, has_group: bool) -> Finding {
+    if !has.has(CAP_SYS_ADMIN) {
+        return failure("no CAP_SYS_ADMIN")
+            .why("the kernel makes ublk devices only for a process with CAP_SYS_ADMIN")
+            .mend("run the daemon as root, by glidefs.service");
+    }
+    if !has.has(CAP_SYS_RESOURCE) {
+        return warning("no CAP_SYS_RESOURCE")
+            .why("without PR_SET_IO_FLUSHER the daemon may wait for memory that only its own devices can free: a deadlock")
+            .mend("add CAP_SYS_RESOURCE to CapabilityBoundingSet= (systemctl edit glidefs)");
+    }
+    if has_group && !has.has(CAP_CHOWN) {
+        return note("no CAP_CHOWN")
+            .why("the socket can be given to [api] group only if the daemon is a member of the group")
+            .mend("add CAP_CHOWN to CapabilityBoundingSet= (systemctl edit glidefs)");
+    }
+    ok("all that are needed")
+}
+
+fn io_uring(ring: Result<(), String>, disabled: Option<u32>, is_root: bool) -> Finding {
+    let error = match ring {
+        Ok(()) => return ok("a ring can be set up"),
+        Err(error) if !is_root => return for_root(error),
+        Err(error) => error,
+    };
+    let finding = match disabled {
+        Some(setting @ 2..) => failure(format!("{error}; kernel.io_uring_disabled is {setting}")).mend(
+            "sysctl -w kernel.io_uring_disabled=1, which is enough for root, and write the same into /etc/sysctl.d",
+        ),
+        _ => failure(error).mend(
+            "let the container's seccomp profile pass io_uring_setup, or raise the limit on locked memory (ulimit -l unlimited)",
+        ),
+    };
+    finding.why("each worker and each command to the ublk driver needs a ring, so the daemon does not start")
+}
+
+fn locked_memory(bytes_max: Option<u64>, wanted: u64, has: Capabilities) -> Finding {
+    match bytes_max {
+        Some(max) if max < wanted && !has.has(CAP_IPC_LOCK) => {
+            let wanted = wanted.div_ceil(1 << 20);
+            warning(format!("{} MiB at most", max >> 20))
+                .why(format!("cache.mapped_max and the buffers of requests need {wanted} MiB: with less, READs and appends cost more"))
+                .mend("LimitMEMLOCK=infinity (systemctl edit glidefs), or ulimit -l unlimited; or lower cache.mapped_max")
+        }
+        _ => ok("as much as wanted"),
+    }
+}
+
+fn descriptors(max: Option<u64>, exports_max: usize) -> Finding {
+    let wanted = (exports_max as u64).saturating_mul(2).saturating_add(DESCRIPTORS_BESIDE);
+    match max {
+        Some(max) if max < wanted => warning(format!("{max} at most"))
+            .why(format!("a device needs one or two: {wanted} for [exports] max = {exports_max}"))
+            .mend(
+                "LimitNOFILE=1048576 (systemctl edit glidefs), or ulimit -Hn 1048576; or lower [exports] max",
+            ),
+        Some(max) => ok(format!("{max} at most")),
+        None => ok("no limit"),
+    }
+}
+
+fn quota(quota: Option<usize>, workers: usize) -> Finding {
+    let Some(quota) = quota else { return ok("none") };
+    let found = format!("{quota} whole CPUs for {workers} workers");
+    if quota >= workers {
+        return ok(found);
+    }
+    warning(found)
+        .why("busy workers use the quota up, and then the kernel stops every thread of the daemon for the rest of the period")
+        .mend(format!("CPUQuota= of at least {}% (systemctl edit glidefs), or lower [workers] count", workers * 100))
 }
 
 /// The mount namespace of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Namespace {
-    /// Whether the namespace is the host's.
-    pub is_hosts: bool,
+struct Namespace {
+    is_hosts: bool,
     /// Whether an unmount on the host is an unmount in the namespace.
-    pub follows_host: bool,
+    follows_host: bool,
 }
 
-/// All findings about the process.
-pub(super) fn check(facts: &ProcessFacts) -> Vec<Finding> {
-    let says_little = match facts.whose {
-        Whose::Daemon(_) => false,
-        Whose::CommandBesideUnit => true,
-        Whose::Command => !facts.is_root,
-    };
-    let most = if says_little { Verdict::Note } else { Verdict::Failure };
-    vec![
-        capabilities(facts).at_most(most),
-        io_uring(facts),
-        locked_memory(facts).at_most(most),
-        descriptors(facts).at_most(most),
-        quota(facts).at_most(most),
-        namespace(facts),
-    ]
+/// The mount namespace of the process in folder `process`, beside that of the host's first process.
+fn namespace_of(process: &Path, first: &Path) -> Option<Namespace> {
+    let of = |folder: &Path| fs::read_link(folder.join("ns/mnt")).ok();
+    let is_hosts = of(process)? == of(first)?;
+    let mounts = fs::read_to_string(process.join("mountinfo")).ok()?;
+    Some(Namespace { is_hosts, follows_host: is_hosts || root_follows(&mounts)? })
 }
 
-impl ProcessFacts {
-    /// `figure`, with the owner of the figures.
-    fn found(&self, figure: &str) -> String {
-        match self.whose {
-            Whose::Daemon(pid) => format!("{figure} (daemon, process {pid})"),
-            Whose::CommandBesideUnit => format!("{figure} (this command; glidefs.service sets its own)"),
-            Whose::Command => format!("{figure} (this command)"),
-        }
-    }
+/// Whether the mount on `/` in a text like `/proc/PID/mountinfo` gets the changes of another one.
+fn root_follows(mounts: &str) -> Option<bool> {
+    let root = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/"))?;
+    let mut options = root.split(' ').skip(6).take_while(|option| *option != "-");
+    Some(options.any(|option| option.starts_with("master:") || option.starts_with("shared:")))
 }
 
-fn capabilities(facts: &ProcessFacts) -> Finding {
-    const CHECK: &str = "capabilities";
-    let lacks = |number| !facts.capabilities.has(number);
-    if lacks(CAP_SYS_ADMIN) {
-        let why = "the kernel makes ublk devices only for a process with CAP_SYS_ADMIN";
-        let mend = "run the daemon as root, by glidefs.service";
-        return Finding::failure(CHECK, facts.found("no CAP_SYS_ADMIN"), why, mend);
-    }
-    if lacks(CAP_SYS_RESOURCE) {
-        let why = "without PR_SET_IO_FLUSHER the daemon may wait for memory that only its own devices can free: a deadlock";
-        let mend = "add CAP_SYS_RESOURCE to CapabilityBoundingSet= (systemctl edit glidefs)";
-        return Finding::warning(CHECK, facts.found("no CAP_SYS_RESOURCE"), why, mend);
-    }
-    if facts.has_group && lacks(CAP_CHOWN) {
-        let why = "the socket can be given to [api] group only if the daemon is a member of the group";
-        let mend = "add CAP_CHOWN to CapabilityBoundingSet= (systemctl edit glidefs)";
-        return Finding::note(CHECK, facts.found("no CAP_CHOWN"), why, mend);
-    }
-    Finding::ok(CHECK, facts.found("all that are needed"))
-}
+const BY_UNIT: &str = "run the daemon by glidefs.service (PrivateMounts=yes, MountFlags=slave)";
 
-fn io_uring(facts: &ProcessFacts) -> Finding {
-    const CHECK: &str = "io_uring";
-    let why = "each worker and each command to the ublk driver needs a ring, so the daemon does not start";
-    match (&facts.ring, facts.ring_disabled) {
-        (Ok(()), _) => Finding::ok(CHECK, "a ring can be set up"),
-        (Err(error), _) if !facts.is_root => Finding::note(
-            CHECK,
-            error,
-            "root, as which the daemon runs, may have more",
-            "sudo glidefs doctor",
-        ),
-        (Err(error), Some(setting @ 2..)) => Finding::failure(
-            CHECK,
-            format!("{error}; kernel.io_uring_disabled is {setting}"),
-            why,
-            "sysctl -w kernel.io_uring_disabled=1, which is enough for root, and write the same into /etc/sysctl.d",
-        ),
-        (Err(error), _) => Finding::failure(
-            CHECK,
-            error,
-            why,
-            "let the container's seccomp profile pass io_uring_setup, or raise the limit on locked memory (ulimit -l unlimited)",
-        ),
+fn namespace(pid: i32, namespace: Option<Namespace>) -> Finding {
+    match namespace {
+        None => for_root("not known"),
+        Some(_) if pid == 1 => note("not known: the daemon is process 1 of a container, and so is this command")
+            .why("a container that shares the mounts of the host can keep file systems on the devices busy")
+            .mend("nothing, if the container has no file system on a device of glidefs"),
+        Some(Namespace { is_hosts: true, .. }) => warning("the host's own")
+            .why("a file system on one of its devices is mounted for the daemon too: the daemon can keep the file system busy, and wait for itself")
+            .mend(BY_UNIT),
+        Some(Namespace { follows_host: false, .. }) => warning("its own, apart from the host's")
+            .why("an unmount on the host does not reach the daemon, so file systems on its devices stay in use")
+            .mend(BY_UNIT),
+        Some(_) => ok("its own, which follows the host's"),
     }
 }
 
-fn locked_memory(facts: &ProcessFacts) -> Finding {
-    const CHECK: &str = "locked memory";
-    let wanted = facts.locked_bytes_wanted;
-    match facts.locked_bytes_max {
-        Some(max) if max < wanted && !facts.capabilities.has(CAP_IPC_LOCK) => Finding::warning(
-            CHECK,
-            facts.found(&format!("{} MiB at most", max >> 20)),
-            format!(
-                "cache.mapped_max and the buffers of requests need {} MiB: with less, READs and appends cost more",
-                wanted.div_ceil(1 << 20)
-            ),
-            "LimitMEMLOCK=infinity (systemctl edit glidefs), or ulimit -l unlimited; or lower cache.mapped_max",
-        ),
-        Some(_) | None => Finding::ok(CHECK, facts.found("as much as wanted")),
+fn without_daemon(has_unit: bool) -> Finding {
+    if has_unit {
+        return ok("no daemon runs; glidefs.service makes one");
     }
-}
-
-fn descriptors(facts: &ProcessFacts) -> Finding {
-    const CHECK: &str = "descriptors";
-    let wanted = (facts.exports_max as u64).saturating_mul(2).saturating_add(DESCRIPTORS_BESIDE);
-    match facts.descriptors_max {
-        Some(max) if max < wanted => Finding::warning(
-            CHECK,
-            facts.found(&format!("{max} at most")),
-            format!("a device needs one or two: {wanted} for [exports] max = {}", facts.exports_max),
-            "LimitNOFILE=1048576 (systemctl edit glidefs), or ulimit -Hn 1048576; or lower [exports] max",
-        ),
-        Some(max) => Finding::ok(CHECK, facts.found(&format!("{max} at most"))),
-        None => Finding::ok(CHECK, facts.found("no limit")),
-    }
-}
-
-fn quota(facts: &ProcessFacts) -> Finding {
-    const CHECK: &str = "CPU quota";
-    match facts.quota {
-        Some(quota) if quota < facts.workers => Finding::warning(
-            CHECK,
-            facts.found(&format!("{quota} whole CPUs for {} workers", facts.workers)),
-            "busy workers use the quota up, and then the kernel stops every thread of the daemon for the rest of the period",
-            format!(
-                "CPUQuota= of at least {}% (systemctl edit glidefs), or lower [workers] count",
-                facts.workers * 100
-            ),
-        ),
-        Some(quota) => {
-            Finding::ok(CHECK, facts.found(&format!("{quota} whole CPUs for {} workers", facts.workers)))
-        }
-        None => Finding::ok(CHECK, facts.found("none")),
-    }
-}
-
-fn namespace(facts: &ProcessFacts) -> Finding {
-    const CHECK: &str = "mount namespace";
-    let mend = "run the daemon by glidefs.service (PrivateMounts=yes, MountFlags=slave)";
-    match (facts.namespace, facts.whose) {
-        (Some(_), Whose::Daemon(1)) => Finding::note(
-            CHECK,
-            "not known: the daemon is process 1 of a container, and so is this command",
-            "a container that shares the mounts of the host can keep file systems on the devices busy",
-            "nothing, if the container has no file system on a device of glidefs",
-        ),
-        (Some(Namespace { is_hosts: true, .. }), _) => Finding::warning(
-            CHECK,
-            facts.found("the host's own"),
-            "a file system on one of its devices is mounted for the daemon too: the daemon can keep the file system busy, and wait for itself",
-            mend,
-        ),
-        (Some(Namespace { follows_host: false, .. }), _) => Finding::warning(
-            CHECK,
-            facts.found("its own, apart from the host's"),
-            "an unmount on the host does not reach the daemon, so file systems on its devices stay in use",
-            mend,
-        ),
-        (Some(_), _) => Finding::ok(CHECK, facts.found("its own, which follows the host's")),
-        (None, Whose::Daemon(_)) => Finding::note(
-            CHECK,
-            facts.found("not known"),
-            "this command may not look at the daemon",
-            "sudo glidefs doctor",
-        ),
-        (None, Whose::CommandBesideUnit) => Finding::ok(CHECK, "no daemon runs; glidefs.service makes one"),
-        (None, Whose::Command) => Finding::note(
-            CHECK,
-            "no daemon was found",
-            "a daemon without glidefs.service shares the mounts of the host, and can wait for itself",
-            mend,
-        ),
-    }
+    note("no daemon was found")
+        .why("a daemon without glidefs.service shares the mounts of the host, and can wait for itself")
+        .mend(BY_UNIT)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Verdict::{Failure, Note, Ok, Warning};
+    use super::super::Verdict::{Failure, Note, Ok, Warning};
     use super::*;
-
-    fn facts() -> ProcessFacts {
-        ProcessFacts {
-            whose: Whose::Daemon(12),
-            is_root: true,
-            capabilities: Capabilities(1 << CAP_SYS_ADMIN | 1 << CAP_SYS_RESOURCE | 1 << CAP_CHOWN),
-            has_group: true,
-            ring: Result::Ok(()),
-            ring_disabled: Some(0),
-            locked_bytes_max: None,
-            locked_bytes_wanted: 320 << 20,
-            descriptors_max: Some(1 << 20),
-            exports_max: 20_000,
-            quota: None,
-            workers: 4,
-            namespace: Some(Namespace { is_hosts: false, follows_host: true }),
-        }
-    }
-
-    fn verdict(facts: &ProcessFacts, check_name: &str) -> Verdict {
-        check(facts).into_iter().find(|finding| finding.check == check_name).unwrap().verdict
-    }
-
-    #[test]
-    fn a_daemon_by_its_unit_is_well() {
-        let findings = check(&facts());
-        assert!(findings.iter().all(|finding| finding.verdict == Ok), "{findings:?}");
-        assert!(findings[0].found.contains("process 12"));
-    }
 
     #[test]
     fn each_capability_that_is_missing_has_its_own_weight() {
-        let without = |number: u32| {
-            let capabilities = Capabilities(facts().capabilities.0 & !(1 << number));
-            verdict(&ProcessFacts { capabilities, ..facts() }, "capabilities")
-        };
+        let all = 1 << CAP_SYS_ADMIN | 1 << CAP_SYS_RESOURCE | 1 << CAP_CHOWN;
+        let without = |number: u32| capabilities(Capabilities(all & !(1 << number)), true).verdict;
         assert_eq!([CAP_SYS_ADMIN, CAP_SYS_RESOURCE, CAP_CHOWN].map(without), [Failure, Warning, Note]);
-        let unused = Capabilities(1 << CAP_SYS_ADMIN | 1 << CAP_SYS_RESOURCE);
-        let without_group = ProcessFacts { capabilities: unused, has_group: false, ..facts() };
-        assert_eq!(verdict(&without_group, "capabilities"), Ok);
+        assert_eq!(capabilities(Capabilities(all & !(1 << CAP_CHOWN)), false).verdict, Ok);
+        assert_eq!(capabilities(Capabilities(all), true).verdict, Ok);
     }
 
     #[test]
     fn a_kernel_that_gives_no_ring_is_a_failure_with_the_way_out() {
-        let with = |is_root, ring_disabled| {
-            let facts = ProcessFacts { is_root, ring: Err("not permitted".into()), ring_disabled, ..facts() };
-            let finding = io_uring(&facts);
-            (finding.verdict, finding.mend.unwrap())
-        };
-        let (verdict, mend) = with(true, Some(2));
-        assert!(verdict == Failure && mend.starts_with("sysctl -w kernel.io_uring_disabled=1"), "{mend}");
-        for disabled in [Some(0), None] {
-            assert!(matches!(with(true, disabled), (Failure, mend) if mend.contains("seccomp")));
+        let with = |is_root, disabled| io_uring(Err("not permitted".into()), disabled, is_root);
+        let disabled = with(true, Some(2));
+        assert!(disabled.verdict == Failure && disabled.mend.unwrap().contains("io_uring_disabled=1"));
+        for setting in [Some(0), None] {
+            assert!(with(true, setting).mend.unwrap().contains("seccomp"));
         }
-        assert_eq!(with(false, Some(1)), (Note, "sudo glidefs doctor".into()), "root may have a ring");
+        assert_eq!(with(false, Some(1)).verdict, Note, "root may have a ring");
+        assert_eq!(io_uring(Result::Ok(()), None, true).verdict, Ok);
     }
 
     #[test]
     fn a_limit_on_locked_memory_counts_unless_the_process_may_lock_without_one() {
-        let low = ProcessFacts { locked_bytes_max: Some(8 << 20), ..facts() };
-        assert_eq!(verdict(&low, "locked memory"), Warning);
-        let capabilities = Capabilities(low.capabilities.0 | 1 << CAP_IPC_LOCK);
-        assert_eq!(verdict(&ProcessFacts { capabilities, ..low }, "locked memory"), Ok);
-        assert_eq!(
-            verdict(&ProcessFacts { locked_bytes_max: Some(320 << 20), ..facts() }, "locked memory"),
-            Ok
-        );
+        let verdict = |max, has| locked_memory(max, 320 << 20, Capabilities(has)).verdict;
+        assert_eq!(verdict(Some(8 << 20), 0), Warning);
+        assert_eq!(verdict(Some(8 << 20), 1 << CAP_IPC_LOCK), Ok);
+        assert_eq!([Some(320 << 20), None].map(|max| verdict(max, 0)), [Ok; 2]);
     }
 
     #[test]
-    fn too_few_descriptors_for_the_exports_are_a_warning() {
-        let with = |max, exports_max| {
-            verdict(&ProcessFacts { descriptors_max: Some(max), exports_max, ..facts() }, "descriptors")
-        };
-        assert_eq!([with(4096, 20_000), with(4096, 1000), with(41_024, 20_000)], [Warning, Ok, Ok]);
+    fn too_few_descriptors_and_more_workers_than_the_quota_has_cpus_are_warnings() {
+        let verdict = |max, exports_max| descriptors(Some(max), exports_max).verdict;
+        assert_eq!([verdict(4096, 20_000), verdict(4096, 1000), verdict(41_024, 20_000)], [Warning, Ok, Ok]);
+        assert_eq!([Some(3), Some(4), None].map(|cpus| quota(cpus, 4).verdict), [Warning, Ok, Ok]);
     }
 
     #[test]
-    fn limits_of_this_command_are_a_note_beside_the_unit_and_count_without_one() {
-        let with = |whose| {
-            let facts = ProcessFacts { whose, descriptors_max: Some(1024), namespace: None, ..facts() };
-            [verdict(&facts, "descriptors"), verdict(&facts, "mount namespace")]
-        };
-        assert_eq!(with(Whose::CommandBesideUnit), [Note, Ok]);
-        assert_eq!(with(Whose::Command), [Warning, Note]);
-        assert_eq!(with(Whose::Daemon(12)), [Warning, Note]);
-        let user = ProcessFacts { whose: Whose::Command, is_root: false, ..facts() };
-        let user = ProcessFacts { capabilities: Capabilities(0), quota: Some(1), ..user };
-        assert_eq!(["capabilities", "CPU quota"].map(|name| verdict(&user, name)), [Note; 2]);
-    }
-
-    #[test]
-    fn more_workers_than_the_quota_has_cpus_are_a_warning() {
-        let with = |quota| verdict(&ProcessFacts { quota: Some(quota), ..facts() }, "CPU quota");
-        assert_eq!([with(3), with(4)], [Warning, Ok]);
+    fn without_a_daemon_the_figures_are_those_of_this_command_and_weigh_less_for_other_users() {
+        for (is_root, most) in [(true, Failure), (false, Note)] {
+            let findings = check(&Host { is_root, ..Host::example() });
+            assert_eq!(findings.len(), 6);
+            assert!(findings[0].found.contains("(this command"), "{findings:?}");
+            assert!(findings.iter().all(|finding| finding.verdict <= most), "{findings:?}");
+        }
     }
 
     #[test]
     fn a_daemon_among_the_hosts_mounts_or_cut_off_from_these_is_a_warning() {
         for (is_hosts, follows_host) in [(true, true), (true, false), (false, false)] {
-            let namespace = Some(Namespace { is_hosts, follows_host });
-            assert_eq!(verdict(&ProcessFacts { namespace, ..facts() }, "mount namespace"), Warning);
-            let contained = ProcessFacts { whose: Whose::Daemon(1), namespace, ..facts() };
-            assert_eq!(verdict(&contained, "mount namespace"), Note);
+            let found = Some(Namespace { is_hosts, follows_host });
+            assert_eq!([12, 1].map(|pid| namespace(pid, found).verdict), [Warning, Note]);
         }
+        let apart = Some(Namespace { is_hosts: false, follows_host: true });
+        assert_eq!([apart, None].map(|found| namespace(12, found).verdict), [Ok, Note]);
+        assert_eq!([true, false].map(|has_unit| without_daemon(has_unit).verdict), [Ok, Note]);
+    }
+
+    #[test]
+    fn the_hard_limit_is_read_and_unlimited_is_no_limit() {
+        let limits = "Max open files            1024                 524288               files     \n\
+                      Max locked memory         8388608              unlimited            bytes     \n";
+        assert_eq!(hard_limit(limits, "Max open files"), Some(524_288));
+        assert_eq!(hard_limit(limits, "Max locked memory"), None);
+        assert_eq!(hard_limit(limits, "Max processes"), None);
+    }
+
+    #[test]
+    fn a_namespace_follows_the_host_where_its_root_has_a_master() {
+        let root = |options: &str| format!("30 1 8:1 / / rw,relatime {options}- ext4 /dev/sda1 rw\n");
+        let below = "31 30 8:2 / /srv rw shared:9 - xfs /dev/sdb rw\n";
+        for (options, expected) in
+            [("master:1 ", true), ("shared:2 master:1 ", true), ("", false), ("unbindable ", false)]
+        {
+            assert_eq!(root_follows(&format!("{}{below}", root(options))), Some(expected), "{options}");
+        }
+        assert_eq!(root_follows(below), None);
+    }
+
+    #[test]
+    fn the_namespace_of_another_process_is_told_from_the_hosts() {
+        let folder = tempfile::tempdir().unwrap();
+        let process = |name: &str, namespace: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.join("ns")).unwrap();
+            std::os::unix::fs::symlink(namespace, path.join("ns/mnt")).unwrap();
+            fs::write(path.join("mountinfo"), "1 0 8:1 / / rw master:1 - ext4 /dev/sda1 rw\n").unwrap();
+            path
+        };
+        let (first, same, other) =
+            (process("1", "mnt:[1]"), process("2", "mnt:[1]"), process("3", "mnt:[3]"));
+        let of = |path: &Path| namespace_of(path, &first);
+        assert_eq!(of(&same), Some(Namespace { is_hosts: true, follows_host: true }));
+        assert_eq!(of(&other), Some(Namespace { is_hosts: false, follows_host: true }));
+        assert_eq!(of(&folder.path().join("4")), None, "the process has ended");
     }
 }

@@ -1,14 +1,27 @@
 //! The object store: reachability and credentials, conditional creation, latency, the clock.
 //!
-//! Owns the judgement. Does not own requests nor the trial (`store`).
+//! Does not own requests nor the trial (`store`).
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::finding::Finding;
-use crate::store::Trial;
+use super::daemon::Host;
+use super::{Finding, answer, failure, for_root, note, ok, warning};
+use crate::observe::chain;
+use crate::store::{
+    Access, Backend, RetryPolicy, Store, StoreError, StoreOptions, StoreUrl, Trial, Variables,
+    process_variables,
+};
 
+/// How long one try of a request may take, and all tries of a request.
+const TRY_PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the trial may take, without the removal of its objects.
+const TRIAL_PATIENCE: Duration = Duration::from_mins(1);
 /// A request that takes longer than this is worth a note.
 const LATENCY_NOTED: Duration = Duration::from_millis(250);
 /// A request that takes longer than this keeps data at risk for long.
@@ -18,284 +31,325 @@ const SKEW_WARNED_MILLIS: u64 = 5_000;
 /// A clock that is wrong by more than this makes stores refuse requests.
 const SKEW_REFUSED_MILLIS: u64 = 15 * 60 * 1000;
 
-/// The store of the configuration.
-#[derive(Debug)]
-pub(super) enum StoreFacts {
-    /// The configuration was refused, so no store is known.
-    Unknown,
-    /// `[store] url` is not set.
-    NotSet,
-    /// The store is in the memory of the daemon.
-    Memory,
-    /// This command has not the rights of the daemon.
-    Forbidden,
-    /// The place cannot be set up: the sentence of the error. With `is_made`, the first start makes the directory.
-    Unusable {
-        error: String,
-        is_made: bool,
-        variables: VariablesOf,
-    },
-    Asked(Box<Answers>),
+/// All findings about the store, and its identity. The environment is that of the daemon where that can be read.
+pub(super) async fn check(host: &Host) -> (Vec<Finding>, Option<Uuid>) {
+    let of_daemon = host.daemon.as_ref().and_then(|daemon| daemon.variables.clone());
+    let (url, finding) = match &host.config.store.url {
+        _ if host.refused.is_some() => {
+            (None, note("not asked").why("the configuration was refused").mend("see configuration"))
+        }
+        None => (
+            None,
+            note("not set")
+                .why("all data of exports is on this host only, and is lost with the disk of the cache")
+                .mend("set [store] url, for example s3://bucket/prefix"),
+        ),
+        Some(StoreUrl::Memory) => (
+            None,
+            warning("memory://")
+                .why("the store is gone when the daemon ends, and data that the cache has left to the store is lost")
+                .mend("set [store] url to s3://bucket/prefix or file:///directory"),
+        ),
+        // Credentials and directories are the daemon's, and others than root have neither.
+        Some(_) if !host.is_root => (None, for_root("not asked")),
+        Some(url) => (Some(url), ok("")),
+    };
+    let Some(url) = url else { return (vec![finding.named("store")], None) };
+    let whose = match (&of_daemon, url) {
+        (_, StoreUrl::File(_)) => Whose { suffix: "", first: "" },
+        (Some(_), _) => Whose { suffix: " (variables of the daemon)", first: "" },
+        (None, _) => Whose {
+            suffix: " (variables of this command)",
+            first: "once more with the service's variables (set -a; . /etc/default/glidefs; glidefs doctor); then ",
+        },
+    };
+    ask(url, &host.config.cache.dir, of_daemon.unwrap_or_else(process_variables), whose).await
 }
 
 /// Whose environment variables the store was reached with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum VariablesOf {
-    Daemon,
-    Command,
-    /// The store is a directory, and needs no variables.
-    Nobody,
+#[derive(Clone, Copy)]
+struct Whose {
+    /// Added to what was found.
+    suffix: &'static str,
+    /// The step before the remedy.
+    first: &'static str,
 }
 
-impl VariablesOf {
-    /// `found`, with the owner of the variables.
-    fn found(self, found: &str) -> String {
-        match self {
-            Self::Daemon => format!("{found} (variables of the daemon)"),
-            Self::Command => format!("{found} (variables of this command)"),
-            Self::Nobody => found.to_owned(),
-        }
-    }
-
-    /// `mend`, after a try with the variables of the service where others were used.
-    fn mend(self, mend: &str) -> String {
-        match self {
-            Self::Command => {
-                format!(
-                    "once more with the service's variables (set -a; . /etc/default/glidefs; glidefs doctor); then {mend}"
-                )
-            }
-            Self::Daemon | Self::Nobody => mend.to_owned(),
-        }
+impl Whose {
+    fn failure(self, found: &str, why: &str, mend: &str) -> Finding {
+        failure(format!("{found}{}", self.suffix)).why(why).mend(format!("{}{mend}", self.first))
     }
 }
 
-/// The answers of a place.
-#[derive(Debug)]
-pub(super) struct Answers {
-    pub location: String,
-    pub variables: VariablesOf,
-    pub marker: Marker,
-    /// `None` when the marker could not be asked for, so nothing was tried.
-    pub trial: Option<Result<Trial, Trouble>>,
-    /// Whether the cache has a catalog: the daemon has started before.
-    pub has_started: bool,
-    /// Whether the directory of the store is on the file system of the cache.
-    pub shares_disk: bool,
-}
-
-/// The answer of the place to a question for the marker.
-#[derive(Debug)]
-pub(super) enum Marker {
-    Store(Uuid),
-    Nothing,
-    Trouble(Trouble),
-}
-
-/// The sentence why a place has not done what was asked.
-#[derive(Debug)]
-pub(super) enum Trouble {
-    /// The store does not permit the request.
-    Refused {
-        text: String,
-        /// The next step, by the cause of the refusal.
-        advice: &'static str,
-    },
-    Unreachable(String),
-    /// Something that no glidefs, or not this one, can use.
-    Unfit(String),
-}
-
-impl StoreFacts {
-    /// The identity of the store at the place.
-    pub fn found(&self) -> Option<Uuid> {
-        match self {
-            Self::Asked(answers) => match answers.marker {
-                Marker::Store(id) => Some(id),
-                _ => None,
-            },
+async fn ask(
+    url: &StoreUrl,
+    cache: &Path,
+    variables: Variables,
+    whose: Whose,
+) -> (Vec<Finding>, Option<Uuid>) {
+    let (url, cache) = (url.clone(), cache.to_owned());
+    let set_up = answer(move || {
+        let has_started = cache.join("catalog.redb").exists();
+        let directory = match &url {
+            StoreUrl::File(path) => Some(path.as_path()),
             _ => None,
+        };
+        let shares_disk = directory.is_some_and(|path| is_same_disk(path, &cache));
+        let is_made = !has_started && directory.is_some_and(|path| !path.exists());
+        let backend = Backend::connect(&url, &variables, false).map_err(|error| chain(&error));
+        (backend, has_started, shares_disk, is_made)
+    });
+    let (backend, has_started, shares_disk, is_made) =
+        set_up.await.unwrap_or_else(|silence| (Err(silence), true, false, false));
+    let backend = match backend {
+        Ok(backend) => backend,
+        Err(error) if is_made => {
+            let finding = note(error)
+                .why("the first start of the daemon makes the directory, also where a file system is only not mounted yet")
+                .mend("mount the file system of the store, if it has one of its own");
+            return (vec![finding.named("store")], None);
         }
-    }
-}
-
-/// All findings about the store.
-pub(super) fn check(facts: &StoreFacts) -> Vec<Finding> {
-    match facts {
-        StoreFacts::Asked(answers) => asked(answers),
-        _ => vec![store(facts)],
-    }
-}
-
-/// The finding about a store that was not asked.
-fn store(facts: &StoreFacts) -> Finding {
-    const CHECK: &str = "store";
-    match facts {
-        StoreFacts::Memory => Finding::warning(
-            CHECK,
-            "memory://",
-            "the store is gone when the daemon ends, and data that the cache has left to the store is lost",
-            "set [store] url to s3://bucket/prefix or file:///directory",
-        ),
-        StoreFacts::Unusable { error, is_made: true, .. } => Finding::note(
-            CHECK,
-            error,
-            "the first start of the daemon makes the directory, also where a file system is only not mounted yet",
-            "mount the file system of the store, if it has one of its own",
-        ),
-        StoreFacts::Unusable { error, variables, .. } => Finding::failure(
-            CHECK,
-            variables.found(error),
-            "nothing is written back, and devices wait at the start until the store confirms the exports",
-            variables.mend(
+        Err(error) => {
+            let finding = whose.failure(
+                &error,
+                "nothing is written back, and devices wait at the start until the store confirms the exports",
                 "correct [store] url or the settings that the error names, or mount the file system of the store",
-            ),
-        ),
-        StoreFacts::Forbidden => Finding::note(
-            CHECK,
-            "not asked",
-            "only root has the variables and the rights of the daemon",
-            "sudo glidefs doctor",
-        ),
-        StoreFacts::Unknown => {
-            Finding::note(CHECK, "not asked", "the configuration was refused", "see configuration")
+            );
+            return (vec![finding.named("store")], None);
         }
-        StoreFacts::NotSet | StoreFacts::Asked(_) => Finding::note(
-            CHECK,
-            "not set",
-            "all data of exports is on this host only, and is lost with the disk of the cache",
-            "set [store] url, for example s3://bucket/prefix",
-        ),
+    };
+    let retry =
+        RetryPolicy { try_time_max: TRY_PATIENCE, time_budget: REQUEST_PATIENCE, ..RetryPolicy::default() };
+    let store = Store::over(backend, StoreOptions { retry, ..StoreOptions::default() });
+    let (finding, store_id) = match store.check(Access::ReadOnly).await {
+        Ok(marker) => (ok(format!("{}{}", store.location(), whose.suffix)), Some(marker.store_id)),
+        Err(StoreError::NotAStore { .. }) => (no_store(store.location(), has_started), None),
+        Err(error) => return (vec![trouble(&error, whose).named("store")], None),
+    };
+    let mut findings = vec![finding.named("store")];
+    if shares_disk {
+        let finding = note("the store is on the file system of the cache")
+            .why("a fault of the disk takes the cache and the store together")
+            .mend("set [store] url to a place on another disk");
+        findings.push(finding.named("store disk"));
     }
+    match store.try_out(TRIAL_PATIENCE).await {
+        Ok(trial) => findings.extend(judge(&trial)),
+        Err(error) => findings.push(trouble(&error, whose).named("store writes")),
+    }
+    (findings, store_id)
 }
 
-fn asked(answers: &Answers) -> Vec<Finding> {
-    let mut findings = vec![marker(answers)];
-    if answers.shares_disk {
-        findings.push(Finding::note(
-            "store disk",
-            "the store is on the file system of the cache",
-            "a fault of the disk takes the cache and the store together",
-            "set [store] url to a place on another disk",
-        ));
-    }
-    match &answers.trial {
-        None => {}
-        Some(Err(error)) => findings.push(trouble("store writes", error, answers.variables)),
-        Some(Ok(trial)) => {
-            findings.extend([writes(trial), condition(trial), latency(trial), clock(trial)]);
-        }
-    }
-    findings
+fn is_same_disk(store: &Path, cache: &Path) -> bool {
+    let number = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
+    number(store).is_some_and(|store| number(cache) == Some(store))
 }
 
-fn marker(answers: &Answers) -> Finding {
-    const CHECK: &str = "store";
-    let location = &answers.location;
-    match &answers.marker {
-        Marker::Store(_) => Finding::ok(CHECK, answers.variables.found(location)),
-        Marker::Nothing if answers.has_started => Finding::warning(
-            CHECK,
-            format!("{location} has no glidefs store"),
-            "a daemon that has exports in a store waits for that store; a daemon without makes a new store, unless volumes are there",
-            "check [store] url, whether the file system of the store is mounted, and whether only its marker (glidefs.json) is gone",
-        ),
-        Marker::Nothing => Finding::note(
-            CHECK,
-            format!("{location} has no glidefs store"),
-            "the first start of the daemon makes the place a store",
-            "nothing, unless exports are there already: then correct [store] url",
-        ),
-        Marker::Trouble(error) => trouble(CHECK, error, answers.variables),
+fn no_store(location: &str, has_started: bool) -> Finding {
+    let found = format!("{location} has no glidefs store");
+    if has_started {
+        return warning(found)
+            .why("a daemon that has exports in a store waits for that store; a daemon without makes a new store, unless volumes are there")
+            .mend("check [store] url, whether the file system of the store is mounted, and whether only its marker (glidefs.json) is gone");
     }
+    note(found)
+        .why("the first start of the daemon makes the place a store")
+        .mend("nothing, unless exports are there already: then correct [store] url")
 }
 
-fn trouble(check: &'static str, trouble: &Trouble, variables: VariablesOf) -> Finding {
-    let (text, why, mend) = match trouble {
-        Trouble::Refused { text, advice } => (
-            text,
+/// Why the place has not done what was asked.
+fn trouble(error: &StoreError, whose: Whose) -> Finding {
+    let text = chain(error);
+    match error {
+        StoreError::Refused { advice, .. } => whose.failure(
+            &text,
             "the store answers and refuses: nothing is written back, and devices wait at the start",
-            format!("{advice}; glidefs gets, puts, lists and deletes objects below the prefix of [store] url"),
+            &format!("{advice}; glidefs gets, puts, lists and deletes objects below the prefix of [store] url"),
         ),
-        Trouble::Unreachable(text) => (
-            text,
+        error if error.is_transient() => whose.failure(
+            &text,
             "nothing is written back, and READs of data that is only in the store wait",
-            "check the network, the name of the server, proxies, firewalls and AWS_ENDPOINT_URL; of a directory, the file system"
-                .into(),
+            "check the network, the name of the server, proxies, firewalls and AWS_ENDPOINT_URL; of a directory, the file system",
         ),
-        Trouble::Unfit(text) => (
-            text,
+        _ => whose.failure(
+            &text,
             "a daemon with exports serves what its cache has, and sends nothing to this store; one without exports does not start",
             "set [store] url to another prefix, or run the version of glidefs that made the store; where its marker (glidefs.json) is \
-             damaged, restart a daemon with exports in this store: its log then has the line to write there"
-                .into(),
+             damaged, restart a daemon with exports in this store: its log then has the line to write there",
         ),
-    };
-    Finding::failure(check, variables.found(text), why, variables.mend(&mend))
+    }
+}
+
+fn judge(trial: &Trial) -> [Finding; 4] {
+    [
+        writes(trial).named("store writes"),
+        condition(trial).named("store conditional PUT"),
+        latency(trial.get, trial.put).named("store latency"),
+        clock(trial.clock_ahead_millis).named("store clock"),
+    ]
 }
 
 fn writes(trial: &Trial) -> Finding {
-    const CHECK: &str = "store writes";
     match &trial.removed {
-        Ok(()) => Finding::ok(CHECK, "objects can be made, read and removed"),
-        Err(error) => Finding::warning(
-            CHECK,
-            crate::observe::chain(error),
-            "without the permission to delete, garbage collection frees nothing and the store grows for ever",
-            "permit to delete objects below the prefix of [store] url; and remove the objects glidefs-doctor-*.tmp there",
-        ),
+        Ok(()) => ok("objects can be made, read and removed"),
+        Err(error) => warning(chain(error))
+            .why("without the permission to delete, garbage collection frees nothing and the store grows for ever")
+            .mend("permit to delete objects below the prefix of [store] url; and remove the objects glidefs-doctor-*.tmp there"),
     }
 }
 
 fn condition(trial: &Trial) -> Finding {
-    const CHECK: &str = "store conditional PUT";
-    const WHY: &str = "two hosts could overwrite each other's volumes, and acknowledged data would be lost";
-    const MEND: &str = "use a server with conditional creation: Amazon S3, Google Cloud Storage, Azure Blob Storage, Cloudflare R2, \
-                        current MinIO or Ceph; or a directory (file://)";
-    if trial.replaces {
-        let found = "an object was replaced that was to be created only if absent (If-None-Match)";
-        return Finding::failure(CHECK, found, WHY, MEND);
-    }
-    if trial.winners > 1 {
-        let found =
-            format!("{} of the creators of one object at once were told that it is theirs", trial.winners);
-        return Finding::failure(CHECK, found, WHY, MEND);
-    }
-    Finding::ok(CHECK, "refused, also in a race")
+    let found = if trial.replaces {
+        "an object was replaced that was to be created only if absent (If-None-Match)".into()
+    } else if trial.winners > 1 {
+        format!("{} of the creators of one object at once were told that it is theirs", trial.winners)
+    } else {
+        return ok("refused, also in a race");
+    };
+    failure(found)
+        .why("two hosts could overwrite each other's volumes, and acknowledged data would be lost")
+        .mend(
+            "use a server with conditional creation: Amazon S3, Google Cloud Storage, Azure Blob Storage, Cloudflare R2, current MinIO \
+             or Ceph; or a directory (file://)",
+        )
 }
 
-fn latency(trial: &Trial) -> Finding {
-    const CHECK: &str = "store latency";
-    let found = format!("GET {} ms, PUT {} ms", trial.get.as_millis(), trial.put.as_millis());
-    let why = "READs of data that is only in the store, and FLUSHes with durability store, wait for as long";
-    let mend = "use a store nearer to the host, or find out what is slow on the way (proxy, name service, the server)";
-    let slower = trial.get.max(trial.put);
-    if slower > LATENCY_SLOW {
-        return Finding::warning(CHECK, found, why, mend);
-    }
-    if slower > LATENCY_NOTED {
-        return Finding::note(CHECK, found, why, mend);
-    }
-    Finding::ok(CHECK, found)
+fn latency(get: Duration, put: Duration) -> Finding {
+    let found = format!("GET {} ms, PUT {} ms", get.as_millis(), put.as_millis());
+    let finding = match get.max(put) {
+        slower if slower > LATENCY_SLOW => warning(found),
+        slower if slower > LATENCY_NOTED => note(found),
+        _ => return ok(found),
+    };
+    finding
+        .why("READs of data that is only in the store, and FLUSHes with durability store, wait for as long")
+        .mend("use a store nearer to the host, or find out what is slow on the way (proxy, name service, the server)")
 }
 
-fn clock(trial: &Trial) -> Finding {
-    const CHECK: &str = "store clock";
-    let skew = trial.clock_ahead_millis.unsigned_abs();
-    let side = if trial.clock_ahead_millis > 0 { "ahead of" } else { "behind" };
+fn clock(ahead_millis: i64) -> Finding {
+    let skew = ahead_millis.unsigned_abs();
+    let side = if ahead_millis > 0 { "ahead of" } else { "behind" };
     let found = format!("{} s {side} this host's", skew / 1000);
-    let mend = "set the clock of this host: timedatectl set-ntp true, or install chrony";
-    if skew > SKEW_REFUSED_MILLIS {
-        let why =
-            "a store refuses requests whose time is a quarter of an hour off: then nothing is written back";
-        return Finding::failure(CHECK, found, why, mend);
-    }
-    if skew > SKEW_WARNED_MILLIS {
-        let why = "from a quarter of an hour on, a store refuses requests";
-        return Finding::warning(CHECK, found, why, mend);
-    }
-    Finding::ok(CHECK, "as this host's")
+    let finding = if skew > SKEW_REFUSED_MILLIS {
+        failure(found).why(
+            "a store refuses requests whose time is a quarter of an hour off: then nothing is written back",
+        )
+    } else if skew > SKEW_WARNED_MILLIS {
+        warning(found).why("from a quarter of an hour on, a store refuses requests")
+    } else {
+        return ok("as this host's");
+    };
+    finding.mend("set the clock of this host: timedatectl set-ntp true, or install chrony")
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::super::Verdict::{Failure, Note, Ok, Warning};
+    use super::*;
+    use crate::store::Operation;
+
+    const NOBODYS: Whose = Whose { suffix: "", first: "" };
+
+    fn trial() -> Trial {
+        Trial {
+            replaces: false,
+            winners: 1,
+            put: Duration::from_millis(30),
+            get: Duration::from_millis(20),
+            clock_ahead_millis: 0,
+            removed: Result::Ok(()),
+        }
+    }
+
+    /// A host with cache and store in `folder`.
+    fn host(folder: &Path) -> Host {
+        let mut host = Host::example();
+        host.config.cache.dir = folder.join("cache");
+        host.config.store.url = Some(StoreUrl::File(folder.join("store")));
+        fs::create_dir(&host.config.cache.dir).unwrap();
+        host
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_missing_is_made_by_the_first_start_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = host(folder.path());
+        assert_eq!(check(&host).await.0[0].verdict, Note);
+        fs::write(host.config.cache.dir.join("catalog.redb"), "").unwrap();
+        let findings = check(&host).await.0;
+        assert!(findings.len() == 1 && findings[0].verdict == Failure, "{findings:?}");
+    }
+
+    #[tokio::test]
+    async fn an_empty_place_is_tried_and_stays_empty_and_something_else_there_is_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = host(folder.path());
+        let place = folder.path().join("store");
+        fs::create_dir(&place).unwrap();
+        let findings = check(&host).await.0;
+        let verdicts: Vec<_> = findings.iter().map(|finding| (finding.check, finding.verdict)).collect();
+        assert_eq!(
+            verdicts[..4],
+            [("store", Note), ("store disk", Note), ("store writes", Ok), ("store conditional PUT", Ok)]
+        );
+        assert_eq!(verdicts.len(), 6);
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
+        fs::write(place.join("glidefs.json"), "{\"another\": 1}").unwrap();
+        let findings = check(&host).await.0;
+        assert!(findings.len() == 1 && findings[0].verdict == Failure, "{findings:?}");
+        assert_eq!(no_store("s3://b", true).verdict, Warning);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_not_named_or_not_for_this_command_is_not_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let other_user = Host { is_root: false, ..host(folder.path()) };
+        let refused = Host {
+            refused: Some(crate::config::ConfigError::BounceMode { value: "x".into() }),
+            ..Host::example()
+        };
+        let mut memory = Host::example();
+        memory.config.store.url = Some(StoreUrl::Memory);
+        for (host, expected) in
+            [(Host::example(), Note), (other_user, Note), (refused, Note), (memory, Warning)]
+        {
+            let (findings, id) = check(&host).await;
+            assert!(findings.len() == 1 && findings[0].verdict == expected && id.is_none(), "{findings:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_mended_by_its_cause_and_first_with_the_variables_of_the_service() {
+        let (operation, key) = (Operation::Get, String::new());
+        let refused =
+            StoreError::Refused { operation, key: key.clone(), advice: "the clock", source: "".into() };
+        let mend = |whose| trouble(&refused, whose).mend.unwrap();
+        assert!(mend(NOBODYS).starts_with("the clock; "));
+        assert!(mend(Whose { suffix: "", first: "once more; " }).starts_with("once more; the clock; "));
+        let away =
+            StoreError::Unreachable { operation, key, tries: 1, elapsed: Duration::ZERO, source: "".into() };
+        assert!(trouble(&away, NOBODYS).mend.unwrap().starts_with("check the network"));
+    }
+
+    #[test]
+    fn a_store_that_is_not_cleaned_or_replaces_objects_alone_or_in_a_race_is_told() {
+        assert!(judge(&trial()).iter().all(|finding| finding.verdict == Ok));
+        let kept = Err(StoreError::Missing { key: "k".into() });
+        assert_eq!(writes(&Trial { removed: kept, ..trial() }).verdict, Warning);
+        assert_eq!(condition(&Trial { replaces: true, ..trial() }).verdict, Failure);
+        assert_eq!(condition(&Trial { winners: 2, ..trial() }).verdict, Failure);
+        // The answer to the winner of a race may have been lost.
+        assert_eq!(condition(&Trial { winners: 0, ..trial() }).verdict, Ok);
+    }
+
+    #[test]
+    fn a_slow_store_is_a_note_or_a_warning_and_so_is_a_clock_that_differs_until_stores_refuse() {
+        let verdict = |millis| {
+            let (slow, fast) = (Duration::from_millis(millis), Duration::ZERO);
+            [latency(slow, fast).verdict, latency(fast, slow).verdict]
+        };
+        assert_eq!([250, 300, 1001].map(verdict), [[Ok; 2], [Note; 2], [Warning; 2]]);
+        let verdict = |seconds: i64| clock(seconds * 1000).verdict;
+        assert_eq!([5, -5, 6, -60, 901, -901].map(verdict), [Ok, Ok, Warning, Warning, Failure, Failure]);
+    }
+}

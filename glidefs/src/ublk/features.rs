@@ -25,10 +25,7 @@ pub struct Features {
 /// The driver's bits of features, for tests of other layers.
 #[cfg(test)]
 pub mod bits {
-    pub use libublk::sys::{
-        UBLK_F_QUIESCE as QUIESCE, UBLK_F_SHMEM_ZC as SHMEM_ZC, UBLK_F_UPDATE_SIZE as UPDATE_SIZE,
-        UBLK_F_USER_COPY as USER_COPY,
-    };
+    pub use libublk::sys::{UBLK_F_UPDATE_SIZE as UPDATE_SIZE, UBLK_F_USER_COPY as USER_COPY};
 }
 
 impl Features {

@@ -34,7 +34,12 @@ fn lines(report: &Report) -> String {
     let width = report.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
     let mut text = String::new();
     for finding in &report.findings {
-        let word = finding.verdict.word();
+        let word = match finding.verdict {
+            Verdict::Ok => "ok",
+            Verdict::Note => "note",
+            Verdict::Warning => "warning",
+            Verdict::Failure => "failure",
+        };
         // Writing to a string does not fail.
         let _ = writeln!(text, "{word:<7}  {:<width$}  {}", finding.check, one_line(&finding.found));
         for (name, content) in [("why", &finding.why), ("mend", &finding.mend)] {
@@ -56,11 +61,22 @@ mod tests {
     use super::*;
     use crate::doctor::Finding;
 
+    fn finding(check: &'static str, verdict: Verdict, found: &str) -> Finding {
+        let advice = |text: &str| (verdict != Verdict::Ok).then(|| text.to_owned());
+        Finding {
+            check,
+            verdict,
+            found: found.into(),
+            why: advice("a probe\nwaits"),
+            mend: advice("install them"),
+        }
+    }
+
     #[test]
     fn a_finding_is_a_line_and_one_that_is_not_ok_has_two_more() {
         let report = Report::new(vec![
-            Finding::ok("kernel", "Linux 7.3.4"),
-            Finding::warning("udev rules", "missing", "a probe\nwaits", "install them"),
+            finding("kernel", Verdict::Ok, "Linux 7.3.4"),
+            finding("udev rules", Verdict::Warning, "missing"),
         ]);
         let expected = "ok       kernel      Linux 7.3.4\n\
                         warning  udev rules  missing\n    why : a probe waits\n    mend: install them";
@@ -98,14 +114,18 @@ mod tests {
 
     #[test]
     fn notes_are_no_error_and_failures_weigh_more_than_warnings() {
-        let outcome = |findings: &[Finding]| outcome(&Report::new(findings.to_vec()));
-        let (note, warning) = (Finding::note("a", "", "", ""), Finding::warning("b", "", "", ""));
-        let failure = Finding::failure("c", "", "", "");
-        assert!(outcome(&[note.clone(), Finding::ok("d", "")]).is_ok());
+        let outcome = |verdicts: &[Verdict]| {
+            let findings = verdicts.iter().map(|verdict| finding("a", *verdict, "found"));
+            outcome(&Report::new(findings.collect()))
+        };
+        assert!(outcome(&[Verdict::Note, Verdict::Ok]).is_ok());
         assert!(matches!(
-            outcome(&[note, warning.clone()]),
+            outcome(&[Verdict::Note, Verdict::Warning]),
             Err(CliError::Found { failures: 0, warnings: 1 })
         ));
-        assert!(matches!(outcome(&[failure, warning]), Err(CliError::Found { failures: 1, warnings: 1 })));
+        assert!(matches!(
+            outcome(&[Verdict::Failure, Verdict::Warning]),
+            Err(CliError::Found { failures: 1, warnings: 1 })
+        ));
     }
 }
