@@ -193,6 +193,10 @@ mod tests {
     async fn a_question_without_an_answer_ends_with_its_time_limit() {
         let (_stays, never) = std::sync::mpsc::channel::<()>();
         assert_eq!(answer(move || never.recv()).await, Err("no answer within 10 s".into()));
+    }
+
+    #[tokio::test]
+    async fn an_answer_in_time_is_given_on() {
         assert_eq!(answer(|| 7).await, Ok(7));
     }
 }

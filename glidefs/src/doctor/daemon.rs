@@ -37,7 +37,7 @@ const LISTED_MAX: usize = 5;
 #[derive(Debug)]
 pub(super) struct Host {
     /// The path of the configuration file.
-    path: PathBuf,
+    pub path: PathBuf,
     /// Whether this command may look at everything.
     pub is_root: bool,
     /// The configuration; the defaults where the file is refused.
@@ -45,12 +45,12 @@ pub(super) struct Host {
     /// Why the file was refused.
     pub refused: Option<ConfigError>,
     /// Why a daemon with the CPUs of this command would refuse a file that is fit for all CPUs.
-    only_elsewhere: Option<ConfigError>,
-    socket: Socket,
+    pub only_elsewhere: Option<ConfigError>,
+    pub socket: Socket,
     /// The daemon that listens on the socket.
     pub daemon: Option<Daemon>,
     /// All ublk devices of the host, or why the kernel does not tell.
-    devices: Result<Survey, String>,
+    pub devices: Result<Survey, String>,
     pub driver: Driver,
     /// The identity of the store at `[store] url`.
     pub store_id: Option<Uuid>,
@@ -217,7 +217,7 @@ fn allowed(status: &str) -> Option<Vec<usize>> {
 
 /// The socket of the API.
 #[derive(Debug, PartialEq, Eq)]
-enum Socket {
+pub(super) enum Socket {
     Absent,
     Listens {
         /// `None` where the kernel does not tell.

@@ -145,13 +145,13 @@ fn limit(release: &str, limit: Option<DeviceLimit>, exports_max: usize) -> Findi
 
 fn udev(runs: bool, rules: Option<(&str, &str)>) -> Finding {
     let finding = match rules {
-        _ if !runs => return ok("no udev runs"),
+        _ if !runs => return ok("no udev runs, so devices have numbers and no /dev/glidefs/NAME"),
         Some((path, RULES)) => return ok(path),
         Some((path, _)) => note(format!("{path} differs from the rules of this version"))
             .why("rules of another version may let udev open the devices, or make no /dev/glidefs/NAME"),
         None => warning("60-glidefs.rules is not installed").why(
             "udev, blkid, LVM and MD open the devices: a probe waits while the daemon is away, and delays a removal; each device also \
-             gets an I/O scheduler, which takes 30 KB; a new device waits for /dev/glidefs/NAME, up to 5 s once a minute",
+             gets an I/O scheduler, which takes 30 KB; and there is no /dev/glidefs/NAME",
         ),
     };
     finding.mend("in the source of this version: install -m 644 systemd/60-glidefs.rules /etc/udev/rules.d/ && udevadm control --reload")

@@ -1,16 +1,17 @@
 //! Credentials and settings for S3 that are not in environment variables, by the AWS SDK.
 //!
-//! Owns the order in which sources of credentials are asked, how long credentials are kept, and when the profile is read again. The
-//! SDK owns each source: profiles with keys, roles, SSO and programs, web identities, and the roles of containers and instances.
-//! Does not own keys in the environment, which come first. Invariants: one load is under way at a time, on a task of its own, so
-//! that a request which gives up leaves no program behind and begins no second one; a request with valid credentials waits for a load
-//! for a second at most.
+//! Owns the choice of the profile, the order in which sources of credentials are asked, and how long credentials are kept. The SDK owns
+//! each source: profiles with keys, roles, SSO and programs, web identities, and the roles of containers and instances. Does not own keys
+//! in the environment, which come first. Invariants: one load is under way at a time, on a task of its own, so that a request which gives
+//! up leaves no program behind and begins no second one; a request with valid credentials waits for no load; a named file or profile that
+//! cannot be used, and half of a key pair, are errors.
 //!
 //! The SDK reads the variables of containers (`AWS_CONTAINER_…`), and all that a program of `credential_process` inherits, from the
 //! process itself; all other variables are handed in.
 
-mod profile;
-
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -21,18 +22,20 @@ use aws_config::ecs::EcsCredentialsProvider;
 use aws_config::imds;
 use aws_config::imds::credentials::ImdsCredentialsProvider;
 use aws_config::meta::credentials::CredentialsProviderChain;
-use aws_config::profile::ProfileFileCredentialsProvider;
+use aws_config::profile::{self, ProfileFileCredentialsProvider, ProfileFileLoadError};
 use aws_config::provider_config::ProviderConfig;
 use aws_config::web_identity_token::{StaticConfiguration, WebIdentityTokenCredentialsProvider};
 use aws_credential_types::Credentials;
+use aws_credential_types::provider::ProvideCredentials;
 use aws_credential_types::provider::error::CredentialsError;
-use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
+use aws_runtime::env_config::file::{EnvConfigFileKind, EnvConfigFiles};
+use aws_types::os_shim_internal::{Env, Fs};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
-use tokio::sync::watch;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
-use self::profile::{Profile, ProfileError, ProfileFiles, Stamps};
 use super::error::BoxError;
 use super::variables::{Variables, variable};
 use crate::locks::MutexExt;
@@ -43,20 +46,102 @@ const REGION_USUAL: &str = "us-east-1";
 const SESSION_NAME: &str = "glidefs";
 /// Credentials are renewed so long before they expire, or when half of the time is over.
 const RENEW_BEFORE: Duration = Duration::from_mins(5);
-/// Credentials without an expiry are loaded again after this time, as in the SDK.
-const KEEP_MAX: Duration = Duration::from_mins(15);
-/// Pause after a load that failed, while there are valid credentials.
-const RENEW_PAUSE: Duration = Duration::from_mins(1);
-/// Pause after a load that failed, while there are none: requests of this time share the failure.
-const FAILURE_PAUSE: Duration = Duration::from_secs(1);
-/// Pause between two looks at the files of the profile.
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// So long requests with valid credentials wait for a load: most loads are a look at files, which may have new keys.
-const LOAD_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Credentials without an expiry are loaded again after this time, and all others after a renewal that failed: a file may have new keys.
+const LOAD_PAUSE: Duration = Duration::from_mins(1);
 /// A load that takes longer is reported.
 const LOAD_TIME_USUAL: Duration = Duration::from_mins(1);
+const KEY_ID: &str = "aws_access_key_id";
+const SECRET_KEY: &str = "aws_secret_access_key";
+/// Settings of a profile that lead to credentials.
+const CREDENTIAL_SETTINGS: [&str; 7] = [
+    KEY_ID,
+    SECRET_KEY,
+    "credential_process",
+    "role_arn",
+    "sso_session",
+    "sso_start_url",
+    "web_identity_token_file",
+];
 
-/// Settings of the profile, and its credentials.
+/// Why a profile cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum ProfileError {
+    #[error("{0} cannot be read", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("the files of profiles have another format")]
+    Format { source: Option<ProfileFileLoadError> },
+    #[error("there is no profile {profile:?}, which AWS_PROFILE names")]
+    Missing { profile: String },
+    #[error("profile {profile:?} has one of aws_access_key_id and aws_secret_access_key and not the other")]
+    Half { profile: String },
+}
+
+/// A profile as the files of AWS's tools describe it.
+#[derive(Debug)]
+struct Profile {
+    name: String,
+    /// Both files, for the SDK. Other profiles of the files may be the source of a role.
+    files: EnvConfigFiles,
+    /// Whether the profile leads to credentials.
+    gives_credentials: bool,
+    region: Option<String>,
+    endpoint_url: Option<String>,
+}
+
+impl Profile {
+    /// Reads the files that `variables` name, or the usual ones. Blocks: a home directory may be on a network.
+    fn read(variables: &Variables) -> Result<Self, ProfileError> {
+        let text = |name: &str, file: &str| {
+            let named = variable(variables, name);
+            let in_home = || Some(Path::new(variable(variables, "HOME")?).join(".aws").join(file));
+            let Some(path) = named.map(PathBuf::from).or_else(in_home) else { return Ok(String::new()) };
+            match fs::read_to_string(&path) {
+                // systemd hides the home of others from a service.
+                Err(error)
+                    if named.is_none()
+                        && matches!(
+                            error.kind(),
+                            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+                        ) =>
+                {
+                    Ok(String::new())
+                }
+                read => read.map_err(|source| ProfileError::File { path, source }),
+            }
+        };
+        let files = EnvConfigFiles::builder()
+            .with_contents(EnvConfigFileKind::Config, text("AWS_CONFIG_FILE", "config")?)
+            .with_contents(
+                EnvConfigFileKind::Credentials,
+                text("AWS_SHARED_CREDENTIALS_FILE", "credentials")?,
+            )
+            .build();
+        let named = variable(variables, "AWS_PROFILE");
+        let name = named.unwrap_or("default").to_owned();
+        // The SDK gets the texts, so the future never has to wait.
+        let (no_files, no_variables) = (Fs::from_slice(&[]), Env::from_slice(&[]));
+        let read = profile::load(&no_files, &no_variables, &files, Some(name.clone().into())).now_or_never();
+        let profiles = read
+            .ok_or(ProfileError::Format { source: None })?
+            .map_err(|error| ProfileError::Format { source: Some(error) })?;
+        if named.is_some() && profiles.get_profile(&name).is_none() {
+            return Err(ProfileError::Missing { profile: name });
+        }
+        let get = |key: &str| profiles.get(key).filter(|value| !value.is_empty());
+        if get(KEY_ID).is_some() != get(SECRET_KEY).is_some() {
+            return Err(ProfileError::Half { profile: name });
+        }
+        Ok(Self {
+            gives_credentials: CREDENTIAL_SETTINGS.into_iter().any(|key| get(key).is_some()),
+            region: get("region").map(Into::into),
+            endpoint_url: get("endpoint_url").map(Into::into),
+            name,
+            files,
+        })
+    }
+}
+
+/// Settings of the profile, and credentials.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub region: Option<String>,
@@ -69,31 +154,22 @@ pub(super) struct Settings {
 impl Settings {
     /// Reads the profile that `variables` name. Sends no request.
     pub fn read(variables: &Variables) -> Result<Self, BoxError> {
-        let files = ProfileFiles::of(variables);
-        // A change after this is seen by the first request.
-        let stamps = files.stamps();
-        let profile = files.read()?;
-        let (region, endpoint_url) = (profile.region.clone(), profile.endpoint_url.clone());
-        let gives_credentials = profile.gives_credentials;
-        let source = sources(&profile, variables)?;
-        let state = State {
-            stamps,
-            gives_credentials,
-            source,
-            kept: None,
-            look_at: Instant::now(),
-            loading_since: None,
-            failed: None,
-        };
-        let (state, loads_ended) = (Mutex::new(state), watch::Sender::new(0));
-        let inner = Inner { files, variables: variables.clone(), state, loads_ended };
-        let credentials = SdkCredentials(Arc::new(inner));
-        Ok(Self { region, endpoint_url, gives_credentials, credentials })
+        let profile = Profile::read(variables)?;
+        // Wrong settings are found before a request.
+        sources(&profile, variables, false)?;
+        let Profile { region, endpoint_url, gives_credentials, .. } = profile;
+        let (variables, state) = (variables.clone(), Mutex::default());
+        let inner = Inner { variables, only_profile: gives_credentials, state };
+        Ok(Self { region, endpoint_url, gives_credentials, credentials: SdkCredentials(Arc::new(inner)) })
     }
 }
 
-/// All sources of credentials, in the order in which they are asked.
-fn sources(profile: &Profile, variables: &Variables) -> Result<SharedCredentialsProvider, BoxError> {
+/// The sources of credentials, in the order in which they are asked.
+fn sources(
+    profile: &Profile,
+    variables: &Variables,
+    only_profile: bool,
+) -> Result<CredentialsProviderChain, BoxError> {
     let get = |name: &str| variable(variables, name);
     let region = get("AWS_REGION").or(get("AWS_DEFAULT_REGION")).or(profile.region.as_deref());
     let region = Region::new(region.unwrap_or(REGION_USUAL).to_owned());
@@ -104,6 +180,9 @@ fn sources(profile: &Profile, variables: &Variables) -> Result<SharedCredentials
         .profile_name(&profile.name)
         .build();
     let mut chain = CredentialsProviderChain::first_try("Profile", of_profile);
+    if only_profile {
+        return Ok(chain);
+    }
     if let (Some(file), Some(role)) = (get("AWS_WEB_IDENTITY_TOKEN_FILE"), get("AWS_ROLE_ARN")) {
         let identity = StaticConfiguration {
             web_identity_token_file: file.into(),
@@ -121,51 +200,35 @@ fn sources(profile: &Profile, variables: &Variables) -> Result<SharedCredentials
     }
     let instance =
         ImdsCredentialsProvider::builder().configure(&config).imds_client(instance.build()).build();
-    let chain = chain.or_else("EcsContainer", container).or_else("Ec2InstanceMetadata", instance);
-    Ok(SharedCredentialsProvider::new(chain))
+    Ok(chain.or_else("EcsContainer", container).or_else("Ec2InstanceMetadata", instance))
 }
 
-/// Credentials from the sources of the SDK, kept until they are due. The profile is read again when one of its files has changed: a
-/// program may write new keys.
+/// Credentials from the sources of the SDK, kept until they are due. Each load reads the files of the profile again: a program may write
+/// new keys.
 #[derive(Debug)]
 pub(super) struct SdkCredentials(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    files: ProfileFiles,
     variables: Variables,
+    /// Whether the profile led to credentials at first: a file without keys may be half written, and then no other source counts.
+    only_profile: bool,
     state: Mutex<State>,
-    /// Number of loads that have ended.
-    loads_ended: watch::Sender<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
-    /// State of the files from which `source` was made.
-    stamps: Stamps,
-    gives_credentials: bool,
-    source: SharedCredentialsProvider,
     kept: Option<Kept>,
-    /// When the files are looked at again.
-    look_at: Instant,
-    /// When the load under way began.
-    loading_since: Option<Instant>,
-    failed: Option<FailedLoad>,
+    loading: Option<Load>,
 }
 
-/// The failure of the last load.
-#[derive(Clone, Debug)]
-struct FailedLoad {
-    error: Arc<CredentialsError>,
-    /// No other load begins before.
-    until: Instant,
-}
+/// A load under way, with one outcome for all that wait.
+type Load = Shared<BoxFuture<'static, Result<Arc<AwsCredential>, Arc<CredentialsError>>>>;
 
 /// Loaded credentials, and when to load again.
 #[derive(Debug)]
 struct Kept {
     credential: Arc<AwsCredential>,
-    /// When the credentials are loaded again.
     due: SystemTime,
     /// `None`: never, as far as is known.
     expiry: Option<SystemTime>,
@@ -179,7 +242,7 @@ impl Kept {
             token: loaded.session_token().map(Into::into),
         });
         let expiry = loaded.expiry();
-        let keep = expiry.map_or(KEEP_MAX, |expiry| {
+        let keep = expiry.map_or(LOAD_PAUSE, |expiry| {
             let left = expiry.duration_since(now).unwrap_or_default();
             left.saturating_sub(RENEW_BEFORE).max(left / 2)
         });
@@ -191,107 +254,43 @@ impl Kept {
     }
 }
 
-impl State {
-    fn valid(&self, now: SystemTime) -> Option<&Kept> {
-        self.kept.as_ref().filter(|kept| kept.is_valid(now))
-    }
-
-    /// Whether the source is to be asked for credentials.
-    fn is_renewal_due(&self, now: SystemTime, instant: Instant) -> bool {
-        let rests = self.failed.as_ref().is_some_and(|failed| instant < failed.until);
-        !rests && self.valid(now).is_none_or(|kept| now >= kept.due)
-    }
-
-    /// Whether a load has to begin now.
-    fn is_load_due(&self, now: SystemTime, instant: Instant) -> bool {
-        self.loading_since.is_none() && (instant >= self.look_at || self.is_renewal_due(now, instant))
-    }
-}
-
 impl Inner {
-    /// Looks at the files, and loads credentials if they are due. Ends whether or not anybody waits.
-    async fn load(self: Arc<Self>) {
-        let inner = Arc::clone(&self);
-        // A look may block: a home directory may be on a network.
-        let looked = tokio::task::spawn_blocking(move || inner.follow_files()).await;
-        debug_assert!(looked.is_ok(), "a look at the files does not panic");
-        let source = {
-            let mut state = self.state.lock_whole();
-            let instant = Instant::now();
-            state.look_at = instant + LOOK_PAUSE;
-            state.is_renewal_due(SystemTime::now(), instant).then(|| state.source.clone())
-        };
-        let loaded = match source {
-            Some(source) => Some(provide(&source).await),
-            None => None,
-        };
-        let mut state = self.state.lock_whole();
-        state.loading_since = None;
+    async fn load(self: Arc<Self>) -> Result<Arc<AwsCredential>, Arc<CredentialsError>> {
+        let loaded = self.provide().await;
         let now = SystemTime::now();
+        let mut state = self.state.lock_whole();
+        state.loading = None;
         match loaded {
-            None => {}
-            Some(Ok(loaded)) => {
-                state.kept = Some(Kept::new(&loaded, now));
-                state.failed = None;
-            }
-            Some(Err(error)) => {
-                let pause = if state.valid(now).is_some() {
+            Ok(loaded) => Ok(Arc::clone(&state.kept.insert(Kept::new(&loaded, now)).credential)),
+            Err(error) => {
+                if let Some(kept) = state.kept.as_mut().filter(|kept| kept.is_valid(now)) {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "credentials cannot be renewed; the old ones are used");
-                    RENEW_PAUSE
-                } else {
-                    FAILURE_PAUSE
-                };
-                state.failed = Some(FailedLoad { error: Arc::new(error), until: Instant::now() + pause });
+                    kept.due = now + LOAD_PAUSE;
+                }
+                Err(Arc::new(error))
             }
         }
-        drop(state);
-        self.loads_ended.send_modify(|ended| *ended = ended.wrapping_add(1));
     }
 
-    /// Follows a change of the files. Blocks.
-    fn follow_files(&self) {
-        let stamps = self.files.stamps();
-        let gave_credentials = {
-            let mut state = self.state.lock_whole();
-            if state.stamps == stamps {
-                return;
-            }
-            state.stamps = stamps;
-            state.gives_credentials
-        };
-        // A file may be half written: the old credentials may do until the file changes again.
-        let profile = match self.files.read() {
-            Ok(profile) if profile.gives_credentials || !gave_credentials => profile,
-            Ok(profile) => {
-                tracing::warn!(profile = profile.name, "the profile has no credentials any more");
-                return;
-            }
-            Err(error) => {
-                if let ProfileError::File { .. } = error {
-                    // The next look tries again: the failure may pass without a change of the file.
-                    self.state.lock_whole().stamps = Stamps::default();
-                }
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "credentials cannot be read again");
-                return;
-            }
-        };
-        match sources(&profile, &self.variables) {
-            Ok(source) => {
-                let mut state = self.state.lock_whole();
-                state.source = source;
-                state.failed = None;
-                state.gives_credentials = profile.gives_credentials;
-                if let Some(kept) = &mut state.kept {
-                    kept.due = SystemTime::UNIX_EPOCH;
-                }
-            }
-            Err(error) => {
-                let error = &*error as &dyn std::error::Error;
-                tracing::warn!(error, "credentials cannot be read again");
-            }
+    /// Asks the sources, and reports when the answer takes long: a program that hangs keeps all waiting, and no other one is begun.
+    async fn provide(self: &Arc<Self>) -> Result<Credentials, CredentialsError> {
+        let inner = Arc::clone(self);
+        let sources = tokio::task::spawn_blocking(move || {
+            let profile = Profile::read(&inner.variables)?;
+            sources(&profile, &inner.variables, inner.only_profile)
+        });
+        let sources = sources.await.map_err(CredentialsError::unhandled)?;
+        let sources = sources.map_err(CredentialsError::provider_error)?;
+        let mut answer = pin!(sources.provide_credentials());
+        if let Ok(answer) = timeout(LOAD_TIME_USUAL, &mut answer).await {
+            return answer;
         }
+        tracing::warn!(
+            "AWS credentials have been asked for a minute ago, and there is no answer: look at the program of credential_process, or \
+             at the service that gives the role; end a program that hangs, and another one is begun"
+        );
+        answer.await
     }
 }
 
@@ -300,48 +299,26 @@ impl CredentialProvider for SdkCredentials {
     type Credential = AwsCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        let mut ended = self.0.loads_ended.subscribe();
-        loop {
-            let patience_ends = {
-                let mut state = self.0.state.lock_whole();
-                let (now, instant) = (SystemTime::now(), Instant::now());
-                if state.is_load_due(now, instant) {
-                    state.loading_since = Some(instant);
-                    tokio::spawn(Arc::clone(&self.0).load());
-                }
-                let patience_ends = state.loading_since.map(|since| since + LOAD_WAIT_MAX);
-                match state.valid(now) {
-                    // New keys may be about to come.
-                    Some(_) if patience_ends.is_some_and(|end| instant < end) => patience_ends,
-                    Some(kept) => return Ok(Arc::clone(&kept.credential)),
-                    None => match &state.failed {
-                        Some(failed) if state.loading_since.is_none() => return Err(failure(&failed.error)),
-                        _ => None,
-                    },
-                }
-            };
-            // Never an error: `self` holds the sender.
-            let ended = ended.changed();
-            match patience_ends {
-                Some(end) => drop(timeout_at(end, ended).await),
-                // Without valid credentials the request waits as long as it may.
-                None => drop(ended.await),
+        let loading = {
+            let (mut state, now) = (self.0.state.lock_whole(), SystemTime::now());
+            let valid = state.kept.as_ref().filter(|kept| kept.is_valid(now));
+            let valid = valid.map(|kept| (Arc::clone(&kept.credential), now < kept.due));
+            if let Some((credential, true)) = valid {
+                return Ok(credential);
             }
-        }
+            let loading = state.loading.get_or_insert_with(|| {
+                let load = Arc::clone(&self.0).load().boxed().shared();
+                // The task goes on when every request has given up.
+                tokio::spawn(load.clone());
+                load
+            });
+            if let Some((credential, _)) = valid {
+                return Ok(credential);
+            }
+            loading.clone()
+        };
+        loading.await.map_err(|error| failure(&error))
     }
-}
-
-/// Asks `source`, and reports when the answer takes long: a program that hangs keeps everybody waiting, and no other one is begun.
-async fn provide(source: &SharedCredentialsProvider) -> Result<Credentials, CredentialsError> {
-    let mut answer = pin!(source.provide_credentials());
-    if let Ok(answer) = timeout(LOAD_TIME_USUAL, &mut answer).await {
-        return answer;
-    }
-    tracing::warn!(
-        "AWS credentials have been asked for a minute ago, and there is no answer: look at the program of credential_process, or at \
-         the service that gives the role; end a program that hangs, and another one is begun"
-    );
-    answer.await
 }
 
 /// No source has credentials. The role of a virtual machine may come later.

@@ -10,14 +10,14 @@ use tokio::net::TcpListener;
 use super::*;
 
 /// A home directory with the files of AWS's tools.
-pub(super) struct Home(tempfile::TempDir);
+struct Home(tempfile::TempDir);
 
 impl Home {
-    pub fn empty() -> Self {
+    fn empty() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    pub fn new(credentials: &str, config: &str) -> Self {
+    fn new(credentials: &str, config: &str) -> Self {
         let home = Self::empty();
         fs::create_dir(home.0.path().join(".aws")).unwrap();
         home.write("credentials", credentials);
@@ -29,7 +29,7 @@ impl Home {
         fs::write(self.0.path().join(".aws").join(file), text).unwrap();
     }
 
-    pub fn variables(&self, more: &[(&str, &str)]) -> Variables {
+    fn variables(&self, more: &[(&str, &str)]) -> Variables {
         let home = ("HOME", self.0.path().to_str().unwrap());
         let all = [home].into_iter().chain(more.iter().copied());
         all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -44,9 +44,9 @@ fn credential(key_id: &str, secret_key: &str, token: Option<&str>) -> AwsCredent
     AwsCredential { key_id: key_id.into(), secret_key: secret_key.into(), token: token.map(Into::into) }
 }
 
-pub(super) const CREDENTIALS: &str = "# mine\n[default]\naws_access_key_id = AK1\naws_secret_access_key=a/b+c=#;d\n\n\
+const CREDENTIALS: &str = "# mine\n[default]\naws_access_key_id = AK1\naws_secret_access_key=a/b+c=#;d\n\n\
                            [work]\naws_access_key_id=AK2\naws_secret_access_key=s2\naws_session_token=t2\n";
-pub(super) const CONFIG: &str = "[default]\nregion = eu-central-1\ns3 =\n  max_concurrent_requests = 20\n\
+const CONFIG: &str = "[default]\nregion = eu-central-1\ns3 =\n  max_concurrent_requests = 20\n\
                       [profile work]\nregion=us-east-2\nendpoint_url = https://s3.example:9000\n\
                       [profile ci]\naws_access_key_id=AK3\naws_secret_access_key=s3\n\
                       [profile half]\naws_access_key_id=AK4\n\
@@ -72,54 +72,94 @@ async fn a_file_that_is_named_needs_no_home() {
     assert_eq!(*found.get_credential().await.unwrap(), credential("AK1", "a/b+c=#;d", None));
 }
 
+#[test]
+fn a_profile_is_what_both_files_say() {
+    let home = Home::new(CREDENTIALS, CONFIG);
+    let read = |profile| Profile::read(&home.variables(&[("AWS_PROFILE", profile)]));
+    let default = Profile::read(&home.variables(&[])).unwrap();
+    assert_eq!((default.region.as_deref(), default.endpoint_url), (Some("eu-central-1"), None));
+    assert!(default.gives_credentials);
+    let work = read("work").unwrap();
+    assert_eq!(work.endpoint_url.as_deref(), Some("https://s3.example:9000"));
+    assert_eq!(work.region.as_deref(), Some("us-east-2"));
+    assert!(read("role").unwrap().gives_credentials && !read("bare").unwrap().gives_credentials);
+    assert!(matches!(read("half"), Err(ProfileError::Half { .. })));
+    assert!(matches!(read("nobody"), Err(ProfileError::Missing { .. })));
+}
+
+#[test]
+fn files_may_be_missing_unless_they_are_named() {
+    let home = Home::empty();
+    let read = |more: &[(&str, &str)]| Profile::read(&home.variables(more));
+    let found = read(&[]).unwrap();
+    assert!(!found.gives_credentials && found.region.is_none());
+    let named = read(&[("AWS_SHARED_CREDENTIALS_FILE", "/nowhere/credentials")]);
+    assert!(matches!(named, Err(ProfileError::File { .. })), "{named:?}");
+    assert!(!Profile::read(&Vec::new()).unwrap().gives_credentials);
+    let broken = Home::new("[default\naws_access_key_id = 1\n", "");
+    let broken = Profile::read(&broken.variables(&[]));
+    assert!(matches!(broken, Err(ProfileError::Format { source: Some(_) })), "{broken:?}");
+}
+
+impl SdkCredentials {
+    /// Waits for the load that a request begins when the credentials kept are due.
+    async fn renew(&self) {
+        self.0.state.lock_whole().kept.as_mut().unwrap().due = SystemTime::UNIX_EPOCH;
+        self.get_credential().await.unwrap();
+        let loading = self.0.state.lock_whole().loading.clone();
+        drop(loading.unwrap().await);
+    }
+}
+
 #[tokio::test]
 async fn new_credentials_are_taken_and_broken_ones_are_not() {
     let home = Home::new(CREDENTIALS, CONFIG);
     let provider = home.credentials("work");
     assert_eq!(provider.get_credential().await.unwrap().key_id, "AK2");
-    home.write("credentials", "[work]\naws_access_key_id=A");
-    Arc::clone(&provider.0).load().await;
-    assert_eq!(provider.get_credential().await.unwrap().key_id, "AK2");
-    home.write("credentials", "[work]\n");
-    Arc::clone(&provider.0).load().await;
-    assert_eq!(provider.get_credential().await.unwrap().key_id, "AK2");
+    for broken in ["[work]\naws_access_key_id=A", "[work]\n"] {
+        home.write("credentials", broken);
+        provider.renew().await;
+        assert_eq!(provider.get_credential().await.unwrap().key_id, "AK2");
+    }
     home.write("credentials", "[work]\naws_access_key_id=AK22\naws_secret_access_key=s22\n");
-    // The time of the next look: the first request after it waits for the look.
-    provider.0.state.lock_whole().look_at = Instant::now();
+    provider.renew().await;
     assert_eq!(*provider.get_credential().await.unwrap(), credential("AK22", "s22", None));
+}
+
+/// A home whose profile has `script` as its program.
+fn with_program(script: &str) -> (Home, SdkCredentials) {
+    let home = Home::new("", "");
+    let path = home.0.path().join("program");
+    fs::write(&path, script.replace("HOME", home.0.path().to_str().unwrap())).unwrap();
+    home.write("config", &format!("[profile program]\ncredential_process = sh {}\n", path.display()));
+    let provider = home.credentials("program");
+    (home, provider)
+}
+
+impl Home {
+    /// How often the program was begun.
+    fn calls(&self) -> usize {
+        fs::read_to_string(self.0.path().join("calls")).map_or(0, |calls| calls.lines().count())
+    }
 }
 
 #[tokio::test]
 async fn a_program_is_asked_once_while_its_credentials_are_valid_and_again_afterwards() {
-    let home = Home::empty();
-    let calls = home.0.path().join("calls");
+    let (home, provider) = with_program("echo >> HOME/calls\ncat HOME/answer\n");
     let answer = r#"{"Version":1,"AccessKeyId":"AK5","SecretAccessKey":"s5","SessionToken":"t5","Expiration":"2100-01-01T00:00:00Z"}"#;
     fs::write(home.0.path().join("answer"), answer).unwrap();
-    let script = home.0.path().join("program");
-    let text = format!("#!/bin/sh\necho >> {0}/calls\ncat {0}/answer\n", home.0.path().display());
-    fs::write(&script, text).unwrap();
-    fs::create_dir(home.0.path().join(".aws")).unwrap();
-    home.write("config", &format!("[profile program]\ncredential_process = sh {}\n", script.display()));
-    let provider = home.credentials("program");
     for _ in 0..3 {
         assert_eq!(*provider.get_credential().await.unwrap(), credential("AK5", "s5", Some("t5")));
     }
-    let count = || fs::read_to_string(&calls).unwrap().lines().count();
-    assert_eq!(count(), 1);
+    assert_eq!(home.calls(), 1);
     // The program fails while the credentials are valid, and after they have expired.
     fs::remove_file(home.0.path().join("answer")).unwrap();
-    provider.0.state.lock_whole().kept.as_mut().unwrap().due = SystemTime::UNIX_EPOCH;
-    Arc::clone(&provider.0).load().await;
+    provider.renew().await;
     for _ in 0..3 {
         assert_eq!(provider.get_credential().await.unwrap().key_id, "AK5");
     }
-    assert_eq!(count(), 2, "a renewal that failed is tried again after a pause");
-    {
-        let mut state = provider.0.state.lock_whole();
-        let kept = state.kept.as_mut().unwrap();
-        (kept.due, kept.expiry) = (SystemTime::UNIX_EPOCH, Some(SystemTime::UNIX_EPOCH));
-        state.failed = None;
-    }
+    assert_eq!(home.calls(), 2, "a renewal that failed is tried again after a pause");
+    provider.0.state.lock_whole().kept.as_mut().unwrap().expiry = Some(SystemTime::UNIX_EPOCH);
     let error = provider.get_credential().await.unwrap_err();
     assert!(matches!(error, object_store::Error::Generic { .. }), "{error:?}");
 }
@@ -128,14 +168,8 @@ async fn a_program_is_asked_once_while_its_credentials_are_valid_and_again_after
 /// began another one.
 #[tokio::test]
 async fn a_program_that_hangs_is_begun_once_and_keeps_no_request_with_valid_credentials_waiting() {
-    let home = Home::empty();
-    let begun = home.0.path().join("begun");
-    fs::create_dir(home.0.path().join(".aws")).unwrap();
-    let program = format!("sh -c 'echo >> {}; exec sleep 20'", begun.display());
-    let script = home.0.path().join("program");
-    fs::write(&script, format!("#!/bin/sh\n{program}\n")).unwrap();
-    home.write("config", &format!("[profile program]\ncredential_process = sh {}\n", script.display()));
-    let provider = Arc::new(home.credentials("program"));
+    let (home, provider) = with_program("echo >> HOME/calls\nexec sleep 20\n");
+    let provider = Arc::new(provider);
     let ask = || {
         let provider = Arc::clone(&provider);
         async move { timeout(Duration::from_millis(50), provider.get_credential()).await.is_err() }
@@ -146,42 +180,25 @@ async fn a_program_that_hangs_is_begun_once_and_keeps_no_request_with_valid_cred
     }
     assert!(ask().await);
     let deadline = std::time::Instant::now() + Duration::from_mins(1);
-    while fs::metadata(&begun).map_or(true, |file| file.len() == 0) {
+    while home.calls() == 0 {
         assert!(std::time::Instant::now() < deadline, "the program does not begin");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(fs::read_to_string(&begun).unwrap().lines().count(), 1);
+    assert_eq!(home.calls(), 1);
     let valid = Credentials::new("AK7", "s7", None, None, "test");
     let kept = Kept { due: SystemTime::UNIX_EPOCH, ..Kept::new(&valid, SystemTime::now()) };
-    {
-        let mut state = provider.0.state.lock_whole();
-        state.kept = Some(kept);
-        state.loading_since = state.loading_since.and_then(|since| since.checked_sub(LOAD_WAIT_MAX));
-        assert!(state.loading_since.is_some());
-    }
+    provider.0.state.lock_whole().kept = Some(kept);
     assert_eq!(provider.get_credential().await.unwrap().key_id, "AK7");
 }
 
 #[tokio::test]
-async fn a_failure_is_shared_by_the_requests_of_a_second() {
-    let home = Home::empty();
-    let calls = home.0.path().join("calls");
-    fs::create_dir(home.0.path().join(".aws")).unwrap();
-    let script = home.0.path().join("program");
-    fs::write(&script, format!("#!/bin/sh\necho >> {}\nexit 1\n", calls.display())).unwrap();
-    home.write("config", &format!("[profile program]\ncredential_process = sh {}\n", script.display()));
-    let provider = home.credentials("program");
+async fn a_failure_is_shared_by_the_requests_that_wait() {
+    let (home, provider) = with_program("echo >> HOME/calls\nsleep 0.2\nexit 1\n");
+    let asked = futures_util::future::join_all((0..100).map(|_| provider.get_credential())).await;
+    assert!(asked.iter().all(Result::is_err));
+    assert_eq!(home.calls(), 1);
     provider.get_credential().await.unwrap_err();
-    // The test ends the second, not the clock.
-    let later = Instant::now() + Duration::from_hours(1);
-    provider.0.state.lock_whole().failed.as_mut().unwrap().until = later;
-    for _ in 0..100 {
-        provider.get_credential().await.unwrap_err();
-    }
-    assert_eq!(fs::read_to_string(&calls).unwrap().lines().count(), 1);
-    provider.0.state.lock_whole().failed = None;
-    provider.get_credential().await.unwrap_err();
-    assert_eq!(fs::read_to_string(&calls).unwrap().lines().count(), 2);
+    assert_eq!(home.calls(), 2);
 }
 
 #[tokio::test]
@@ -222,5 +239,5 @@ fn credentials_are_renewed_before_they_expire() {
     };
     assert_eq!(due_after(Some(60)), Duration::from_mins(55));
     assert_eq!(due_after(Some(6)), Duration::from_mins(3));
-    assert_eq!(due_after(None), KEEP_MAX);
+    assert_eq!(due_after(None), LOAD_PAUSE);
 }
