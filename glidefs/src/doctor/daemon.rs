@@ -192,8 +192,7 @@ impl Daemon {
         Self {
             pid,
             variables: environment.map(|bytes| variables(&bytes)),
-            usable: allowed(&text("status"))
-                .map(|cpus| Usable { cpus, quota: quota_of(&text("cgroup")) }),
+            usable: allowed(&text("status")).map(|cpus| Usable { cpus, quota: quota_of(&text("cgroup")) }),
             workers: names.filter(|name| name.starts_with("worker-")).count(),
         }
     }

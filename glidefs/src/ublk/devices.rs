@@ -1,10 +1,9 @@
 //! Devices as the router sees them: attach, find, recover, detach, resize.
 //!
 //! Owns the list of devices which this process serves. Does not own the steps into service (`serving`) and out of service (`removal`), nor
-//! stable paths (`paths`). Invariant: an entry of the list has every worker that was given one of the device's queues.
+//! stable paths (`names`). Invariant: an entry of the list has every worker that was given one of the device's queues.
 
 mod owners;
-mod paths;
 mod removal;
 mod serving;
 #[cfg(test)]
@@ -23,13 +22,12 @@ use super::driver::{CONTROL_PATH, Info, State};
 use super::features::Features;
 use super::in_use;
 use super::many::Encoding;
-use super::names::{Names, Udev};
+use super::names::Names;
 use super::placement::Placement;
 use super::queue::Mode;
 use super::steps::Steps;
 use crate::export::Export;
 use crate::locks::MutexExt;
-use crate::observe::chain;
 use crate::observe::repeat::Repeat;
 use crate::router::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use crate::units::ExportId;
@@ -50,7 +48,6 @@ pub struct UblkDevices {
     cache_tag: u32,
     steps: Steps,
     names: Names,
-    udev: Udev,
     /// Limits the log lines about names.
     unnamed: Repeat,
     hosted: Mutex<HashMap<DeviceKey, Hosted>>,
@@ -93,8 +90,7 @@ impl UblkDevices {
             bounce: bounce || !features.user_copy(),
             cache_tag,
             steps: Steps::new(limit),
-            names: Names::of_this_host(limit),
-            udev: Udev::of_this_host(),
+            names: Names::of_this_host(),
             unnamed: Repeat::default(),
             hosted: Mutex::default(),
             untouchable,
@@ -158,12 +154,9 @@ impl Devices for UblkDevices {
             let opened = self.steps.making(locking, control::lock, adding, add, control::take_back).await?;
             let (id, name) = (opened.id(), export.name().to_owned());
             let key = (export.id(), id);
-            // Before the kernel shows the device to udev. `give_path` tells why there is no name; nothing of an earlier device is left.
-            let served = match self.on_names(id, move |names| names.announce(id, &name)).await {
-                Ok(_) => self.serve(export, opened).await,
-                Err(error) => Err(error),
-            };
-            match served {
+            // Before the kernel shows the device to udev. `give_path` says why there is no path.
+            let _ = self.names.announce(id, &name);
+            match self.serve(export, opened).await {
                 Ok(id) => Ok(id),
                 Err(error) => Err(self.undo(key, error).await),
             }
@@ -222,11 +215,7 @@ impl Devices for UblkDevices {
     fn tidy(&self) -> BoxFuture<'_, ()> {
         async move {
             self.listed.lock_whole().clear();
-            let names = self.names.clone();
-            let swept = self.steps.anywhere("sweeping", move || Ok(names.sweep()), drop).await;
-            if let Ok(Err(error)) = swept {
-                tracing::warn!(error = %chain(&error), "stable paths of devices that are gone may be left");
-            }
+            self.names.sweep();
         }
         .boxed()
     }
@@ -234,8 +223,13 @@ impl Devices for UblkDevices {
     fn give_path(&self, name: &str, id: DeviceId) -> BoxFuture<'_, Result<(), String>> {
         let name = name.to_owned();
         async move {
-            let given = self.give_path_now(name, id).await;
-            given.inspect_err(|reason| self.warn_of_names(id, reason))
+            let made = self.names.made(id, &name).await;
+            if let Err(reason) = &made
+                && let Some(suppressed) = self.unnamed.pass()
+            {
+                tracing::warn!(device_id = id.0, reason, suppressed, "a device has no stable path");
+            }
+            made
         }
         .boxed()
     }

@@ -1,388 +1,141 @@
-//! Stable paths of devices: `/dev/glidefs/NAME` is a symlink to the device of the export NAME.
+//! Stable paths of devices: udev makes `/dev/glidefs/NAME`, a symlink to the device of the export NAME.
 //!
-//! The kernel knows no name of a ublk device, so the daemon leaves the name in files, where udev's rules look (`60-glidefs.rules`):
+//! The kernel knows no name of a ublk device, so the daemon leaves the name in a file, where udev's rules look (`60-glidefs.rules`):
 //!
 //! ```text
-//! /run/glidefs/devices/ublkb7/starting   GLIDEFS_NAME=vm1   from before START_DEV until the next file is there
-//! /run/glidefs/devices/ublkb7/4711       GLIDEFS_NAME=vm1   for the disk with the kernel's sequence number 4711
-//! /run/glidefs/names/vm1 -> ublkb7       the claim: the one device of this host with the name
+//! /run/glidefs/names/ublkb7   GLIDEFS_NAME=vm1   from before START_DEV until udev has the name in its database
 //! ```
 //!
-//! Owns these files, the symlinks where udev makes none, and the removal of symlinks. Does not own the wait for udev
-//! (`udev`). Blocks: waits for the lock up to two seconds, `sweep` for each leftover; to be run off the workers. Invariants: the kernel
-//! repeats no sequence number, so no file names a later device of the same number; all daemons of a host with one `/run/glidefs` claim
-//! names under one lock; of two devices with one name, those of two daemons, the first keeps the name; nothing of an earlier device is
-//! left when a device of the same number is started, nor when the kernel may give the number away, also while another process keeps the
-//! lock: until then the number is the caller's, and only claims need the lock.
+//! Owns these files and the wait for udev. Does not own the symlinks: without udev there are none. Invariants: a file is written for a
+//! device of the caller only, and goes before the kernel gives the number away; of two devices with one name, those of two daemons, the
+//! first keeps the path; a udev that is stuck, slow or without the rules costs all devices [`PATIENCE`], and then nothing for [`SILENCE`].
 
-mod udev;
-
-use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
-use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::time::Duration;
 
-pub use self::udev::Udev;
+use tokio::time::{Instant, sleep};
+
 use super::driver::CLASS_PATH;
 use crate::locks::MutexExt;
-use crate::router::ExportName;
 use crate::router::devices::{DeviceId, PATHS_FOLDER};
 
-/// The key in the files, which the rules of udev know.
-const KEY: &str = "GLIDEFS_NAME=";
-/// The file of a device which is being started.
-const STARTING: &str = "starting";
-/// Longest content of a file, bytes.
-const RECORD_BYTES_MAX: u64 = 256;
-/// How long another daemon may keep the lock, at most.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// How long nobody waits for the lock after a wait in vain.
-const LOCK_SILENCE: Duration = Duration::from_mins(1);
-const LOCK_POLL: Duration = Duration::from_millis(1);
-/// How often a symlink is tried, as udev removes the folder of the paths when the folder is empty.
-const SYMLINK_TRIES: usize = 4;
+/// How long udev may take for a device.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// No device waits for this time after a wait without success.
+const SILENCE: Duration = Duration::from_mins(1);
+const POLL: Duration = Duration::from_millis(5);
+/// The keys in the file and in udev's database, as the rules write them.
+const NAME_KEY: &str = "GLIDEFS_NAME=";
+const SEQ_KEY: &str = "E:GLIDEFS_DISKSEQ=";
 
-/// Why a device has no stable path.
-#[derive(Debug, thiserror::Error)]
-pub enum NamesError {
-    #[error("{} has the name. When that device is gone, `glidefs export attach` makes the path", .device.path())]
-    Taken { device: DeviceId },
-    #[error("{} was removed, and may be another device by now", .device.path())]
-    Gone { device: DeviceId },
-    #[error("another process keeps {} locked", .path.display())]
-    Locked { path: PathBuf },
-    #[error("{} is not a symlink, and stays: remove the file, then `glidefs export attach`", .path.display())]
-    NotASymlink { path: PathBuf },
-    #[error("{} is not the device: is /dev the host's?", .path.display())]
-    NoNode { path: PathBuf },
-    #[error("{what} {} failed", .path.display())]
-    System {
-        what: &'static str,
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-}
-
-/// A disk which the kernel shows for a live device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disk {
-    /// The kernel's sequence number, never given again in this boot.
-    seq: u64,
-    /// Number of the device file, `major:minor`, as sysfs shows the number.
-    number: String,
-}
-
-/// A disk with its name in a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
-    pub disk: Disk,
-    /// Whether udev could know the name when the disk appeared.
-    pub was_announced: bool,
-}
-
-/// Who may have a device of a number now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// The caller's, which is not in service, or nobody's.
-    Caller,
-    /// Perhaps the device of another daemon or program.
-    Unknown,
-}
-
-/// Where the files about names, the paths and the devices are.
-#[derive(Clone, Debug)]
+/// The names that are left for udev, and where udev shows what it has done.
+#[derive(Debug)]
 pub struct Names {
     run: PathBuf,
     paths: PathBuf,
-    dev: PathBuf,
+    udev: PathBuf,
     sys_block: PathBuf,
     sys_class: PathBuf,
-    /// How long to wait for the lock.
-    patience: Duration,
-    /// Held with the lock: the end of the last wait in vain. So the threads of this daemon wait in vain once together.
-    vain: Arc<Mutex<Option<Instant>>>,
+    /// When the last wait without success ended.
+    silent_since: Mutex<Option<Instant>>,
 }
 
-/// The right to change the files about names, until dropped.
-#[expect(dead_code, reason = "unlocked when dropped")]
-struct Locked<'a>(File, MutexGuard<'a, Option<Instant>>);
-
 impl Names {
-    /// Names for steps which are waited for at most `limit`.
-    pub fn of_this_host(limit: Duration) -> Self {
+    /// The names of this host.
+    pub fn of_this_host() -> Self {
         Self {
-            run: "/run/glidefs".into(),
+            run: "/run/glidefs/names".into(),
             paths: PATHS_FOLDER.into(),
-            dev: "/dev".into(),
+            udev: "/run/udev".into(),
             sys_block: "/sys/block".into(),
             sys_class: CLASS_PATH.into(),
-            patience: LOCK_PATIENCE.min(limit / 4),
-            vain: Arc::default(),
+            silent_since: Mutex::default(),
         }
     }
 
-    /// Leaves the name of an added device for udev, before the device is started.
-    pub fn announce(&self, id: DeviceId, name: &str) -> Result<(), NamesError> {
-        let lock = self.lock();
-        self.clear_with(lock.as_ref().ok(), id, Some(name), Owner::Caller);
-        let lock = lock?;
-        self.claim(&lock, id, name)?;
-        self.write(id, STARTING, name)
-    }
-
-    /// Whether name and path of a live device are as they should be already. Takes no lock.
-    pub fn are_kept(&self, id: DeviceId, name: &str) -> bool {
-        let Ok(disk) = self.disk(id) else { return false };
-        let current = disk.seq.to_string();
-        names_in(&self.folder(id)) == [current.as_str()]
-            && self.record(id, &current).as_deref() == Some(name)
-            && self.holder(name) == Some(id)
-            && self.target(name) == Some(id)
-            && self.is_node(id, &disk)
-    }
-
-    /// Leaves the name of a live device under the sequence number of the disk, in place of all other names for the number.
-    pub fn settle(&self, id: DeviceId, name: &str) -> Result<Named, NamesError> {
-        // No file may stay for whoever has the number next. Without the lock the file of an unchanged disk stays.
-        let lock = self.lock().inspect_err(|_| drop(fs::remove_file(self.folder(id).join(STARTING))))?;
-        let disk = self.disk(id).and_then(|disk| self.claim(&lock, id, name).map(|()| disk));
-        let disk = disk.inspect_err(|_| self.clear_but(Some(&lock), id, Some(name), &[]))?;
-        let current = disk.seq.to_string();
-        let was_announced = self.record(id, STARTING).as_deref() == Some(name);
-        if self.record(id, &current).as_deref() != Some(name) {
-            self.write(id, &current, name)?;
+    /// Leaves the name of a device for udev, in place of any earlier name for the number.
+    ///
+    /// # Errors
+    /// With the reason why the device gets no path.
+    pub fn announce(&self, id: DeviceId, name: &str) -> Result<(), String> {
+        let target = fs::read_link(self.paths.join(name)).ok();
+        let holder = target.as_deref().and_then(Path::file_name).and_then(|node| node.to_str());
+        if let Some(holder) =
+            holder.filter(|holder| *holder != node(id) && self.sys_block.join(holder).exists())
+        {
+            self.forget(id);
+            return Err(format!(
+                "/dev/{holder} has the name. When that device is gone, `glidefs export attach` makes the path"
+            ));
         }
-        // Only now: udev looks for this file first, and finds one of the two.
-        self.clear_but(Some(&lock), id, None, &[&current]);
-        Ok(Named { disk, was_announced })
-    }
-
-    /// Points the path to a settled device, unless udev has done so.
-    pub fn point(&self, id: DeviceId, name: &str, disk: &Disk) -> Result<(), NamesError> {
-        let is_settled = || self.holder(name) == Some(id) && self.disk(id).is_ok_and(|found| found == *disk);
-        if self.target(name) == Some(id) && is_settled() && self.is_node(id, disk) {
+        let (path, text) = (self.run.join(node(id)), format!("{NAME_KEY}{name}\n"));
+        // udev may be reading the file of a live device.
+        if fs::read_to_string(&path).is_ok_and(|found| found == text) {
             return Ok(());
         }
-        let _lock = self.lock()?;
-        if let Some(device) = self.holder(name).filter(|&device| device != id) {
-            return Err(NamesError::Taken { device });
-        }
-        if !is_settled() {
-            return Err(NamesError::Gone { device: id });
-        }
-        if !self.is_node(id, disk) {
-            return Err(NamesError::NoNode { path: self.dev.join(node(id)) });
-        }
-        let path = self.paths.join(name);
-        if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_symlink()) {
-            return Err(NamesError::NotASymlink { path });
-        }
-        let mut pointed = Ok(());
-        for _ in 0..SYMLINK_TRIES {
-            pointed = self.replace_symlink(&path, id);
-            if pointed.is_ok() {
-                break;
-            }
-        }
-        pointed.map_err(|source| NamesError::System { what: "making the symlink", path, source })
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.run);
+        let written = made.and_then(|()| fs::write(&path, text));
+        written.map_err(|error| format!("writing {} failed: {error}", path.display()))
     }
 
-    /// Removes names and paths of a device which is gone, or stopped; with an unknown owner those which are certainly not the owner's.
-    /// `name` is that of the device, where known: the path goes also when the files are lost.
-    pub fn clear(&self, id: DeviceId, name: Option<&str>, owner: Owner) -> Result<(), NamesError> {
-        let lock = self.lock();
-        if owner == Owner::Caller {
-            // A claim that is left without the lock is a dead one.
-            self.clear_with(lock.as_ref().ok(), id, name, owner);
+    /// Removes the name that was left for udev.
+    pub fn forget(&self, id: DeviceId) {
+        let _ = fs::remove_file(self.run.join(node(id)));
+    }
+
+    /// Removes the names of devices that are gone.
+    pub fn sweep(&self) {
+        for entry in fs::read_dir(&self.run).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("ublkb"));
+            if number.is_none_or(|number| !self.sys_class.join(format!("ublkc{number}")).exists()) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// Returns when udev has made the path of a live device.
+    ///
+    /// # Errors
+    /// With the reason why there is no path.
+    pub async fn made(&self, id: DeviceId, name: &str) -> Result<(), String> {
+        if self.is_made(id, name) {
+            self.forget(id);
             return Ok(());
         }
-        self.clear_with(Some(&lock?), id, name, owner);
-        Ok(())
-    }
-
-    /// Removes the names and paths which devices have left that were removed while no daemon ran. Takes the lock only for leftovers.
-    pub fn sweep(&self) -> Result<(), NamesError> {
-        for id in names_in(&self.run.join("devices")).iter().filter_map(|name| number(name)) {
-            let is_tidy = || names_in(&self.folder(id)).len() == 1 && self.name_of(id).is_some();
-            if !self.exists(id) || !is_tidy() {
-                let lock = self.lock()?;
-                self.clear_with(Some(&lock), id, None, Owner::Unknown);
+        self.announce(id, name)?;
+        if !self.udev.join("control").exists() {
+            return Err("no udev runs on this host, so devices have numbers only".into());
+        }
+        let end = Instant::now() + PATIENCE;
+        let is_silent = || self.silent_since.lock_whole().is_some_and(|since| since.elapsed() < SILENCE);
+        while Instant::now() < end && !is_silent() {
+            sleep(POLL).await;
+            if self.is_made(id, name) {
+                self.forget(id);
+                return Ok(());
             }
         }
-        let is_dead_claim = |name: &str| self.holder(name).is_none_or(|id| !self.has(id, name));
-        self.sweep_folder(&self.run.join("names"), is_dead_claim)?;
-        self.sweep_folder(&self.paths, |name| {
-            // A device without a file may be named by other rules: the path is left alone.
-            let is_stale = |id| !self.exists(id) || (self.name_of(id).is_some() && !self.has(id, name));
-            self.target(name).is_some_and(is_stale)
-        })
-    }
-
-    /// Removes the files of a folder which are leftovers, also under the lock.
-    fn sweep_folder(&self, folder: &Path, is_leftover: impl Fn(&str) -> bool) -> Result<(), NamesError> {
-        for name in names_in(folder).into_iter().filter(|name| is_leftover(name)) {
-            let _lock = self.lock()?;
-            if is_leftover(&name) {
-                let _ = fs::remove_file(folder.join(name));
-            }
+        if !is_silent() {
+            *self.silent_since.lock_whole() = Some(Instant::now());
         }
-        Ok(())
+        Err("udev has not made the path: are the rules 60-glidefs.rules of this version installed? Then `udevadm trigger`, and \
+             `glidefs export attach`"
+            .into())
     }
 
-    fn lock(&self) -> Result<Locked<'_>, NamesError> {
-        let mut vain = self.vain.lock_whole();
-        let path = self.run.join("devices");
-        let failed = |what, path: &Path, source| NamesError::System { what, path: path.into(), source };
-        // Nobody but root may open the file of the lock, nor learn the names.
-        for folder in [&path, &self.run.join("names")] {
-            make_folder(folder, 0o700).map_err(|source| failed("making", folder, source))?;
-        }
-        let file = File::open(&path).map_err(|source| failed("opening", &path, source))?;
-        let waits = vain.is_none_or(|end| end.elapsed() >= LOCK_SILENCE);
-        let deadline = Instant::now() + self.patience;
-        loop {
-            match file.try_lock() {
-                Ok(()) => {
-                    *vain = None;
-                    return Ok(Locked(file, vain));
-                }
-                Err(TryLockError::WouldBlock) if waits && Instant::now() < deadline => {
-                    std::thread::sleep(LOCK_POLL);
-                }
-                Err(TryLockError::WouldBlock) => {
-                    if waits {
-                        *vain = Some(Instant::now());
-                    }
-                    return Err(NamesError::Locked { path });
-                }
-                Err(TryLockError::Error(source)) => return Err(failed("locking", &path, source)),
-            }
-        }
-    }
-
-    /// Takes the name for a device, unless another device has the name.
-    fn claim(&self, _lock: &Locked, id: DeviceId, name: &str) -> Result<(), NamesError> {
-        match self.holder(name) {
-            Some(holder) if holder == id => return Ok(()),
-            Some(device) if self.has(device, name) => return Err(NamesError::Taken { device }),
-            _ => {}
-        }
-        let path = self.run.join("names").join(name);
-        let claimed = remove_if_there(&path).and_then(|()| symlink(node(id), &path));
-        claimed.map_err(|source| NamesError::System { what: "writing", path, source })
-    }
-
-    fn clear_with(&self, lock: Option<&Locked>, id: DeviceId, name: Option<&str>, owner: Owner) {
-        let current = self.disk(id).map(|disk| disk.seq.to_string()).unwrap_or_default();
-        match owner {
-            Owner::Caller => self.clear_but(lock, id, name, &[]),
-            Owner::Unknown if self.exists(id) => self.clear_but(lock, id, name, &[STARTING, &current]),
-            Owner::Unknown => self.clear_but(lock, id, name, &[&current]),
-        }
-    }
-
-    /// Removes the files of a number except `kept`, with the paths, and under the lock the claims, of names which no kept file has: those
-    /// in the files, and `name`.
-    fn clear_but(&self, lock: Option<&Locked>, id: DeviceId, name: Option<&str>, kept: &[&str]) {
-        let folder = self.folder(id);
-        let kept_names: Vec<_> = kept.iter().filter_map(|file| self.record(id, file)).collect();
-        let files = || names_in(&folder).into_iter().filter(|file| !kept.contains(&file.as_str()));
-        let names = files().filter_map(|file| self.record(id, &file)).chain(name.map(str::to_owned));
-        for name in names.filter(|name| !kept_names.contains(name)) {
-            if self.target(&name) == Some(id) {
-                let _ = fs::remove_file(self.paths.join(&name));
-            }
-            if lock.is_some() && self.holder(&name) == Some(id) {
-                let _ = fs::remove_file(self.run.join("names").join(&name));
-            }
-        }
-        for file in files() {
-            let _ = fs::remove_file(folder.join(file));
-        }
-        // Fails, as wanted, while there is a file.
-        let _ = fs::remove_dir(folder);
-    }
-
-    fn write(&self, id: DeviceId, file: &str, name: &str) -> Result<(), NamesError> {
-        let (folder, path) = (self.folder(id), self.folder(id).join(file));
-        let new = folder.join("new");
-        let written = fs::create_dir_all(&folder)
-            .and_then(|()| fs::write(&new, format!("{KEY}{name}\n")))
-            .and_then(|()| fs::rename(&new, &path));
-        written.map_err(|source| NamesError::System { what: "writing", path, source })
-    }
-
-    /// The name in a file of a number.
-    fn record(&self, id: DeviceId, file: &str) -> Option<String> {
-        let mut text = String::new();
-        let opened = File::open(self.folder(id).join(file)).ok()?;
-        opened.take(RECORD_BYTES_MAX).read_to_string(&mut text).ok()?;
-        let name = text.strip_prefix(KEY)?.strip_suffix('\n')?;
-        ExportName::new(name).ok().map(|name| name.as_str().to_owned())
-    }
-
-    /// The name of the disk which has the number now.
-    fn name_of(&self, id: DeviceId) -> Option<String> {
-        self.record(id, &self.disk(id).ok()?.seq.to_string())
-    }
-
-    /// Whether a device which exists has the name, or gets the name with its start.
-    fn has(&self, id: DeviceId, name: &str) -> bool {
-        let is_starting = || self.exists(id) && self.record(id, STARTING).as_deref() == Some(name);
-        self.name_of(id).as_deref() == Some(name) || is_starting()
-    }
-
-    /// The device with the claim on the name.
-    fn holder(&self, name: &str) -> Option<DeviceId> {
-        number(fs::read_link(self.run.join("names").join(name)).ok()?.to_str()?)
-    }
-
-    /// The device to which the path of the name leads.
-    fn target(&self, name: &str) -> Option<DeviceId> {
-        let target = fs::read_link(self.paths.join(name)).ok()?;
-        let target = target.to_str()?;
-        number(target.strip_prefix("../").or_else(|| target.strip_prefix("/dev/"))?)
-    }
-
-    /// Whether the device file is that of the disk.
-    fn is_node(&self, id: DeviceId, disk: &Disk) -> bool {
-        let shown = |rdev| format!("{}:{}", libc::major(rdev), libc::minor(rdev));
-        fs::metadata(self.dev.join(node(id))).is_ok_and(|found| shown(found.rdev()) == disk.number)
-    }
-
-    fn replace_symlink(&self, path: &Path, id: DeviceId) -> io::Result<()> {
-        make_folder(&self.paths, 0o755)?;
-        // No name of an export begins with a dot.
-        let new = self.paths.join(".new");
-        remove_if_there(&new)?;
-        symlink(format!("../{}", node(id)), &new)?;
-        fs::rename(new, path)
-    }
-
-    fn disk(&self, id: DeviceId) -> Result<Disk, NamesError> {
-        let read = |attribute| {
-            let path = self.sys_block.join(node(id)).join(attribute);
-            let text = fs::read_to_string(&path).map(|text| text.trim().to_owned());
-            text.map_err(|source| NamesError::System { what: "reading", path, source })
-        };
-        let seq = read("diskseq")?;
-        let seq = seq.parse().map_err(|_| NamesError::System {
-            what: "reading",
-            path: self.sys_block.join(node(id)).join("diskseq"),
-            source: io::ErrorKind::InvalidData.into(),
-        })?;
-        Ok(Disk { seq, number: read("dev")? })
-    }
-
-    fn exists(&self, id: DeviceId) -> bool {
-        self.sys_class.join(format!("ublkc{}", id.0)).exists()
-    }
-
-    fn folder(&self, id: DeviceId) -> PathBuf {
-        self.run.join("devices").join(node(id))
+    /// Whether udev has seen this disk, and the path leads there. The path alone may be that of an earlier device of the number, which
+    /// udev is about to remove.
+    fn is_made(&self, id: DeviceId, name: &str) -> bool {
+        let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
+        let attribute = |name| read(self.sys_block.join(node(id)).join(name)).trim().to_owned();
+        let noted = read(self.udev.join("data").join(format!("b{}", attribute("dev"))));
+        let seq = attribute("diskseq");
+        noted.lines().any(|line| line.strip_prefix(SEQ_KEY) == Some(&seq))
+            && fs::read_link(self.paths.join(name)).is_ok_and(|target| target.ends_with(node(id)))
     }
 }
 
@@ -390,33 +143,123 @@ fn node(id: DeviceId) -> String {
     format!("ublkb{}", id.0)
 }
 
-fn number(node: &str) -> Option<DeviceId> {
-    node.strip_prefix("ublkb")?.parse().ok().map(DeviceId)
-}
-
-fn names_in(folder: &Path) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
-}
-
-/// Makes a folder with this mode, whatever the umask and the mode of before.
-fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
-    if fs::metadata(path).is_ok_and(|found| found.is_dir() && found.mode() & 0o777 == mode) {
-        return Ok(());
-    }
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    DirBuilder::new().recursive(true).mode(mode).create(path)?;
-    fs::set_permissions(path, Permissions::from_mode(mode))
-}
-
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
-}
-
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const DEVICE: DeviceId = DeviceId(7);
+    const OTHER: DeviceId = DeviceId(8);
+
+    /// A host with udev and the disks 7 and 8.
+    fn host() -> (tempfile::TempDir, Names) {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for (id, seq) in [(DEVICE, 47), (OTHER, 48)] {
+            fs::create_dir_all(at("block").join(node(id))).unwrap();
+            fs::write(at("block").join(node(id)).join("diskseq"), format!("{seq}\n")).unwrap();
+            fs::write(at("block").join(node(id)).join("dev"), format!("259:{}\n", id.0)).unwrap();
+            fs::create_dir_all(at("class").join(format!("ublkc{}", id.0))).unwrap();
+        }
+        fs::create_dir_all(at("udev/data")).unwrap();
+        fs::write(at("udev/control"), "").unwrap();
+        fs::create_dir(at("paths")).unwrap();
+        let names = Names {
+            run: at("run/names"),
+            paths: at("paths"),
+            udev: at("udev"),
+            sys_block: at("block"),
+            sys_class: at("class"),
+            silent_since: Mutex::default(),
+        };
+        (folder, names)
+    }
+
+    impl Names {
+        /// What udev does about disk `seq` of the number.
+        fn udev_sees(&self, id: DeviceId, seq: u32, name: &str) {
+            let text = format!("I:12345\n{SEQ_KEY}{seq}\nG:systemd\n");
+            fs::write(self.udev.join("data").join(format!("b259:{}", id.0)), text).unwrap();
+            let _ = fs::remove_file(self.paths.join(name));
+            symlink(format!("../{}", node(id)), self.paths.join(name)).unwrap();
+        }
+
+        fn left(&self, id: DeviceId) -> Option<String> {
+            fs::read_to_string(self.run.join(node(id))).ok()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_is_left_until_udev_has_seen_this_disk_and_not_an_earlier_one_of_the_number() {
+        let (_folder, names) = host();
+        names.announce(DEVICE, "vm1").unwrap();
+        assert_eq!(names.left(DEVICE).as_deref(), Some("GLIDEFS_NAME=vm1\n"));
+        names.udev_sees(DEVICE, 46, "vm1");
+        let late = async {
+            sleep(PATIENCE / 2).await;
+            assert!(names.left(DEVICE).is_some());
+            names.udev_sees(DEVICE, 47, "vm1");
+        };
+        let (made, ()) = tokio::join!(names.made(DEVICE, "vm1"), late);
+        assert_eq!((made, names.left(DEVICE)), (Ok(()), None));
+        assert_eq!(names.made(DEVICE, "vm1").await, Ok(()), "a device that is taken over");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stuck_udev_costs_many_devices_the_time_of_one_and_then_nothing_for_a_minute() {
+        let (_folder, names) = host();
+        let begun = Instant::now();
+        let made = futures_util::future::join_all((0..64).map(|_| names.made(DEVICE, "vm1"))).await;
+        assert!(made.iter().all(Result::is_err) && begun.elapsed() < PATIENCE + POLL * 2);
+        let begun = Instant::now();
+        assert!(names.made(DEVICE, "vm1").await.unwrap_err().contains("60-glidefs.rules"));
+        assert!(begun.elapsed().is_zero());
+        assert!(names.left(DEVICE).is_some(), "udev may be well again");
+        tokio::time::advance(SILENCE).await;
+        assert!(names.made(DEVICE, "vm1").await.is_err() && begun.elapsed() >= SILENCE + PATIENCE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_udev_there_are_only_numbers_and_nobody_waits() {
+        let (_folder, names) = host();
+        fs::remove_file(names.udev.join("control")).unwrap();
+        let begun = Instant::now();
+        assert!(names.made(DEVICE, "vm1").await.unwrap_err().contains("no udev"));
+        assert!(begun.elapsed().is_zero());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_two_devices_with_one_name_the_first_keeps_the_path_until_the_device_is_gone() {
+        let (_folder, names) = host();
+        names.udev_sees(DEVICE, 47, "vm1");
+        assert!(names.made(OTHER, "vm1").await.unwrap_err().contains("/dev/ublkb7"));
+        assert_eq!(names.left(OTHER), None);
+        fs::remove_dir_all(names.sys_block.join(node(DEVICE))).unwrap();
+        names.announce(OTHER, "vm1").unwrap();
+        names.udev_sees(OTHER, 48, "vm1");
+        assert_eq!(names.made(OTHER, "vm1").await, Ok(()));
+    }
+
+    #[test]
+    fn a_number_used_again_does_not_have_the_name_of_the_device_before() {
+        let (_folder, names) = host();
+        names.announce(DEVICE, "vm1").unwrap();
+        names.announce(DEVICE, "vm2").unwrap();
+        assert_eq!(names.left(DEVICE).as_deref(), Some("GLIDEFS_NAME=vm2\n"));
+        names.announce(OTHER, "vm1").unwrap();
+        fs::remove_dir(names.sys_class.join("ublkc8")).unwrap();
+        names.sweep();
+        assert_eq!([DEVICE, OTHER].map(|id| names.left(id).is_some()), [true, false]);
+        names.forget(DEVICE);
+        assert_eq!(names.left(DEVICE), None);
+    }
+
+    #[test]
+    fn a_runtime_directory_that_cannot_be_written_is_named() {
+        let (folder, names) = host();
+        fs::write(folder.path().join("run"), "").unwrap();
+        let reason = names.announce(DEVICE, "vm1").unwrap_err();
+        assert!(reason.contains("run/names/ublkb7"), "{reason}");
+    }
+}

@@ -10,10 +10,8 @@ use std::time::Duration;
 
 use super::{DeviceKey, RELEASE_POLL, UblkDevices};
 use crate::locks::MutexExt;
-use crate::observe::chain;
 use crate::router::devices::{DeviceError, DeviceId};
 use crate::ublk::control;
-use crate::ublk::names::Owner;
 use crate::units::ExportId;
 
 /// Time for the programs which have a removed device open to notice the removal, before the device's number counts as taken.
@@ -40,17 +38,12 @@ impl UblkDevices {
         self.listed.lock_whole().remove(&id);
         let is_own = self.info((export, id)).await?.is_some();
         let existed = is_own && self.steps.on("STOP_DEV", id, move || control::stop(id)).await?;
-        // The kernel gives the number of a stopped device away only after the deletion.
-        let owner = if existed { Owner::Caller } else { Owner::Unknown };
-        let name = self.hosted.lock_whole().get(&(export, id)).map(|hosted| hosted.export.name().to_owned());
-        let cleared = self.on_names(id, move |names| names.clear(id, name.as_deref(), owner)).await?;
-        if let Err(error) = cleared {
-            self.warn_of_names(id, &chain(&error));
-        }
         self.let_go((export, id)).await?;
         if !existed {
             return Ok(());
         }
+        // The kernel gives the number of a stopped device away only after the deletion.
+        self.names.forget(id);
         self.steps.on("DEL_DEV", id, move || control::delete(id)).await?;
         if !self.is_free(id).await {
             tracing::warn!(
