@@ -4,7 +4,7 @@
 //! From the page cache, and from the disk (cold).
 //!
 //! `GLIDEFS_BENCH_LOG_MIB` sets the size of the log. `GLIDEFS_BENCH_WIDE_GIB` has a log of this size opened from a checkpoint as well:
-//! read ahead or not: sealed segments of writes of 16 KiB, in ascending and in a scattered order, and then of 128 KiB, in files with holes in the place of the
+//! sealed segments of writes of 16 KiB, in ascending and in a scattered order, and then of 128 KiB, in files with holes in the place of the
 //! data and the footers.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
@@ -22,7 +22,7 @@ use glidefs::testing::cache::HANDS_MAX;
 use glidefs::testing::observe::{Resident, tune_allocator};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use support::Ratios;
-use support::data_path::{DataPath, SEGMENT_BYTES, open, open_ahead, open_with};
+use support::data_path::{DataPath, SEGMENT_BYTES, open, open_with};
 use support::wide_log::Writes;
 
 const LOG_MIB: u64 = 1024;
@@ -108,8 +108,7 @@ fn evict(directory: &Path) {
 /// give out once more. Starts with one thread and with several take turns.
 fn wide(gib: u64, segment_bytes: u64, writes: Writes) {
     let segments = u32::try_from((gib << 30) / segment_bytes).expect("few segments");
-    let starts = all_hands().into_iter().flat_map(|hands| [(hands, false), (hands, true)]);
-    for (hands, is_ahead) in starts.collect::<Vec<_>>().repeat(ROUNDS) {
+    for hands in all_hands().repeat(ROUNDS) {
         // A start takes the checkpoint away.
         let directory =
             tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
@@ -117,7 +116,6 @@ fn wide(gib: u64, segment_bytes: u64, writes: Writes) {
         let opened = Command::new(std::env::current_exe().expect("the bench runs"))
             .env(OPEN, directory.path())
             .args([segments.to_string(), segment_bytes.to_string(), hands.to_string()])
-            .arg(u8::from(is_ahead).to_string())
             .output()
             .expect("the bench can be run once more");
         assert!(opened.status.success(), "{}", String::from_utf8_lossy(&opened.stderr));
@@ -130,19 +128,12 @@ fn wide(gib: u64, segment_bytes: u64, writes: Writes) {
 fn open_once(directory: &Path) {
     tune_allocator();
     let mut numbers = std::env::args().skip(1).map(|number| number.parse::<u64>().expect("a number"));
-    let mut number = || numbers.next().expect("four numbers");
-    let (segments, segment_bytes, hands, is_ahead) = (number(), number(), number(), number() == 1);
+    let mut number = || numbers.next().expect("three numbers");
+    let (segments, segment_bytes, hands) = (number(), number(), number());
     let hands = usize::try_from(hands).expect("few threads");
     let bytes = std::fs::metadata(directory.join("index.ckpt")).expect("a checkpoint").len();
     let before = Resident::now().expect("the kernel tells").all;
-    let (cache, found) = if is_ahead {
-        let (cache, found, took) = open_ahead(directory, segments + 8, segment_bytes, hands);
-        assert!(found.was_ahead, "nothing has changed since");
-        print!("read ahead in {:.3} s, ", took.as_secs_f64());
-        (cache, found)
-    } else {
-        open_with(directory, segments + 8, segment_bytes, hands)
-    };
+    let (cache, found) = open_with(directory, segments + 8, segment_bytes, hands);
     let memory = Resident::now().expect("the kernel tells").all.saturating_sub(before);
     assert_eq!((found.covered, found.checkpoints_refused), (segments, 0));
     let extents = found.checkpoint_extents as f64;

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use glidefs::testing::buffer::{Pool, Slot};
 use glidefs::testing::cache::{
-    Admission, Ahead, Budgets, Cache, Directory, IoError, Known, MonotonicClock, OnFull, Options, Recovered,
-    Reservation, SeqMarks, ShardStats, Token,
+    Admission, Budgets, Cache, Directory, IoError, Known, MonotonicClock, OnFull, Options, Recovered,
+    Reservation, ShardStats, Token,
 };
 use glidefs::testing::export::{Export, Operation, Request};
 use glidefs::testing::observe::io::{QueueStats, WorkerStats};
@@ -91,31 +91,9 @@ pub fn open(directory: &Path, segments: u64, segment_bytes: u64) -> (Cache, Reco
 
 /// As [`open`], with `hands` threads that read the log.
 pub fn open_with(directory: &Path, segments: u64, segment_bytes: u64, hands: usize) -> (Cache, Recovered) {
-    open_known(directory, options(segments, segment_bytes, hands), None)
-}
-
-/// Reads the log ahead, as the successor of a process that has the cache open, and then as [`open_with`]. Returns the time of the reading
-/// as well.
-pub fn open_ahead(
-    directory: &Path,
-    segments: u64,
-    segment_bytes: u64,
-    hands: usize,
-) -> (Cache, Recovered, Duration) {
+    let (disk, clock) = (Arc::new(Directory::new(directory)), Arc::new(MonotonicClock::default()));
     let options = options(segments, segment_bytes, hands);
-    let begun = Instant::now();
-    let exports = [(EXPORT, SeqMarks::default())];
-    let ahead = Cache::look_ahead(&Directory::new(directory), &MonotonicClock::default(), &options, &exports);
-    let ahead = ahead.expect("the disk works");
-    let took = begun.elapsed();
-    let (cache, found) = open_known(directory, options, ahead);
-    (cache, found, took)
-}
-
-fn open_known(directory: &Path, options: Options, ahead: Option<Ahead>) -> (Cache, Recovered) {
-    let disk = Arc::new(Directory::new(directory));
-    Cache::open_ahead(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[EXPORT]), ahead)
-        .expect("the cache opens")
+    Cache::open(disk, clock, options, Known::local(&[EXPORT])).expect("the cache opens")
 }
 
 fn options(segments: u64, segment_bytes: u64, hands: usize) -> Options {

@@ -31,17 +31,17 @@ use self::error::CliError;
 use crate::api::wire::Export;
 use crate::client::Client;
 use crate::config::Config;
-use crate::handover::Start;
+use crate::handover::{Handed, Identity};
 use crate::observe::chain;
 
 /// Runs the program: reads the arguments, carries out the command, prints an error and returns the exit status. `run` is the
 /// daemon, and `check` the part of the daemon's start that only looks.
 pub fn main<E: Error + 'static>(
-    run: impl FnOnce(&Config, Start) -> Result<(), E>,
-    check: impl FnOnce(&Config) -> Result<(), E>,
+    run: impl FnOnce(&Config, Option<Handed>) -> Result<(), E>,
+    check: impl FnOnce(&Config) -> Result<Identity, E>,
 ) -> ExitCode {
     let failed = |error| CliError::Daemon(Box::new(error));
-    let run = |config: &Config, start| run(config, start).map_err(failed);
+    let run = |config: &Config, handed| run(config, handed).map_err(failed);
     match dispatch(Cli::parse(), run, |config| check(config).map_err(failed)) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of a pipe has seen enough.
@@ -85,8 +85,8 @@ pub fn refusal(words: &[&str], whole: bool) -> Option<String> {
 
 fn dispatch(
     cli: Cli,
-    run_daemon: impl FnOnce(&Config, Start) -> Result<(), CliError>,
-    check: impl FnOnce(&Config) -> Result<(), CliError>,
+    run_daemon: impl FnOnce(&Config, Option<Handed>) -> Result<(), CliError>,
+    check: impl FnOnce(&Config) -> Result<Identity, CliError>,
 ) -> Result<(), CliError> {
     match cli.command {
         Command::Run(args) => run::command(&args, run_daemon, check),

@@ -8,8 +8,6 @@
 //!
 //! | File | What it owns |
 //! |---|---|
-//! | `takeover` | the turn of this process, where a daemon before hands over |
-//! | `ahead` | work on the cache before a hand-over |
 //! | `upgrading` | upgrades as requests of users |
 //! | `cache_setup`, `store_setup` | opening the cache and the store from the configuration |
 //! | `serving` | the time from the first to the last request of the API |
@@ -22,7 +20,6 @@
 //! | `memory` | `/v1/memory`: memory by category |
 //! | `releasing` | when memory goes back to the kernel |
 
-mod ahead;
 mod cache_setup;
 mod collecting;
 mod error;
@@ -35,7 +32,6 @@ mod serving;
 mod signals;
 mod storage;
 mod store_setup;
-mod takeover;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -48,7 +44,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use self::cache_setup::{
-    check_directory, choose_engine, mark_abandoned, open_cache, open_catalog, raise_descriptor_limit,
+    Locks, check_directory, choose_engine, mark_abandoned, open_cache, open_catalog, raise_descriptor_limit,
     worker_options,
 };
 use self::collecting::Collections;
@@ -60,9 +56,10 @@ use self::serving::serve;
 use self::signals::SignalThread;
 pub use self::storage::{DaemonStorage, StoreSide};
 use self::store_setup::{STORE_PATIENCE, connect_store};
-use self::takeover::Turn;
+use self::upgrading::{Order, by_export, identity, tenures};
+use crate::cache::{Cache, CacheCatalog as _, CacheError, Directory};
 use crate::config::{Config, Unconfirmed};
-use crate::handover::{Launch, Start};
+use crate::handover::{Handed, Identity, Launch};
 use crate::router::{Devices, Router, RouterOptions};
 use crate::store::BlockCache;
 use crate::ublk::{Features, UblkDevices};
@@ -80,13 +77,21 @@ async fn close_block_cache(block_cache: &BlockCache) {
     let _ = tokio::time::timeout(STOP_PATIENCE, block_cache.close()).await;
 }
 
-/// Refuses what [`run`] as a successor would refuse of the API's group and token, and starts nothing.
-pub fn check(config: &Config) -> Result<(), DaemonError> {
-    serving::access(config).map(drop)
+/// Refuses what can be refused without a start: the API's group and token, and a cache of a format that this program does not
+/// read. Returns what the program would be in place of a daemon that runs.
+pub fn check(config: &Config) -> Result<Identity, DaemonError> {
+    serving::access(config)?;
+    match Cache::check_format(&Directory::new(&config.cache.dir)) {
+        // Not every user may look, and the first start finds no cache.
+        Ok(()) | Err(CacheError::Disk { .. } | CacheError::DirectoryMissing { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(identity(config))
 }
 
-/// Runs the daemon until SIGTERM or SIGINT, or until a successor has taken over: then this program does not return.
-pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
+/// Runs the daemon until SIGTERM or SIGINT, or until another program goes on in this process: then this one does not return. The program
+/// before may have `handed` over. No error once exports are recovered, except when nothing can be started for an upgrade.
+pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
     let system = |what| move |source| DaemonError::System { what, source };
     let launch = Launch::of_this_process().map_err(system("finding the file of this program"))?;
     crate::observe::memory::tune_allocator();
@@ -102,29 +107,27 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
     let signals = SignalThread::start().map_err(system("starting the thread for signals"))?;
     let features = Features::probe()?;
     check_directory(config)?;
-    // Before a successor waits for a turn: afterwards devices would wait for a daemon that refuses to serve.
     serving::access(config)?;
-    // A successor measures while the daemon before still serves.
-    let probe = match &start {
-        Start::Successor(_) => Some(choose_engine(config)?),
-        Start::Alone | Start::Again(..) => None,
-    };
-    let mut turn = Turn::wait(start, config, probe.as_ref().map(|probe| probe.chosen))?;
-    let catalog = open_catalog(config, &turn)?;
+    let locks = Locks::new(handed.is_some());
+    let catalog = open_catalog(config, &locks)?;
+    let count = || catalog.handle().start().map_or(0, |start| start.last);
+    let served = handed.as_ref().filter(|handed| handed.start == count());
     // With the catalog open no other process begins to serve this cache; and only devices of a process that has ended are marked.
     let (untouchable, probe) = std::thread::scope(|scope| {
         let (marked, when_marked) = std::sync::mpsc::channel();
-        let predecessor = turn.predecessor;
         // Not joined: a thread whose command hangs in the kernel does not end.
-        let marking = move || drop(marked.send(mark_abandoned(config, features, predecessor)));
+        let marking = move || drop(marked.send(mark_abandoned(config, features)));
         std::thread::Builder::new()
             .name("marking".into())
             .spawn_scoped(scope, marking)
             .map_err(system("spawning a thread"))?;
-        let probe = probe.map_or_else(|| choose_engine(config), Ok)?;
+        let probe = choose_engine(config)?;
         Ok::<_, DaemonError>((when_marked.recv().unwrap_or_default(), probe))
     })?;
-    let cache = open_cache(config, &catalog, probe.chosen, &mut turn)?;
+    let cache = open_cache(config, &catalog, probe.chosen, &locks)?;
+    if let Some(handed) = served {
+        handed.way_back.counted(count());
+    }
     let keeper_stop = Arc::new(AtomicBool::new(false));
     let keeper = std::thread::Builder::new()
         .name("keeper".into())
@@ -154,15 +157,16 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
         parallel_max: RECOVERY_PARALLEL_MAX,
         confirm_patience: STORE_PATIENCE,
         serve_unconfirmed: config.store.unconfirmed == Unconfirmed::Serve,
-        waiting_since: turn.waiting_since,
-        tenures: std::mem::take(&mut turn.tenures),
+        waiting_since: handed.as_ref().map(Handed::waiting_since),
+        tenures: served.map(|handed| by_export(&handed.tenures)).unwrap_or_default(),
         boot_id: crate::router::kernel_boot_id().map_err(system("reading the kernel's boot id"))?,
     };
     let (stop_store, stopped) = watch::channel(false);
-    let store = connect_store(config, &catalog, &cache, &runtime, &stopped, turn.follows())?;
+    let store = connect_store(config, &catalog, &cache, &runtime, &stopped, served.is_some())?;
     let objects = store.as_deref().map(StoreSide::store);
     let block_cache = store.as_deref().and_then(StoreSide::block_cache);
     let volumes = store.as_deref().map(StoreSide::volumes);
+    let handle = catalog.handle();
     let router = Router::new(
         catalog,
         Arc::clone(&devices) as Arc<dyn Devices>,
@@ -172,7 +176,7 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
     let result = runtime.block_on(serve(
         config,
         Parts {
-            router,
+            router: Arc::clone(&router),
             devices,
             workers,
             cache,
@@ -182,20 +186,11 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
             volumes,
             collections: Arc::<Collections>::default(),
         },
-        turn,
-        launch,
+        handed,
+        launch.clone(),
         signals,
     ));
     let _ = stop_store.send(true);
-    let result = match result {
-        // From here on, signals wait for the standby. The block cache is closed.
-        Ok(Some(offer)) => {
-            tracing::info!("the successor takes over");
-            return Err(DaemonError::NotHandedOver(offer.hand_over(&config.source)));
-        }
-        Ok(None) => Ok(()),
-        Err(error) => Err(error),
-    };
     if let Some(block_cache) = block_cache {
         runtime.block_on(close_block_cache(&block_cache));
     }
@@ -203,5 +198,8 @@ pub fn run(config: &Config, start: Start) -> Result<(), DaemonError> {
     runtime.shutdown_timeout(STOP_PATIENCE);
     keeper_stop.store(true, Ordering::Release);
     drop(keeper.join());
-    result
+    let Some(Order { program, upgrade }) = result? else { return Ok(()) };
+    let start = handle.start().map_or(0, |start| start.last);
+    let handed = Handed::new(upgrade, start, tenures(&router), &config.source, launch);
+    Err(DaemonError::NotReplaced(handed.leave_to(&program)))
 }

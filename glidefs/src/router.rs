@@ -29,7 +29,7 @@
 //! | `loss` | the ways out for an export that another host has, or with two histories |
 //! | `bring` | bringing exports to a store that was configured later |
 //! | `confirm` | asking the store whose exports are, before and while exports are served |
-//! | `tenure` | the exports that stay this host's from one daemon to its successor |
+//! | `tenure` | the exports that stay this host's over an upgrade |
 //! | `recovery` | the start of the daemon, and the removal of devices at its end |
 //! | `starting` | the order in which a start deals with the exports |
 //! | `background` | work that goes on when its caller has gone away |
@@ -226,12 +226,12 @@ impl Router {
         self.entries().iter().filter_map(|entry| entry.export().cloned()).collect()
     }
 
-    /// How long the requests of devices waited for the last start, if that was a start by hand-over: a time a device.
+    /// How long the requests of devices waited for the last start, if that was an upgrade: a time a device.
     pub fn pauses(&self) -> Vec<Duration> {
         self.entries().iter().filter_map(|entry| entry.pause()).collect()
     }
 
-    /// Notes how long requests of a device have waited that is served now, after a start by hand-over.
+    /// Notes how long requests of a device have waited that is served now, after an upgrade.
     fn note_pause(&self, held: &HeldExport) {
         if let Some(since) = self.options.waiting_since {
             held.set_pause(since.elapsed());

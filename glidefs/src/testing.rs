@@ -17,10 +17,10 @@ pub mod buffer {
 /// The log, volumes, and the state machines on both.
 pub mod cache {
     pub use crate::cache::{
-        Admission, Ahead, Budgets, Cache, CacheCatalog, CacheError, CheckpointFile, CheckpointPace,
-        CheckpointStamp, Clock, Directory, Disk, HANDS_MAX, IoError, Keeper, Known, Lock, MonotonicClock,
-        OnFull, Options, Recovered, Reservation, SegmentFile, SeqMarks, Shard, ShardStats, Start, Token,
-        Triggers, Volume, Want, longest_holds,
+        Admission, Budgets, Cache, CacheCatalog, CacheError, CheckpointFile, CheckpointPace, Clock,
+        Directory, Disk, HANDS_MAX, IoError, Keeper, Known, Lock, MonotonicClock, OnFull, Options, Recovered,
+        Reservation, SegmentFile, SeqMarks, Shard, ShardStats, Start, Token, Triggers, Volume, Want,
+        longest_holds,
     };
     pub use crate::properties::Durability;
 

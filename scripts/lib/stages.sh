@@ -15,7 +15,7 @@ STAGES=(
 MACHINE_STAGES=(
 	"fio-verify           real devices, Linux of trixie-backports"
 	"recovery             kill -9 under load, Linux of trixie-backports"
-	"upgrade              the daemon replaced by a successor under load, and successors that fail, Linux of trixie-backports"
+	"upgrade              the daemon goes on as another program under load, and as programs that fail, Linux of trixie-backports"
 	"store-tier           a cache in front of a store"
 	"trace                requests traced on real devices, compared with fio"
 	"take-over            two daemons and one export"

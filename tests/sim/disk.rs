@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use glidefs::testing::cache::{CheckpointFile, CheckpointStamp, Clock, Disk, Lock, SegmentFile};
+use glidefs::testing::cache::{CheckpointFile, Clock, Disk, Lock, SegmentFile};
 
 use super::machine::{Inode, Machine};
 
@@ -96,14 +96,6 @@ impl Disk for FakeDisk {
     fn read_checkpoint(&self) -> io::Result<Option<Box<dyn Read + Send>>> {
         let bytes = machine(&self.shared).checkpoint(self.generation)?;
         Ok(bytes.map(|bytes| Box::new(Cursor::new(bytes)) as Box<dyn Read + Send>))
-    }
-
-    fn checkpoint_stamp(&self) -> io::Result<Option<CheckpointStamp>> {
-        let bytes = machine(&self.shared).checkpoint(self.generation)?;
-        let sum = |bytes: &Vec<u8>| {
-            bytes.iter().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)))
-        };
-        Ok(bytes.map(|bytes| CheckpointStamp([bytes.len() as u64, sum(&bytes), 0, 0])))
     }
 
     fn remove_checkpoint(&self) -> io::Result<()> {

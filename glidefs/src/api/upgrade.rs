@@ -12,8 +12,8 @@ use super::wire::{Upgrade, UpgradeBegun};
 
 /// Upgrades of the daemon, as the API reaches them.
 pub trait Upgrades: Send + Sync {
-    /// Has `program`, or the program that was installed, get ready to take over; the hand-over follows the answer. Goes on when nobody
-    /// waits for the answer any more.
+    /// Checks `program`, or the program that was installed, and has the daemon go on as that program after the answer. Goes on when the
+    /// client goes away.
     fn begin(&self, program: Option<PathBuf>) -> BoxFuture<'static, Result<UpgradeBegun, UpgradeError>>;
 
     /// The upgrade that ended last, as far as this process knows.
@@ -29,13 +29,13 @@ pub enum UpgradeError {
     /// The start of the daemon has not ended.
     #[error("exports are being recovered: ask again when the daemon is ready")]
     NotReady,
-    /// After the hand-over an export would wait for the store, which is away.
+    /// After the upgrade an export would wait for the store, which is away.
     #[error(
-        "the store is away, and has to confirm {export} before a successor may serve this export: upgrade when the store answers, as the \
-         device would wait until then"
+        "the store is away, and has to confirm {export} before a new program may serve this export: upgrade when the store answers, as \
+         the device would wait until then"
     )]
     StoreAway { export: String },
-    /// The program cannot be the successor, or has failed.
+    /// The program is refused.
     #[error("{reason} (the daemon goes on as before)")]
     Failed {
         /// The error for the user.

@@ -102,17 +102,6 @@ impl Driver {
         self.keeper.step();
     }
 
-    /// Has the log made ready for a successor.
-    pub fn expect_successor(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
-        self.cache.shared.successor.ask();
-        while !self.cache.shared.successor.wait(Duration::ZERO) {
-            assert!(Instant::now() < deadline, "the log is not ready for a successor");
-            self.rig.turn();
-            self.keep();
-        }
-    }
-
     /// Lets the keeper end in good order.
     pub fn rest(&mut self) {
         self.keeper.rest();

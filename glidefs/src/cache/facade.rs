@@ -6,7 +6,6 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use crate::cache::handoff::Hook;
 use crate::cache::keeper::Keeper;
@@ -16,7 +15,7 @@ use crate::cache::log::format::{VERSION_REPEATING, frame_crc};
 use crate::cache::log::life::State;
 use crate::cache::log::superblock::{CACHE_VERSION, Superblock};
 use crate::cache::options::{Known, Options, Recovered};
-use crate::cache::recovery::{self, Ahead};
+use crate::cache::recovery;
 use crate::cache::shard::{Shard, Token};
 use crate::cache::shared::Shared;
 use crate::cache::stats::{CacheStats, ShardStats};
@@ -48,35 +47,8 @@ impl Cache {
         options: Options,
         exports: Known,
     ) -> Result<(Self, Recovered), CacheError> {
-        Self::open_ahead(disk, clock, options, exports, None)
-    }
-
-    /// As [`Self::open`], with what was read [`ahead`](Self::look_ahead).
-    ///
-    /// # Errors
-    /// See [`CacheError`]; nothing stable is changed when this fails.
-    pub fn open_ahead(
-        disk: Arc<dyn Disk>,
-        clock: Arc<dyn Clock>,
-        options: Options,
-        exports: Known,
-        ahead: Option<Ahead>,
-    ) -> Result<(Self, Recovered), CacheError> {
-        let (shared, recovered) = recovery::open(disk, clock, &options, exports, ahead)?;
+        let (shared, recovered) = recovery::open(disk, clock, &options, exports)?;
         Ok((Self { shared: Arc::new(shared) }, recovered))
-    }
-
-    /// Loads the checkpoint of the cache on `disk`, which another process has open: opening the cache is quicker then. `exports` are those of the catalog, with their marks. Nothing is written; `None` where there is nothing to load.
-    ///
-    /// # Errors
-    /// See [`CacheError`]; opening the cache would fail as well.
-    pub fn look_ahead(
-        disk: &dyn Disk,
-        clock: &dyn Clock,
-        options: &Options,
-        exports: &[(ExportId, SeqMarks)],
-    ) -> Result<Option<Ahead>, CacheError> {
-        recovery::look_ahead(disk, clock, options, exports)
     }
 
     /// The writeback queue for volumes of this cache, with `runtime` for fetches.
@@ -196,32 +168,12 @@ impl Cache {
         }
     }
 
-    /// Has the log made quick to read for a process that takes this cache over soon, by [`Self::look_ahead`]: a checkpoint is written, if
-    /// the disk takes one, and no other one until [`Self::expect_no_successor`]. Requests are served as ever. Blocks, `patience` at most,
-    /// and the keeper has to run. Returns whether the keeper is ready; the successor can do without.
-    pub fn expect_successor(&self, patience: Duration) -> bool {
-        self.shared.successor.ask();
-        self.shared.signal.raise();
-        self.shared.successor.wait(patience)
-    }
-
-    /// The marks of every export with data here, for [`Self::look_ahead`] by a successor.
-    pub fn marks(&self) -> Vec<(ExportId, SeqMarks)> {
-        self.shared.all_volumes().iter().map(|volume| (volume.id(), volume.marks())).collect()
-    }
-
     /// Fails while another process has the cache on `disk` open.
     ///
     /// # Errors
     /// [`CacheError::InUse`], or why the cache cannot be locked.
     pub fn check_free(disk: &dyn Disk) -> Result<(), CacheError> {
         recovery::take_lock(disk).map(drop)
-    }
-
-    /// Ends [`Self::expect_successor`]: no process takes the cache over.
-    pub fn expect_no_successor(&self) {
-        self.shared.successor.withdraw();
-        self.shared.signal.raise();
     }
 
     /// Figures at this moment. Takes time in proportion to the number of exports and segments.

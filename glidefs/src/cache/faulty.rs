@@ -15,13 +15,11 @@ use self::faults::{Checkpoint, Sleepless, eio};
 use super::{Directory, MonotonicClock};
 use crate::cache::Budgets;
 use crate::cache::facade::Cache;
-use crate::cache::log::disk::{CheckpointFile, CheckpointStamp, Disk, Lock, SegmentFile};
+use crate::cache::log::disk::{CheckpointFile, Disk, Lock, SegmentFile};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::mapping::Mapping;
 use crate::cache::options::{Known, OnFull, Options, Recovered};
-use crate::cache::recovery::Ahead;
-use crate::cache::volume::layers::SeqMarks;
-use crate::units::{ExportId, FRAME_BYTES};
+use crate::units::FRAME_BYTES;
 
 /// Length of a segment of [`Faulty::open`].
 pub const SEGMENT_BYTES: u64 = 1 << 20;
@@ -54,27 +52,8 @@ impl Faulty {
 
     /// Opens the cache there, of `segments` segments.
     pub fn open_with(&self, segments: u64, known: Known) -> Result<(Cache, Recovered), CacheError> {
-        self.open_ahead(segments, known, None)
-    }
-
-    /// As [`Self::open_with`], with what was read ahead.
-    pub fn open_ahead(
-        &self,
-        segments: u64,
-        known: Known,
-        ahead: Option<Ahead>,
-    ) -> Result<(Cache, Recovered), CacheError> {
         let (disk, clock) = (Arc::new(self.clone()), Arc::new(self.clock()));
-        Cache::open_ahead(disk, clock, self.options(segments), known, ahead)
-    }
-
-    /// Reads the log there ahead, of `segments` segments, as the successor of a process that has the cache open.
-    pub fn look_ahead(
-        &self,
-        segments: u64,
-        exports: &[(ExportId, SeqMarks)],
-    ) -> Result<Option<Ahead>, CacheError> {
-        Cache::look_ahead(self, &self.clock(), &self.options(segments), exports)
+        Cache::open(disk, clock, self.options(segments), known)
     }
 
     fn options(&self, segments: u64) -> Options {
@@ -336,10 +315,6 @@ impl Disk for Faulty {
         let read = self.inner.read_checkpoint()?;
         let faults = || Arc::clone(&self.faults);
         Ok(read.map(|inner| Box::new(Checkpoint { inner, faults: faults() }) as Box<dyn io::Read + Send>))
-    }
-
-    fn checkpoint_stamp(&self) -> io::Result<Option<CheckpointStamp>> {
-        self.inner.checkpoint_stamp()
     }
 
     fn remove_checkpoint(&self) -> io::Result<()> {

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,15 +25,6 @@ pub(super) enum Way {
     Through,
 }
 
-impl Way {
-    fn bit(self) -> u8 {
-        match self {
-            Self::Common => 1,
-            Self::Through => 2,
-        }
-    }
-}
-
 /// One shard's port to the keeper.
 #[derive(Default)]
 pub(super) struct Port {
@@ -43,8 +34,6 @@ pub(super) struct Port {
     /// Exports with progress that requests of the shard wait for. The flag: whether there are any.
     told: Mutex<Vec<ExportId>>,
     is_told: AtomicBool,
-    /// The lanes whose segment the shard is asked to leave: [`Way::bit`] of each.
-    rolls: AtomicU8,
     hook: Mutex<Option<Hook>>,
 }
 
@@ -141,28 +130,6 @@ impl Port {
         if waiting {
             self.wake();
         }
-    }
-
-    /// Asks the shard to leave the segments that have records.
-    pub fn ask_to_roll(&self) {
-        self.rolls.store(Way::Common.bit() | Way::Through.bit(), Ordering::Release);
-        self.wake();
-    }
-
-    /// Whether the shard is asked to leave the segment of a lane.
-    pub fn has_to_roll(&self, way: Way) -> bool {
-        self.rolls.load(Ordering::Relaxed) & way.bit() != 0
-    }
-
-    /// The shard has left the segment of a lane, or the segment had no record.
-    pub fn rolled(&self, way: Way, keeper: &Signal) {
-        self.rolls.fetch_and(!way.bit(), Ordering::AcqRel);
-        keeper.raise();
-    }
-
-    /// Whether the shard has yet to leave a segment.
-    pub fn is_rolling(&self) -> bool {
-        self.rolls.load(Ordering::Acquire) != 0
     }
 
     pub fn set_hook(&self, hook: Hook) {

@@ -10,7 +10,6 @@ mod checkpoint;
 mod cleaner;
 #[cfg(test)]
 mod faults;
-mod following;
 mod mapped;
 mod prepare;
 mod relief;
@@ -28,7 +27,6 @@ use self::barrier::Barrier;
 pub use self::checkpoint::CheckpointPace;
 use self::checkpoint::Checkpointer;
 use self::cleaner::Cleaner;
-use self::following::Following;
 use self::mapped::Mapped;
 use self::prepare::Preparer;
 use self::relief::Relief;
@@ -77,7 +75,6 @@ pub struct Keeper {
     cleaner: Cleaner,
     preparer: Preparer,
     checkpointer: Checkpointer,
-    following: Following,
     relief: Relief,
     mapped: Mapped,
     /// The index of the shard which is next to get a segment: the one behind the shard asked last.
@@ -102,7 +99,6 @@ impl Keeper {
             barrier: None,
             cleaner: Cleaner::default(),
             preparer: Preparer::default(),
-            following: Following::default(),
             relief: Relief::default(),
             mapped: Mapped::default(),
             turn: 0,
@@ -137,13 +133,10 @@ impl Keeper {
         self.rest();
     }
 
-    /// Seals what can be sealed, and completes a checkpoint of the index: the next start has little to read. A checkpoint that a
-    /// successor has read stays.
+    /// Seals what can be sealed, and completes a checkpoint of the index: the next start has little to read.
     pub fn rest(&mut self) {
         self.seal();
-        if !self.is_held() {
-            self.checkpointer.complete(&self.shared);
-        }
+        self.checkpointer.complete(&self.shared);
     }
 
     /// Does some of the work that is due, and returns whether there was any.
@@ -156,7 +149,6 @@ impl Keeper {
         self.mapped.step(&self.shared);
         progress |= self.prepare();
         progress |= self.seal();
-        progress |= self.follow();
         progress |= self.free();
         let free = self.usable();
         if self.cleaner.step(&self.shared, &mut self.preparer, free) {
@@ -170,7 +162,7 @@ impl Keeper {
             self.checkpointer.give_way(&self.shared);
             return progress;
         }
-        progress | (!self.is_held() && self.checkpointer.step(&self.shared))
+        progress | self.checkpointer.step(&self.shared)
     }
 
     /// Gives free chunks of leaves back, and maps ahead. Counts as no progress: no request waits for either.

@@ -75,8 +75,6 @@ pub struct Recovered {
     pub covered: u64,
     /// Extents taken from the checkpoint.
     pub checkpoint_extents: u64,
-    /// Whether these were read ahead, before the lock was free.
-    pub was_ahead: bool,
     /// Checkpoints which could not be used because of damage, of the checkpoint or of the log.
     pub checkpoints_refused: u64,
     /// Segments scanned record by record.

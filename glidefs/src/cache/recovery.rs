@@ -9,7 +9,6 @@
 //! disk does not take the closing of a segment, whose dropped record could come back, or no file takes the note of lost segments.
 
 mod ages;
-mod ahead;
 mod checkpoint;
 mod closing;
 mod identify;
@@ -30,8 +29,6 @@ use std::io;
 use std::sync::Arc;
 
 use self::ages::{check_exports, check_start, count_start};
-pub use self::ahead::Ahead;
-pub(super) use self::ahead::look_ahead;
 use self::layout::{at, segment_frames, segment_limit, segments_in};
 use self::listed::Missing;
 use self::outcome::Outcome;
@@ -53,13 +50,12 @@ use crate::units::ExportId;
 
 /// Most times one start reads the cache: a failed sync may cost frames already read, and then the start reads again.
 const TRIES_MAX: u32 = 4;
-/// Opens the cache on `disk`. See [`super::Cache::open_ahead`].
+/// Opens the cache on `disk`. See [`super::Cache::open`].
 pub(super) fn open(
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     options: &Options,
     known: Known,
-    mut ahead: Option<Ahead>,
 ) -> Result<(Shared, Recovered), CacheError> {
     let started = clock.now();
     let lock = take_lock(&*disk)?;
@@ -83,7 +79,7 @@ pub(super) fn open(
             missing: std::mem::take(&mut missing),
             ..Recovery::new(&*disk, &patience, &table, &exports)
         };
-        let outcome = recovery.run(&present, &mut superblock, &*known.catalog, ahead.take())?;
+        let outcome = recovery.run(&present, &mut superblock, &*known.catalog)?;
         refused += recovery.found.checkpoints_refused;
         missing = std::mem::take(&mut recovery.missing);
         if outcome == Outcome::ReadWithoutCheckpoint {
@@ -183,7 +179,6 @@ impl<'a> Recovery<'a> {
         present: &[u32],
         superblock: &mut Superblock,
         catalog: &dyn CacheCatalog,
-        ahead: Option<Ahead>,
     ) -> Result<Outcome, CacheError> {
         let checkpoint = match self.begin_checkpoint(superblock) {
             Ok(checkpoint) => checkpoint,
@@ -195,8 +190,7 @@ impl<'a> Recovery<'a> {
         let mut segments = self.identify_all(present)?;
         self.name_the_nameless(&mut segments)?;
         self.rank(&mut segments);
-        let used =
-            checkpoint.map(|checkpoint| self.load_checkpoint(checkpoint, ahead, &mut segments)).transpose();
+        let used = checkpoint.map(|checkpoint| self.load_checkpoint(checkpoint, &mut segments)).transpose();
         let used = match used {
             Ok(used) => used,
             Err(outcome) => return Ok(outcome),
@@ -254,6 +248,15 @@ impl<'a> Recovery<'a> {
         }
         self.remove_segments_beyond(present)?;
         Ok(Outcome::Done)
+    }
+
+    /// Brings `segments` into the order of a replay, and gives them ranks.
+    ///
+    /// Of two copies of one write the index refers to the copy of the highest rank. Copies made by cleaning come last, the newest at the
+    /// end, so the segment emptied by cleaning is free.
+    fn rank(&mut self, segments: &mut [Found]) {
+        segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
+        self.ranks = Ranks::ascending(segments.iter().map(|found| found.number));
     }
 
     fn remove_checkpoint(&self) -> Result<(), CacheError> {

@@ -24,7 +24,6 @@ use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
 use crate::cache::log::table::SegmentTable;
 use crate::cache::options::{OnFull, Options};
-use crate::cache::successor::Successor;
 use crate::cache::sums::Sums;
 use crate::cache::volume::Volume;
 use crate::cache::volume::budget::Budget;
@@ -43,7 +42,6 @@ pub(super) struct Shared {
     pub watermarks: Watermarks,
     pub pressure: Pressure,
     pub signal: Signal,
-    pub successor: Successor,
     pub figures: Figures,
     pub sums: Sums,
     /// Most frames in memory for READs.
@@ -150,7 +148,6 @@ impl Shared {
             on_full: options.on_full,
             pressure: Pressure::default(),
             signal: Signal::default(),
-            successor: Successor::default(),
             sums: Sums::new(options.checksums_bytes_max),
             mapped_frames_max: options.mapped_bytes_max / FRAME_BYTES as u64,
             heat,

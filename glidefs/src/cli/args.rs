@@ -82,19 +82,10 @@ pub(super) struct RunArgs {
     /// Remove all devices when the daemon stops; devices are otherwise left to the next daemon
     #[arg(long)]
     pub remove_devices: bool,
-    /// Start nothing: check the configuration file, the log filter, and the group and token of the API, and print the directory of
-    /// the cache and the API's socket
+    /// Start nothing: check the configuration file, the log filter, the group and token of the API, and the format of the cache, and
+    /// print what a daemon that runs has to have in common with this one for an upgrade
     #[arg(long)]
     pub check: bool,
-    /// Succeed the daemon at the other end of standard input, which speaks this version of the hand-over
-    #[arg(long, hide = true, value_name = "PROTOCOL", conflicts_with_all = ["check", "standby"])]
-    pub successor: Option<u32>,
-    /// Wait for the successor at the other end of standard input
-    #[arg(long, hide = true, conflicts_with = "check")]
-    pub standby: bool,
-    /// Make this process, whose parent ends, the main one of the service
-    #[arg(long, hide = true, value_name = "PID", conflicts_with_all = ["check", "standby", "successor"])]
-    pub usher: Option<u32>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -105,12 +96,12 @@ pub(super) enum Command {
     #[command(after_help = "Examples:\n  \
         install -m 755 glidefs /usr/bin/glidefs && glidefs upgrade\n  \
         glidefs upgrade --binary /opt/glidefs-next/glidefs --json\n\n\
-        The successor starts beside the daemon, with the same arguments, and checks configuration and cache. When it is ready, devices \
-        pause until it serves them; no request fails. Where the successor fails, the daemon goes on or serves again, and the exit \
-        status is 1. `systemctl reload glidefs` does the same.")]
+        The daemon has the new program check configuration and cache, and then goes on as that program, in the same process and with \
+        the same arguments. Devices pause meanwhile; no request fails. Where the new program fails, the daemon goes on or serves again, \
+        and the exit status is 1. `systemctl reload glidefs` does the same.")]
     Upgrade {
-        /// Program of the successor; only for root and the user of the daemon, over the socket [default: the file that is now where the
-        /// daemon's program was]
+        /// The new program; only for root and the user of the daemon, over the socket [default: the file that is now where the daemon's
+        /// program was]
         #[arg(long, value_name = "PATH", conflicts_with = "api")]
         binary: Option<PathBuf>,
         /// Take the socket of the daemon from this configuration file

@@ -8,7 +8,6 @@ use super::transfer::CopyError;
 use crate::client::ClientError;
 use crate::config::ConfigError;
 use crate::csi::ServeError;
-use crate::handover::SuccessorError;
 use crate::observe::logging::LogError;
 
 #[derive(Debug, thiserror::Error)]
@@ -46,23 +45,14 @@ pub(super) enum CliError {
         /// The work that goes on, and how to look at that work.
         goes_on: String,
     },
-    /// This program cannot succeed the daemon before.
-    #[error("this program cannot succeed the daemon before")]
-    Successor(#[source] SuccessorError),
-    /// The standby has nobody to wait for.
-    #[error("--standby is for a daemon that hands over: run `glidefs upgrade` instead")]
-    Standby(#[source] std::io::Error),
-    /// The successor is not the main process of the service.
-    #[error("the successor could not be made the main process of the service")]
-    Usher(#[source] std::io::Error),
     /// The program before the upgrade serves on, or again.
     #[error("not upgraded: {reason}")]
     NotUpgraded {
         /// Who serves, and why.
         reason: String,
     },
-    /// The path of the successor's program cannot be sent.
-    #[error("{path} cannot be the successor")]
+    /// The path of the new program cannot be sent.
+    #[error("{path} cannot be the new program")]
     Program {
         path: PathBuf,
         #[source]

@@ -9,10 +9,9 @@ use super::args::{Cli, Command, DaemonArgs};
 use super::commands::{bulk, daemon, exports, files, upgrade};
 use super::dispatch;
 use super::error::CliError;
-use super::run::checked;
 use crate::api::wire;
 use crate::client::{Client, ClientError};
-use crate::handover::Start;
+use crate::handover::{Handed, Identity};
 use crate::router::ExportName;
 
 fn parse(line: &str) -> Result<Cli, clap::Error> {
@@ -136,14 +135,14 @@ fn run_hands_the_checked_configuration_to_the_daemon() {
     assert!(matches!(refused, Err(CliError::Config(_))));
     std::fs::write(&path, "[cache]\nsize = \"10GiB\"\n[workers]\ncount = 1\n").unwrap();
     let mut seen = None;
-    let look = |config: &crate::config::Config, start: Start| {
-        seen = Some((config.clone(), matches!(start, Start::Alone)));
+    let look = |config: &crate::config::Config, handed: Option<Handed>| {
+        seen = Some((config.clone(), handed.is_none()));
         Ok(())
     };
     dispatch(run(), look, no_daemon).unwrap();
     let (config, is_alone) = seen.unwrap();
     assert!(is_alone);
-    assert!(config.source.contains("10GiB"), "the text is kept for the standby");
+    assert!(config.source.contains("10GiB"), "the text is kept for the way back");
     assert_eq!(config.worker_cpus.len(), 1);
     assert_eq!(config.control.on_stop, crate::config::OnStop::Remove);
 }
@@ -163,21 +162,13 @@ fn run_with_check_refuses_what_a_start_would_refuse_and_starts_nothing() {
     assert!(matches!(check(valid), Err(CliError::Refused(_))), "the daemon's own check");
 }
 
-#[test]
-fn run_with_check_prints_the_settings_that_the_next_daemon_shares_with_the_daemon_before() {
-    assert_eq!(
-        checked(&crate::config::Config::default()),
-        "cache.dir /var/lib/glidefs\napi.socket /run/glidefs/glidefs.sock\n"
-    );
-}
-
 /// Stands for the daemon in commands that start none.
-fn no_daemon(_: &crate::config::Config) -> Result<(), CliError> {
+fn no_daemon(_: &crate::config::Config) -> Result<Identity, CliError> {
     panic!("the daemon must not start")
 }
 
-fn no_start(config: &crate::config::Config, _start: Start) -> Result<(), CliError> {
-    no_daemon(config)
+fn no_start(config: &crate::config::Config, _handed: Option<Handed>) -> Result<(), CliError> {
+    no_daemon(config).map(drop)
 }
 
 fn client(socket: &std::path::Path, api: Option<&str>) -> Result<Client, ClientError> {

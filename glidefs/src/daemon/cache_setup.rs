@@ -5,12 +5,12 @@
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::error::DaemonError;
 use super::locked_memory::bytes_within_limit;
-use super::takeover::Turn;
 use crate::cache::{self, Budgets, Cache, CacheError, Directory, HANDS_MAX, Known, MonotonicClock};
 use crate::checksum;
 use crate::config::{CacheSection, Config};
@@ -29,6 +29,37 @@ const INDEX_SHARE: u64 = 32;
 const INDEX_BYTES_MIN: u64 = 64 << 20;
 /// Memory for checksums of the log, 1 MiB for each GiB that is read again and again. Others are read from the disk, beside the data.
 const CHECKSUMS_BYTES_MAX: u64 = 64 << 20;
+
+/// How long the locks may be those of the program before in this process: the kernel tears its devices down one by one, and its writes keep
+/// the locks.
+const LOCKS_PATIENCE: Duration = Duration::from_mins(5);
+const LOCKS_PAUSE: Duration = Duration::from_millis(3);
+
+/// Until when the locks of the cache may be those of the program before; `None` at a start that follows no other program.
+#[derive(Debug)]
+pub(super) struct Locks(Option<Instant>);
+
+impl Locks {
+    /// The locks of a start, which `follows` another program in this process or not.
+    pub fn new(follows: bool) -> Self {
+        Self(follows.then(|| Instant::now() + LOCKS_PATIENCE))
+    }
+
+    /// The result of `open`, tried again while the program before may still have what is opened `in_use`.
+    fn once_free<T, E>(
+        &self,
+        in_use: impl Fn(&E) -> bool,
+        mut open: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        loop {
+            let may_be_freed = self.0.is_some_and(|deadline| Instant::now() < deadline);
+            match open() {
+                Err(error) if may_be_freed && in_use(&error) => std::thread::sleep(LOCKS_PAUSE),
+                done => return done,
+            }
+        }
+    }
+}
 
 /// Refuses a start without the cache's directory.
 pub(super) fn check_directory(config: &Config) -> Result<(), DaemonError> {
@@ -57,10 +88,10 @@ pub(super) fn choose_engine(config: &Config) -> Result<Probe, DaemonError> {
 }
 
 /// Opens the catalog, which one process at a time can have open.
-pub(super) fn open_catalog(config: &Config, turn: &Turn) -> Result<Catalog, DaemonError> {
+pub(super) fn open_catalog(config: &Config, locks: &Locks) -> Result<Catalog, DaemonError> {
     let path = config.cache.dir.join("catalog.redb");
     let in_use = |error: &CatalogError| matches!(error, CatalogError::InUse { .. });
-    let catalog = turn.once_free(in_use, || Catalog::open(&path))?;
+    let catalog = locks.once_free(in_use, || Catalog::open(&path))?;
     let exports = catalog.stored_exports();
     if config.store.url.is_none() && exports > 0 {
         // Data evicted from the cache would read as zeroes.
@@ -70,10 +101,9 @@ pub(super) fn open_catalog(config: &Config, turn: &Turn) -> Result<Catalog, Daem
 }
 
 /// Marks the devices that a daemon before has left, so that the kernel is soon done with that daemon. Call with the catalog open.
-/// `predecessor` is a process that has handed over, and lives on without serving.
-pub(super) fn mark_abandoned(config: &Config, features: Features, predecessor: Option<u32>) -> Untouchable {
+pub(super) fn mark_abandoned(config: &Config, features: Features) -> Untouchable {
     let tag = Cache::tag_on(&Directory::new(&config.cache.dir));
-    let mark = |tag| ublk::mark_abandoned(tag, features, config.control.command_timeout.0, predecessor);
+    let mark = |tag| ublk::mark_abandoned(tag, features, config.control.command_timeout.0);
     tag.map(mark).unwrap_or_default()
 }
 
@@ -82,13 +112,13 @@ pub(super) fn open_cache(
     config: &Config,
     catalog: &Catalog,
     engine: Engine,
-    turn: &mut Turn,
+    locks: &Locks,
 ) -> Result<Cache, DaemonError> {
     let options = cache_options(config, engine);
     let disk = Arc::new(Directory::new(&config.cache.dir).direct(engine.direct));
     let in_use = |error: &CacheError| matches!(error, CacheError::InUse { .. });
-    turn.once_free(in_use, || Cache::check_free(&*disk))?;
-    let (cache, recovered) = Cache::open_ahead(
+    locks.once_free(in_use, || Cache::check_free(&*disk))?;
+    let (cache, recovered) = Cache::open(
         disk,
         Arc::new(MonotonicClock::default()),
         options,
@@ -97,12 +127,10 @@ pub(super) fn open_cache(
             next_export: Some(ExportId(catalog.next_export_id())),
             catalog: Arc::new(catalog.handle()),
         },
-        turn.ahead.take(),
     )?;
     tracing::info!(
         segments = recovered.segments,
         covered = recovered.covered,
-        was_ahead = recovered.was_ahead,
         records = recovered.records,
         torn_tails = recovered.torn_tails,
         seconds = recovered.seconds,
@@ -166,5 +194,29 @@ pub(super) fn raise_descriptor_limit() {
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {
         tracing::warn!(error = %error, "the limit on open files could not be raised");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_of_the_program_before_is_waited_for_and_no_other_lock_or_error() {
+        let tries_until = |locks: &Locks, error: &str, free_at: u32| {
+            let mut tries = 0;
+            let done = locks.once_free(
+                |error| *error == "in use",
+                || {
+                    tries += 1;
+                    if tries < free_at { Err(error) } else { Ok(()) }
+                },
+            );
+            (tries, done.is_ok())
+        };
+        assert_eq!(tries_until(&Locks::new(true), "in use", 5), (5, true));
+        assert_eq!(tries_until(&Locks::new(true), "damaged", 5), (1, false));
+        assert_eq!(tries_until(&Locks::new(false), "in use", 5), (1, false));
+        assert_eq!(tries_until(&Locks(Some(Instant::now())), "in use", 5), (1, false));
     }
 }

@@ -4,7 +4,6 @@ use std::io;
 
 use crate::api::{ServeError, TokenError};
 use crate::cache::CacheError;
-use crate::handover::SuccessorError;
 use crate::router::CatalogError;
 use crate::store::{BlockCacheError, StoreError};
 use crate::worker::WorkerError;
@@ -51,12 +50,9 @@ pub enum DaemonError {
     /// The token of the API could not be read.
     #[error("the token of the API could not be read")]
     Token(#[from] TokenError),
-    /// This process does not succeed the daemon before.
-    #[error(transparent)]
-    Successor(#[from] SuccessorError),
-    /// This process could not become the standby, and ends: the successor goes on alone.
-    #[error("the daemon could not wait for its successor, and ends")]
-    NotHandedOver(#[source] io::Error),
+    /// The kernel starts neither the new program nor this one anew.
+    #[error("the daemon has ended for an upgrade, and no program could be started in its place")]
+    NotReplaced(#[source] io::Error),
     #[error("{what} failed")]
     System {
         what: &'static str,

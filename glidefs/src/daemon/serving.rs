@@ -4,7 +4,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::sync::watch;
@@ -15,56 +15,49 @@ use super::error::DaemonError;
 use super::figures::Parts;
 use super::releasing::Releasing;
 use super::signals::{SignalThread, Stops};
-use super::takeover::{Turn, identity};
-use super::upgrading::{Offer, Upgrading};
-use crate::api::{self, Access, Listeners, Readiness, ServeError, TokenFile};
+use super::upgrading::{Order, Upgrading, identity};
+use crate::api::{self, Access, Listeners, Readiness, TokenFile};
 use crate::config::{Config, OnStop};
-use crate::handover::{Launch, Successor};
+use crate::handover::{Handed, Launch};
 use crate::router::Router;
-use crate::store::BlockCache;
 use crate::worker::Worker;
 use crate::worker::load::LOAD_INTERVAL;
 
 /// Pause between attempts to bring exports to the store.
 const BRING_PAUSE: Duration = Duration::from_mins(5);
-/// How long operations on exports may take to end before a hand-over.
+/// How long operations on exports may take to end before an upgrade.
 const OPERATIONS_PATIENCE: Duration = Duration::from_mins(1);
-/// How often a successor is looked at while operations end.
-const SUCCESSOR_LOOK: Duration = Duration::from_millis(500);
 /// How long a signal that was taken may be on its way through the runtime.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(20);
 /// How long a stop that removes the devices waits until all data is written back. TimeoutStopSec of systemd/glidefs.service is longer.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
-/// How long the addresses of the API may be in use by the daemon before.
-const LISTEN_PATIENCE: Duration = Duration::from_secs(30);
-const LISTEN_PAUSE: Duration = Duration::from_millis(20);
+/// How long systemd's watchdog waits for the next program, which has no workers to answer for it while it recovers the log.
+const UPGRADE_WATCHDOG: Duration = Duration::from_mins(30);
 /// How long a worker may take to answer a ping before the watchdog is no longer fed.
 const PING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Serves the API, recovers the devices, and stops at a signal or for a successor, which is returned: devices are still served then.
+/// Serves the API, recovers the devices, and stops at a signal, or at the order to go on as another program, which is returned: devices are
+/// still served then. No error once exports are recovered.
 pub(super) async fn serve(
     config: &Config,
     parts: Parts,
-    turn: Turn,
+    handed: Option<Handed>,
     launch: Launch,
     signals: SignalThread,
-) -> Result<Option<Offer>, DaemonError> {
+) -> Result<Option<Order>, DaemonError> {
     let mut stops =
         Stops::listen().map_err(|source| DaemonError::System { what: "waiting for signals", source })?;
     let access = access(config)?;
-    let listeners = listen(config, access.group, turn.successor.is_some()).await?;
+    let listeners = Listeners::bind(config.api.listen.0, &config.api.socket, access.group).await?;
     let ready = Readiness::default();
     let (stop, stopped) = watch::channel(false);
-    let last = turn.successor.as_ref().map(Successor::upgrade).or(turn.failed);
-    let (router, cache) = (Arc::clone(&parts.router), parts.cache.clone());
-    let (upgrades, mut successors) =
-        Upgrading::new(launch, identity(config)?, router, cache, ready.clone(), last);
+    let last = handed.as_ref().map(|handed| handed.upgrade.clone());
+    let (upgrades, mut orders) =
+        Upgrading::new(launch, identity(config), Arc::clone(&parts.router), ready.clone(), last);
     let state = parts.state(config, ready.clone(), upgrades.clone());
     let releasing = Releasing::new(&parts.workers, Arc::clone(&state.stats.changes));
     let mut serving = tokio::spawn(api::serve(listeners, state, access, stopped));
-    // The watchdog is fed by the main process of the service.
-    let (to_be_main, is_main) = watch::channel(turn.successor.is_none());
-    let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone(), is_main));
+    let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone()));
     let sampling = tokio::spawn(sample_loads(parts.workers.clone()));
     let collecting = parts.store.clone().filter(|_| !config.store.gc_interval.0.is_zero()).map(|store| {
         tokio::spawn(collect(
@@ -87,10 +80,9 @@ pub(super) async fn serve(
             seconds = recovery.elapsed.as_secs_f64(),
             "every export has what it should have, or waits for the store"
         );
-        if let Some(successor) = turn.successor {
-            // An error is that of a daemon that stops.
-            let _ = tokio::task::spawn_blocking(move || successor.take_charge()).await;
-            let _ = to_be_main.send(true);
+        if let Some(handed) = handed {
+            handed.way_back.close();
+            set_watchdog(sd_notify::watchdog_enabled());
         }
         ready.set();
         notify(&[NotifyState::Ready]);
@@ -102,20 +94,26 @@ pub(super) async fn serve(
         };
         tokio::join!(trying, reconcile, releasing.run());
     });
-    let mut offer = tokio::select! {
+    let order = tokio::select! {
         () = stops.next() => None,
-        offer = upgrades.chosen(&mut successors) => Some(offer),
+        order = orders.recv() => order,
     };
-    // A successor not yet ready ends with the socket.
-    drop(successors);
+    drop(orders);
     recovering.abort();
-    if let Some(ready) = offer.take() {
-        let letting_go = let_go(&parts.router, parts.block_cache.as_ref(), &stop, &mut serving);
-        offer = may_go(ready, letting_go, &mut stops, signals).await;
-    }
-    if offer.is_some() {
-        // The watchdog is fed until the program ends.
-        return Ok(offer);
+    if order.is_some() {
+        let monotonic = NotifyState::monotonic_usec_now().unwrap_or(NotifyState::MonotonicUsec(0));
+        notify(&[NotifyState::Reloading, monotonic]);
+        set_watchdog(sd_notify::watchdog_enabled().map(|_| UPGRADE_WATCHDOG));
+        let ending = async {
+            // An operation that is cut off is finished by the next program, as after a kill.
+            if tokio::time::timeout(OPERATIONS_PATIENCE, parts.router.stop()).await.is_err() {
+                tracing::warn!("some operations on exports did not end before the upgrade");
+            }
+            end_api(&stop, &mut serving).await;
+        };
+        if ends_before_a_stop(ending, &mut stops, signals).await {
+            return Ok(order);
+        }
     }
     notify(&[NotifyState::Stopping]);
     parts.router.stop().await;
@@ -140,56 +138,19 @@ pub(super) async fn serve(
     Ok(None)
 }
 
-/// Ends operations and the API: everything for the successor but the devices.
-async fn let_go(
-    router: &Router,
-    block_cache: Option<&BlockCache>,
-    stop: &watch::Sender<bool>,
-    serving: &mut JoinHandle<io::Result<()>>,
-) {
-    // An operation that is cut off is finished by the successor, as after a kill.
-    if tokio::time::timeout(OPERATIONS_PATIENCE, router.stop()).await.is_err() {
-        tracing::warn!("some operations on exports did not end before the hand-over");
-    }
-    end_api(stop, serving).await;
-    if let Some(block_cache) = block_cache {
-        super::close_block_cache(block_cache).await;
-    }
-}
-
-/// Whether the successor of `offer` takes over when `letting_go` has ended: not when the daemon is told to stop before. A successor
-/// failing meanwhile has its turn at once, as this daemon cannot go on any more: the standby serves again.
-async fn may_go(
-    mut offer: Offer,
-    letting_go: impl Future<Output = ()>,
+/// Whether `ending` ends before the daemon is told to stop. Later signals wait for the next program of this process.
+async fn ends_before_a_stop(
+    ending: impl Future<Output = ()>,
     stops: &mut Stops,
     signals: SignalThread,
-) -> Option<Offer> {
-    let is_stopped = tokio::select! {
-        () = letting_go => false,
-        () = failed(&mut offer) => false,
-        () = stops.next() => true,
-    };
-    if !is_stopped {
-        signals.end();
-        // A signal taken by the thread before the end of the thread.
-        if tokio::time::timeout(SIGNAL_PATIENCE, stops.next()).await.is_err() {
-            return Some(offer);
-        }
+) -> bool {
+    tokio::select! {
+        () = ending => {}
+        () = stops.next() => return false,
     }
-    offer.end().await;
-    None
-}
-
-/// Ends when the successor has failed.
-async fn failed(offer: &mut Offer) {
-    loop {
-        if let Some(reason) = offer.failure() {
-            tracing::error!(reason, "the successor has failed before its turn");
-            return;
-        }
-        tokio::time::sleep(SUCCESSOR_LOOK).await;
-    }
+    signals.end();
+    // A signal taken by the thread before its end.
+    tokio::time::timeout(SIGNAL_PATIENCE, stops.next()).await.is_err()
 }
 
 /// Ends the API, unless it has ended.
@@ -202,21 +163,6 @@ async fn end_api(stop: &watch::Sender<bool>, serving: &mut JoinHandle<io::Result
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(error = %error, "the API ended with an error"),
         Err(error) => tracing::warn!(error = %error, "the API's task failed"),
-    }
-}
-
-/// Listens for users of the API. A successor waits until the daemon before has gone.
-async fn listen(config: &Config, group: Option<u32>, is_successor: bool) -> Result<Listeners, ServeError> {
-    let deadline = Instant::now() + LISTEN_PATIENCE;
-    loop {
-        match Listeners::bind(config.api.listen.0, &config.api.socket, group).await {
-            Err(ServeError::Running { .. } | ServeError::Address { .. })
-                if is_successor && Instant::now() < deadline =>
-            {
-                tokio::time::sleep(LISTEN_PAUSE).await;
-            }
-            bound => return bound,
-        }
     }
 }
 
@@ -296,11 +242,9 @@ async fn sample_loads(workers: Vec<Worker>) {
     }
 }
 
-/// Tells systemd that the daemon lives, as long as every worker answers, and once this process is the main one of the service.
-async fn feed_watchdog(workers: Vec<Worker>, mut is_main: watch::Receiver<bool>) {
+/// Tells systemd that the daemon lives, as long as every worker answers.
+async fn feed_watchdog(workers: Vec<Worker>) {
     let Some(interval) = sd_notify::watchdog_enabled() else { return };
-    // An error is that of a start that was broken off.
-    let _ = is_main.wait_for(|is_main| *is_main).await;
     loop {
         let all = futures_util::future::join_all(workers.iter().map(Worker::ping));
         match tokio::time::timeout(PING_PATIENCE, all).await {
@@ -308,6 +252,13 @@ async fn feed_watchdog(workers: Vec<Worker>, mut is_main: watch::Receiver<bool>)
             _ => tracing::error!("a worker does not answer; the watchdog is not fed"),
         }
         tokio::time::sleep(interval / 3).await;
+    }
+}
+
+/// Sets the time after which systemd's watchdog ends the service, where there is one.
+fn set_watchdog(time: Option<Duration>) {
+    if let Some(micros) = time.and_then(|time| u32::try_from(time.as_micros()).ok()) {
+        notify(&[NotifyState::WatchdogUsec(micros)]);
     }
 }
 

@@ -1,10 +1,8 @@
-//! Upgrades as the daemon that runs sees them: one at a time, from the request to a successor that is ready.
+//! Upgrades as the daemon that runs sees them: one at a time, from the request to the order to go on as another program.
 //!
-//! Owns when an upgrade may begin, and the result of the last one. Does not own the hand-over itself (`handover`) nor the end of this
-//! daemon (`serving`). Invariant: until a successor is ready, this daemon serves as before, and only its log is prepared: with a checkpoint,
-//! and with new segments for the next writes.
+//! Owns when an upgrade may begin, and the result of the last one. Does not own `execve` (`handover`) nor the end of this daemon
+//! (`serving`). Invariant: until an order is given, this daemon serves as before, and nothing has changed.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,14 +11,16 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
-use super::ahead::prepare_cache;
-use super::takeover::tenures;
 use crate::api::{Readiness, UpgradeError, Upgrades, wire};
 use crate::cache::Cache;
-use crate::handover::{Candidate, Identity, Launch, Upgrade, VERSION, unix_millis};
+use crate::config::Config;
+use crate::handover::{
+    self, Candidate, Formats, Identity, Launch, Tenure, UNSET, Upgrade, VERSION, unix_millis,
+};
 use crate::locks::MutexExt;
 use crate::observe::chain;
-use crate::router::{ExportName, Router};
+use crate::router::{Catalog, ExportName, Router, Tenures};
+use crate::units::ExportId;
 
 /// The upgrades of this daemon. Cheap to clone.
 #[derive(Clone)]
@@ -30,91 +30,34 @@ struct Shared {
     launch: Launch,
     identity: Identity,
     router: Arc<Router>,
-    cache: Cache,
     ready: Readiness,
     is_under_way: AtomicBool,
     last: Mutex<Option<Upgrade>>,
-    successors: mpsc::Sender<Offer>,
+    orders: mpsc::Sender<Order>,
 }
 
-/// The time from the request for an upgrade until the daemon goes on without a successor.
-struct UnderWay(Arc<Shared>);
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.cache.expect_no_successor();
-        self.0.is_under_way.store(false, Ordering::Release);
-    }
-}
-
-/// A successor with nothing left to prepare.
-pub(super) struct Offer {
-    candidate: Candidate,
-    under_way: UnderWay,
-}
-
-impl Offer {
-    /// Why the successor cannot take over any more.
-    pub fn failure(&mut self) -> Option<String> {
-        self.candidate.has_failed()
-    }
-
-    /// Ends the successor: this daemon does not hand over.
-    pub async fn end(self) {
-        let Self { candidate, under_way } = self;
-        // An error is a panic, and in the log.
-        let _ = tokio::task::spawn_blocking(move || candidate.end()).await;
-        drop(under_way);
-    }
-
-    /// Ends this program; see [`Candidate::hand_over`].
-    pub fn hand_over(self, config: &str) -> io::Error {
-        self.candidate.hand_over(config, tenures(&self.under_way.0.router))
-    }
+/// The order to go on as another program.
+#[derive(Debug)]
+pub(super) struct Order {
+    /// The file of the next program, without links.
+    pub program: PathBuf,
+    /// The upgrade as it ends if that program serves.
+    pub upgrade: Upgrade,
 }
 
 impl Upgrading {
-    /// The upgrades of a daemon that was started with `launch` and comes from the upgrade `last`. Also the successors that get ready.
+    /// The upgrades of a daemon that was started with `launch` and comes from the upgrade `last`. Also the orders.
     pub fn new(
         launch: Launch,
         identity: Identity,
         router: Arc<Router>,
-        cache: Cache,
         ready: Readiness,
         last: Option<Upgrade>,
-    ) -> (Self, mpsc::Receiver<Offer>) {
-        let (successors, ready_successors) = mpsc::channel(1);
-        let shared = Shared {
-            launch,
-            identity,
-            router,
-            cache,
-            ready,
-            is_under_way: AtomicBool::new(false),
-            last: Mutex::new(last),
-            successors,
-        };
-        (Self(Arc::new(shared)), ready_successors)
-    }
-
-    /// The next successor ready to take over at once. Goes on without the others.
-    pub async fn chosen(&self, successors: &mut mpsc::Receiver<Offer>) -> Offer {
-        loop {
-            let Some(mut offer) = successors.recv().await else { std::future::pending().await };
-            // Minutes may have passed since the first look.
-            let takes_tenures = offer.candidate.takes_tenures();
-            let reason = match offer.failure() {
-                None => match self.0.may_hand_over(takes_tenures).await {
-                    Ok(()) => return offer,
-                    Err(error) => error.to_string(),
-                },
-                Some(reason) => reason,
-            };
-            let (began, version) =
-                (offer.candidate.began_unix_millis(), offer.candidate.version().to_owned());
-            self.0.goes_on(began, Some(version), reason);
-            offer.end().await;
-        }
+    ) -> (Self, mpsc::Receiver<Order>) {
+        let (orders, given) = mpsc::channel(1);
+        let is_under_way = AtomicBool::new(false);
+        let last = Mutex::new(last);
+        (Self(Arc::new(Shared { launch, identity, router, ready, is_under_way, last, orders })), given)
     }
 }
 
@@ -163,72 +106,67 @@ pub(super) fn longest_and_median(mut pauses: Vec<Duration>) -> (Duration, Durati
 }
 
 impl Shared {
-    async fn begin(self: Arc<Self>, program: Option<PathBuf>) -> Result<wire::UpgradeBegun, UpgradeError> {
+    async fn begin(&self, program: Option<PathBuf>) -> Result<wire::UpgradeBegun, UpgradeError> {
         if !self.ready.get() {
             return Err(UpgradeError::NotReady);
         }
         if self.is_under_way.swap(true, Ordering::AcqRel) {
             return Err(UpgradeError::UnderWay);
         }
-        let under_way = UnderWay(Arc::clone(&self));
-        self.prepare(program, under_way).await
-    }
-
-    /// Refuses a hand-over after which a device would wait for a store that is away.
-    async fn may_hand_over(&self, takes_tenures: bool) -> Result<(), UpgradeError> {
-        let refused = |export: ExportName| UpgradeError::StoreAway { export: export.to_string() };
-        self.router.may_hand_over(takes_tenures).await.map_err(refused)
-    }
-
-    /// Notes the failure of an upgrade: this daemon goes on.
-    fn goes_on(&self, began_unix_millis: u64, to: Option<String>, reason: String) {
-        tracing::error!(reason, "no successor: this daemon goes on");
-        *self.last.lock_whole() =
-            Some(Upgrade { began_unix_millis, from: VERSION.into(), to, failure: Some(reason) });
-    }
-
-    async fn prepare(
-        self: &Arc<Self>,
-        program: Option<PathBuf>,
-        under_way: UnderWay,
-    ) -> Result<wire::UpgradeBegun, UpgradeError> {
-        self.may_hand_over(true).await?;
         let began_unix_millis = unix_millis();
-        let shared = Arc::clone(self);
-        let preparing = move || {
-            let prepare = || prepare_cache(&shared.cache);
-            Candidate::prepare(&shared.launch, program.as_deref(), &shared.identity, prepare)
-        };
-        let prepared = match tokio::task::spawn_blocking(preparing).await {
-            Ok(prepared) => prepared.map_err(|failed| (failed.version, chain(&failed.error))),
-            Err(error) => Err((None, format!("the preparation broke off: {error}"))),
-        };
-        let sent = match prepared {
-            Ok(candidate) => {
-                let begun = wire::UpgradeBegun {
-                    pid: candidate.pid(),
-                    version: candidate.version().into(),
-                    began: wire::rfc3339(candidate.began_unix_millis()),
-                };
-                tracing::info!(
-                    pid = begun.pid,
-                    version = begun.version,
-                    "the successor is ready: this daemon hands over"
-                );
-                let offer = Offer { candidate, under_way };
-                let to = begun.version.clone();
-                self.successors
-                    .send(offer)
-                    .await
-                    .map(|()| begun)
-                    .map_err(|_| (Some(to), "the daemon stops".to_owned()))
-            }
-            Err(failed) => Err(failed),
-        };
-        sent.map_err(|(to, reason)| {
-            self.goes_on(began_unix_millis, to, reason.clone());
-            UpgradeError::Failed { reason }
+        // After an order this daemon ends.
+        self.order(program, began_unix_millis).await.inspect_err(|error| {
+            tracing::error!(reason = chain(error), "not upgraded: this daemon goes on");
+            *self.last.lock_whole() = Some(Upgrade {
+                began_unix_millis,
+                from: VERSION.into(),
+                to: None,
+                failure: Some(error.to_string()),
+            });
+            self.is_under_way.store(false, Ordering::Release);
         })
+    }
+
+    async fn order(
+        &self,
+        program: Option<PathBuf>,
+        began_unix_millis: u64,
+    ) -> Result<wire::UpgradeBegun, UpgradeError> {
+        let checked = handover::check(&self.launch, program.as_deref(), &self.identity).await;
+        let failed = |reason| UpgradeError::Failed { reason };
+        let Candidate { program, version } = checked.map_err(|error| failed(chain(&error)))?;
+        // A device would wait for a store that is away.
+        let waits = |export: ExportName| UpgradeError::StoreAway { export: export.to_string() };
+        self.router.may_hand_over().await.map_err(waits)?;
+        tracing::info!(version, program = %program.display(), "this daemon goes on as another program");
+        let to = Some(version.clone());
+        let upgrade = Upgrade { began_unix_millis, from: VERSION.into(), to, failure: None };
+        let order = Order { program, upgrade };
+        self.orders.send(order).await.map_err(|_| failed("the daemon stops".into()))?;
+        Ok(wire::UpgradeBegun { version, began: wire::rfc3339(began_unix_millis) })
+    }
+}
+
+/// The exports of the program before, by their ids.
+pub(super) fn by_export(tenures: &[Tenure]) -> Tenures {
+    tenures.iter().map(|tenure| (ExportId(tenure.0), tenure.1)).collect()
+}
+
+/// The exports served by this daemon, for the next program.
+pub(super) fn tenures(router: &Router) -> Vec<Tenure> {
+    router.tenures().into_iter().map(|(export, epoch)| Tenure(export.0, epoch)).collect()
+}
+
+/// The things of a daemon with `config` that the next program has to have in common with it.
+pub(super) fn identity(config: &Config) -> Identity {
+    Identity {
+        cache: config.cache.dir.display().to_string(),
+        directory: handover::directory_at(&config.cache.dir),
+        socket: config.api.socket.display().to_string(),
+        listen: config.api.listen.to_string(),
+        store: config.store.url.as_ref().map_or_else(|| UNSET.into(), ToString::to_string),
+        // A start may write every format read by this program: damage found at a start raises the version of the cache.
+        formats: Formats { cache: Cache::VERSION, records: Cache::RECORD_VERSION, catalog: Catalog::VERSION },
     }
 }
 

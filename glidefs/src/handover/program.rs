@@ -1,29 +1,29 @@
-//! Which program may be the successor, and how this program was started.
+//! Which program may follow this one, and how this one was started.
 //!
 //! Owns the checks of a program that a client names. Invariant: what a client may name is a program which only root or the user of the
 //! daemon can have put there; every directory on the way is checked as well, as whoever may write to a directory may put another file
 //! in place of the checked one.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 /// The end of the kernel's name for a program whose file was replaced or removed.
 const DELETED: &[u8] = b" (deleted)";
-/// Arguments that a daemon gets from the program before, and does not hand on.
-const OF_HANDOVER: [&str; 3] = ["--successor", "--standby", "--usher"];
 
-/// Why a program cannot be the successor. The text tells the user how to act.
+/// Why a program cannot follow. The text tells the user how to act.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// The path depends on the directory of whoever reads it.
     #[error("{path} is not an absolute path: name the program from / on")]
     Relative { path: PathBuf },
     /// There is no such file, or the daemon may not look.
-    #[error("{path} cannot be used as the successor")]
+    #[error("{path} cannot be used")]
     Missing {
         path: PathBuf,
         /// The error of the look.
@@ -46,16 +46,15 @@ pub enum ProgramError {
 }
 
 /// How this program was started: the same again, or another program in its place, starts with these.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
-    /// The program's file, as of the start: a file put there since is the successor.
+    /// The program's file, as of the start: a file put there since is the next program. Not handed on.
+    #[serde(skip)]
     pub program: PathBuf,
     /// The name under which the program was called.
     pub name: OsString,
-    /// The arguments of this program, without those of a hand-over.
+    /// The arguments of this program.
     pub arguments: Vec<OsString>,
-    /// Whether this is the first process of a container, at whose end the kernel ends every other process there.
-    pub is_first: bool,
 }
 
 impl Launch {
@@ -64,12 +63,7 @@ impl Launch {
         let program = without_mark(fs::read_link("/proc/self/exe")?);
         let mut arguments = std::env::args_os();
         let name = arguments.next().unwrap_or_else(|| "glidefs".into());
-        Ok(Self {
-            program,
-            name,
-            arguments: arguments.filter(|argument| !is_of_handover(argument)).collect(),
-            is_first: std::process::id() == 1,
-        })
+        Ok(Self { program, name, arguments: arguments.collect() })
     }
 }
 
@@ -78,11 +72,6 @@ fn without_mark(program: PathBuf) -> PathBuf {
         Some(path) => OsString::from_vec(path.to_vec()).into(),
         None => program,
     }
-}
-
-fn is_of_handover(argument: &OsStr) -> bool {
-    let name = argument.as_bytes().split(|&byte| byte == b'=').next().unwrap_or_default();
-    OF_HANDOVER.iter().any(|of| of.as_bytes() == name)
 }
 
 /// Checks that the file at `path`, which no client has named, is a program.
@@ -204,18 +193,6 @@ mod tests {
             assert!(matches!(check_named(&path, 0), Err(ProgramError::Untrusted { .. })));
             assert!(check_named(&path, 12_345).is_ok());
         }
-    }
-
-    #[test]
-    fn the_arguments_of_a_hand_over_are_not_handed_on() {
-        for argument in ["--successor=1", "--standby", "--standby=x", "--successor", "--usher=7"] {
-            assert!(is_of_handover(OsStr::new(argument)), "{argument}");
-        }
-        for argument in ["--config", "run", "--standbys", "standby", ""] {
-            assert!(!is_of_handover(OsStr::new(argument)), "{argument}");
-        }
-        let launch = Launch::of_this_process().unwrap();
-        assert!(launch.program.is_absolute() && launch.program.exists());
     }
 
     #[test]

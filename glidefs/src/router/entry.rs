@@ -51,7 +51,7 @@ struct Status {
     path: Option<Result<(), Box<str>>>,
     /// Why the export could not be released in the store.
     unreleased: Option<String>,
-    /// How long requests of the device waited for a start by hand-over, milliseconds.
+    /// How long requests of the device waited for an upgrade, milliseconds.
     pause_millis: Option<u32>,
     /// Whether the store answers other questions, but not whose this export is.
     silent: bool,
@@ -258,7 +258,7 @@ impl ExportEntry {
         glance
     }
 
-    /// How long requests of the device waited for a start by hand-over.
+    /// How long requests of the device waited for an upgrade.
     pub fn pause(&self) -> Option<Duration> {
         self.status().pause()
     }

@@ -45,7 +45,7 @@ pub struct ExportInfo {
     pub at_risk: Option<AtRisk>,
     /// The resource for which writes have to wait.
     pub waiting_for: Option<Resource>,
-    /// How long requests of the device waited for the last start; known of a start by hand-over only.
+    /// How long requests of the device waited for the last start; known of an upgrade only.
     pub pause: Option<Duration>,
 }
 

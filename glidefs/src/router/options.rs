@@ -26,9 +26,9 @@ pub struct RouterOptions {
     pub confirm_patience: Duration,
     /// Whether exports are served at the start although the store cannot be asked whose they are.
     pub serve_unconfirmed: bool,
-    /// When the requests of devices began to wait for a start by hand-over; `None` for any other start.
+    /// When the requests of devices began to wait for a start by an upgrade; `None` for any other start.
     pub waiting_since: Option<Instant>,
-    /// The exports that the daemon before served until it handed over; none for any other start.
+    /// The exports that the program before served until the upgrade; none for any other start.
     pub tenures: Tenures,
     /// Identity of this boot of the kernel: devices end with the boot. See [`kernel_boot_id`].
     pub boot_id: String,

@@ -1,7 +1,7 @@
-//! Exports that stay this host's while one daemon hands over to the next, whatever the store answers.
+//! Exports that stay this host's over an upgrade, whatever the store answers.
 //!
-//! Owns which exports a daemon leaves to its successor, and which of them the successor serves without asking first. Does not own the
-//! way of this knowledge from one process to the other (`handover`), nor the questions to the store (`confirm`). Invariants: a tenure is
+//! Owns which exports a daemon leaves to the next program, and which of them that program serves without asking first. Does not own the
+//! way of this knowledge from one program to the other (`handover`), nor the questions to the store (`confirm`). Invariants: a tenure is
 //! the word of a daemon that served the export until it ended, for the start that follows at once, and no other start; a tenure of
 //! another epoch than the catalog's counts for nothing; an export that is inherited is one of those that the store is asked about as
 //! soon as the store answers, so a takeover by another host is noticed no later than the daemon before would have noticed it.
@@ -30,19 +30,18 @@ impl ExportEntry {
 }
 
 impl Router {
-    /// The exports that a successor may go on with as this daemon does.
+    /// The exports that the next program may go on with as this daemon does.
     pub fn tenures(&self) -> Tenures {
         self.entries().iter().filter_map(|entry| Some((entry.id(), entry.tenure()?))).collect()
     }
 
-    /// Whether a successor could go on at once with every export that is served; `takes_tenures` says whether the successor serves
-    /// exports on the word of this daemon.
+    /// Whether another program could go on at once with every export that is served.
     ///
     /// # Errors
     /// The name of an export whose requests would wait for the store, which is away.
-    pub async fn may_hand_over(&self, takes_tenures: bool) -> Result<(), ExportName> {
+    pub async fn may_hand_over(&self) -> Result<(), ExportName> {
         let would_wait = |entry: &&std::sync::Arc<ExportEntry>| {
-            let goes_on = takes_tenures && entry.tenure().is_some();
+            let goes_on = entry.tenure().is_some();
             entry.state() == State::Serving && entry.is_stored() && !entry.is_lost() && !goes_on
         };
         let entries = self.entries();

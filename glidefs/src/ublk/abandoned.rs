@@ -36,18 +36,13 @@ impl Untouchable {
 }
 
 /// Marks the devices of the cache with `tag` that an ended server has left, as far as the kernel does so within `limit`. Blocks. Call
-/// when no other process can serve the cache, and this one does not yet; `predecessor` is a process that lives on, and has ended to serve.
-pub fn mark_abandoned(
-    tag: u32,
-    features: Features,
-    limit: Duration,
-    predecessor: Option<u32>,
-) -> Untouchable {
+/// when no other process can serve the cache, and this one does not yet.
+pub fn mark_abandoned(tag: u32, features: Features, limit: Duration) -> Untouchable {
     if !features.quiesce() {
         return Untouchable::default();
     }
     let encoding = Encoding { is_ioctl: features.ioctl_encoded() };
-    let marked = abandoned(tag, encoding, limit, predecessor).and_then(|devices| {
+    let marked = abandoned(tag, encoding, limit).and_then(|devices| {
         let late = many::quiesce(&devices, encoding, limit)?;
         tracing::debug!(devices = devices.len(), "devices of the server before are marked");
         Ok(late)
@@ -68,19 +63,13 @@ pub fn mark_abandoned(
 }
 
 /// The devices that QUIESCE_DEV is sent for.
-fn abandoned(
-    tag: u32,
-    encoding: Encoding,
-    limit: Duration,
-    predecessor: Option<u32>,
-) -> io::Result<Vec<DeviceId>> {
+fn abandoned(tag: u32, encoding: Encoding, limit: Duration) -> io::Result<Vec<DeviceId>> {
     let devices = control::list().map_err(io::Error::other)?;
     let infos = many::infos(&devices, encoding, limit)?;
     let answered = devices.into_iter().zip(infos).filter_map(|(id, info)| Some((id, info.ok()??)));
     let markable: Vec<_> = answered.filter(|(_, info)| is_markable(tag, *info)).collect();
     let servers: HashSet<Server> = markable.iter().map(|(_, info)| info.server).collect();
-    let ended: HashSet<Server> =
-        servers.into_iter().filter(|server| has_ended(*server, predecessor)).collect();
+    let ended: HashSet<Server> = servers.into_iter().filter(|server| has_ended(*server)).collect();
     Ok(markable.into_iter().filter(|(_, info)| ended.contains(&info.server)).map(|(id, _)| id).collect())
 }
 
@@ -89,14 +78,12 @@ fn is_markable(tag: u32, info: Info) -> bool {
     info.owner_tag >> 32 == u64::from(tag) && info.state == State::Live && info.can_be_taken_back
 }
 
-/// Whether a server has certainly ended, or is the `predecessor`, which has ended to serve.
-fn has_ended(server: Server, predecessor: Option<u32>) -> bool {
+/// Whether a server has certainly ended.
+fn has_ended(server: Server) -> bool {
     match server {
         Server::Ended => true,
-        // The number of this process can be that of a server before, in another container for example.
-        Server::Process(process) => {
-            process == std::process::id() || Some(process) == predecessor || !is_running(process)
-        }
+        // The number of this process is that of the program before after an upgrade, or of a server in another container.
+        Server::Process(process) => process == std::process::id() || !is_running(process),
         Server::Unknown => false,
     }
 }
@@ -138,18 +125,17 @@ mod tests {
     fn a_server_that_lives_is_told_from_one_that_has_ended() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let server = Server::Process(child.id());
-        assert!(!has_ended(server, None));
-        assert!(has_ended(server, Some(child.id())), "it has handed over");
+        assert!(!has_ended(server));
         drop(child.stdin.take());
         // Nobody takes note of the end yet.
         while is_running(child.id()) {
             std::thread::yield_now();
         }
-        assert!(has_ended(server, None));
+        assert!(has_ended(server));
         child.wait().unwrap();
-        assert!(has_ended(server, None));
-        assert!(has_ended(Server::Process(std::process::id()), None), "this process serves nothing yet");
-        assert!(has_ended(Server::Ended, None));
-        assert!(!has_ended(Server::Unknown, None), "perhaps in another container");
+        assert!(has_ended(server));
+        assert!(has_ended(Server::Process(std::process::id())), "this process serves nothing yet");
+        assert!(has_ended(Server::Ended));
+        assert!(!has_ended(Server::Unknown), "perhaps in another container");
     }
 }

@@ -16,12 +16,13 @@ use crate::api::state::AppState;
 use crate::api::wire::ProblemCode as P;
 use crate::api::wire::{UpgradeBegun, UpgradeRequest};
 
-/// Replaces the daemon by another program: the one installed in place of the daemon's, or `binary`. The answer comes when the successor
-/// is ready; then devices pause until the successor serves them. `GET /v1/status` tells the end.
+/// Replaces the daemon by another program: the one installed in place of the daemon's, or `binary`. The answer comes when the program has
+/// checked configuration and cache; then the daemon goes on as that program, and devices pause until it serves. `GET /v1/status` tells
+/// the end.
 #[utoipa::path(
     post, path = "/v1/upgrade", operation_id = "upgrade", tag = "daemon", request_body = UpgradeRequest,
     responses(
-        (status = 202, description = "The successor is ready, and takes over now.", body = UpgradeBegun),
+        (status = 202, description = "The program is fit, and takes over now.", body = UpgradeBegun),
     )
 )]
 pub(in crate::api) async fn upgrade(

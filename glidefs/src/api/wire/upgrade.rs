@@ -1,4 +1,4 @@
-//! Upgrades of the daemon by hand-over.
+//! Upgrades of the daemon.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,18 +7,16 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpgradeRequest {
-    /// Absolute path of the successor's program. Left out for the program installed in place of the daemon's. Only root and the user of
+    /// Absolute path of the new program. Left out for the program installed in place of the daemon's. Only root and the user of
     /// the daemon may name a program, and over the Unix socket only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binary: Option<String>,
 }
 
-/// An upgrade with a successor that is ready.
+/// An upgrade to a program that was found fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UpgradeBegun {
-    /// The process of the successor.
-    pub pid: u32,
-    /// The version of the successor.
+    /// The version of the new program.
     pub version: String,
     /// When the upgrade began, RFC 3339 in UTC: tells this upgrade from others in `last_upgrade` of the status.
     #[schema(format = DateTime)]
@@ -33,7 +31,7 @@ pub struct Upgrade {
     pub began: String,
     /// The version of the program before.
     pub from: String,
-    /// The version of the successor; left out for a program that did not say.
+    /// The version of the new program; left out for a program that did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub to: Option<String>,
@@ -43,16 +41,16 @@ pub struct Upgrade {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub reason: Option<String>,
-    /// How long requests of devices waited for the successor. Left out after a failure.
+    /// How long requests of devices waited for the new program. Left out after a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub pauses: Option<Pauses>,
 }
 
-/// How long requests of devices waited for the successor of a daemon.
+/// How long requests of devices waited for a new program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Pauses {
-    /// Devices that the successor has taken over.
+    /// Devices that the new program has taken over.
     pub devices: u64,
     /// The longest pause of a device, seconds.
     pub longest_seconds: f64,

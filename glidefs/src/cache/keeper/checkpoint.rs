@@ -49,8 +49,6 @@ pub(super) struct Checkpointer {
     pub sealed: u32,
     pub pace: CheckpointPace,
     work: Option<Box<Work>>,
-    /// So many checkpoints are written now, whether due or not.
-    asked: u8,
     /// The part of `sealed` that the checkpoint under way was begun for.
     taken: u32,
     /// No checkpoint is begun before this time, except at a stop.
@@ -67,21 +65,9 @@ impl Checkpointer {
 
     /// Does a part of the checkpoint that is due, and returns whether there was any.
     pub fn step(&mut self, shared: &Shared) -> bool {
-        let is_due = || {
-            self.asked > 0
-                || self.sealed >= (shared.table.limit() / PART).max(1) && shared.clock.now() >= self.again_at
-        };
+        let is_due =
+            || self.sealed >= (shared.table.limit() / PART).max(1) && shared.clock.now() >= self.again_at;
         (self.work.is_some() || is_due()) && self.advance(shared) == Progress::Made
-    }
-
-    /// Has a checkpoint of everything sealed written next, after the one under way, unless the last one is of everything.
-    pub fn ask(&mut self) {
-        self.asked = if self.work.is_some() { 2 } else { u8::from(self.sealed > 0) };
-    }
-
-    /// Whether the checkpoint of [`Self::ask`] is neither written nor given up.
-    pub fn is_asked(&self) -> bool {
-        self.asked > 0
     }
 
     /// Gives the checkpoint under way up: the disk gave no segment, and the file may take the room.
@@ -149,8 +135,6 @@ impl Checkpointer {
             Ok((work, progress)) => {
                 if work.is_none() {
                     self.failing = false;
-                    let has_more = self.sealed > 0;
-                    self.asked = self.asked.saturating_sub(1) * u8::from(has_more);
                     shared.figures.checkpoints_written.fetch_add(1, Ordering::Relaxed);
                 }
                 self.work = work;
@@ -166,7 +150,6 @@ impl Checkpointer {
     fn give_up(&mut self, halt: &Halt, shared: &Shared) {
         self.sealed = self.sealed.saturating_add(std::mem::take(&mut self.taken));
         self.again_at = shared.clock.now().saturating_add(PAUSE);
-        self.asked = 0;
         let Halt::Disk(error) = halt else { return };
         if !std::mem::replace(&mut self.failing, true) {
             tracing::warn!(

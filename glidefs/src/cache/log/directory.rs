@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, IoSlice, IoSliceMut, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use nix::fcntl::{AT_FDCWD, FcntlArg, RenameFlags, fcntl, renameat2};
 
 use self::checkpoint::RealCheckpoint;
 use self::lock::{name_of, wait_for_lock};
-use super::disk::{CheckpointFile, CheckpointStamp, Disk, Lock, SegmentFile};
+use super::disk::{CheckpointFile, Disk, Lock, SegmentFile};
 use super::mapping::Mapping;
 use crate::units::FRAME_BYTES;
 
@@ -188,19 +188,6 @@ impl Disk for Directory {
             // `remove_checkpoint` leaves an empty file where the file cannot be removed.
             Ok(file) if file.metadata()?.len() == 0 => Ok(None),
             Ok(file) => Ok(Some(Box::new(BufReader::with_capacity(READ_BYTES, file)))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn checkpoint_stamp(&self) -> io::Result<Option<CheckpointStamp>> {
-        match fs::metadata(self.checkpoint_path()) {
-            Ok(file) if file.len() == 0 => Ok(None),
-            // Each checkpoint is a new file. The time tells a file from a later one that was given the same number.
-            Ok(file) => {
-                let changed = [file.mtime().cast_unsigned(), file.mtime_nsec().cast_unsigned()];
-                Ok(Some(CheckpointStamp([file.ino(), file.len(), changed[0], changed[1]])))
-            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -396,6 +383,8 @@ impl SegmentFile for RealSegment {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]

@@ -60,19 +60,12 @@ pub trait Disk: Debug + Send + Sync {
     /// The bytes of the checkpoint, from the first one on; `None` without a checkpoint.
     fn read_checkpoint(&self) -> io::Result<Option<Box<dyn Read + Send>>>;
 
-    /// The stamp of the checkpoint; `None` without a checkpoint.
-    fn checkpoint_stamp(&self) -> io::Result<Option<CheckpointStamp>>;
-
     /// Takes the checkpoint away, if there is one. No checkpoint from before comes back after a power cut once this call returns.
     fn remove_checkpoint(&self) -> io::Result<()>;
 
     /// Begins a checkpoint beside the present one, which stays until [`CheckpointFile::finish`].
     fn begin_checkpoint(&self) -> io::Result<Box<dyn CheckpointFile>>;
 }
-
-/// Tells the checkpoints of one directory apart: as long as the stamp stays, so does the checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CheckpointStamp(pub [u64; 4]);
 
 /// A checkpoint while the checkpoint is written. Dropping the value gives the checkpoint up.
 pub trait CheckpointFile: Debug + Send {

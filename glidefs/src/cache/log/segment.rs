@@ -134,12 +134,6 @@ impl SegmentWriter {
         }
     }
 
-    /// Whether a record was placed in the segment.
-    pub fn has_records(&self) -> bool {
-        // The header takes the first frame.
-        self.position > 1
-    }
-
     /// Number of the next frame to write.
     pub fn position(&self) -> u32 {
         self.position

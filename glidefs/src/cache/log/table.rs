@@ -138,16 +138,6 @@ impl SegmentTable {
         }
     }
 
-    /// Adds what `other`, a table of the same segments, counts of extents.
-    pub fn add_counts(&self, other: &Self) {
-        for (info, from) in self.segments.iter().zip(&other.segments) {
-            info.live_sectors.fetch_add(from.live_sectors.load(Ordering::Relaxed), Ordering::Relaxed);
-            info.clean_sectors.fetch_add(from.clean_sectors.load(Ordering::Relaxed), Ordering::Relaxed);
-            info.extents.fetch_add(from.extents.load(Ordering::Acquire), Ordering::AcqRel);
-            info.clean_extents.fetch_add(from.clean_extents.load(Ordering::Acquire), Ordering::AcqRel);
-        }
-    }
-
     /// Stability of the frames before `end` of the segment with id `segment_id`, which had the number `number`.
     pub fn stability(&self, number: u32, segment_id: u64, end: u32) -> Stability {
         let found = self.get(number);

@@ -37,7 +37,6 @@ mod tests;
 pub(super) use self::extents::Ends;
 use self::extents::{Loaded, Loader, ORDER};
 use self::pages::Pages;
-use super::ahead::Ahead;
 use super::listed::{Ids, Listed, LostContent, Missing, MissingSegment};
 use super::outcome::Outcome;
 use super::segments::{Found, Recovery};
@@ -47,7 +46,7 @@ use crate::cache::log::format::{
 use crate::cache::log::life::Event;
 use crate::cache::log::scan::Unusable;
 use crate::cache::log::superblock::Superblock;
-use crate::units::{ExportId, FRAME_SECTORS};
+use crate::units::FRAME_SECTORS;
 
 /// A checkpoint that is read up to the first page of extents.
 pub(super) struct Checkpoint<'s> {
@@ -55,38 +54,6 @@ pub(super) struct Checkpoint<'s> {
     /// By ascending segment number, none twice.
     covered: Vec<CoveredSegment>,
     proves_losses: bool,
-}
-
-impl Checkpoint<'_> {
-    /// Whether the checkpoint lists segment `number` as covered.
-    pub fn lists(&self, number: u32) -> bool {
-        row_of(&self.covered, number).is_some()
-    }
-
-    /// The segments listed as covered.
-    pub fn covered(&self) -> &[CoveredSegment] {
-        &self.covered
-    }
-}
-
-/// The part of a checkpoint behind the covered segments.
-#[derive(Debug)]
-pub(super) struct Rest {
-    loaded: Loaded,
-    /// By ascending segment number, none twice.
-    others: Vec<OtherSegment>,
-}
-
-impl Rest {
-    /// Extents put into volumes.
-    pub fn extents(&self) -> u64 {
-        self.loaded.loaded
-    }
-
-    /// The exports listed that had no volume.
-    pub fn unknown(&self) -> &[ExportId] {
-        &self.loaded.unknown
-    }
 }
 
 /// What a start has to find beside the segments of a used checkpoint.
@@ -144,33 +111,23 @@ impl<'a> Recovery<'a> {
         Ok(Some(Checkpoint { pages, covered, proves_losses: head.proves_losses }))
     }
 
-    /// Loads the extents of `checkpoint`, or what was read `ahead` of them, into the volumes, which are empty, and takes the covered
+    /// Loads the extents of `checkpoint`, into the volumes, which are empty, and takes the covered
     /// ones of `segments` into use. An error leaves volumes and table worth nothing.
     pub fn load_checkpoint(
         &mut self,
         checkpoint: Checkpoint<'_>,
-        ahead: Option<Ahead>,
         segments: &mut [Found],
     ) -> Result<Used, Outcome> {
-        let loaded = self.load(checkpoint, ahead, segments);
+        let loaded = self.load(checkpoint, segments);
         loaded.map_err(|error| {
             self.refuse(&error);
             Outcome::ReadWithoutCheckpoint
         })
     }
 
-    fn load(
-        &mut self,
-        mut checkpoint: Checkpoint<'_>,
-        ahead: Option<Ahead>,
-        segments: &mut [Found],
-    ) -> Result<Used, Unusable> {
+    fn load(&mut self, mut checkpoint: Checkpoint<'_>, segments: &mut [Found]) -> Result<Used, Unusable> {
         let ends = self.cover(&checkpoint.covered, segments);
-        let rest = match ahead.and_then(|ahead| self.adopt(ahead, &ends)) {
-            Some(rest) => rest,
-            None => self.load_rest(&mut checkpoint, &ends)?,
-        };
-        let Rest { loaded, others } = rest;
+        let (loaded, others) = self.load_rest(&mut checkpoint, &ends)?;
         self.found.checkpoint_extents += loaded.loaded;
         self.last_export = self.last_export.max(loaded.last_export);
         let Checkpoint { covered, proves_losses, .. } = checkpoint;
@@ -178,8 +135,13 @@ impl<'a> Recovery<'a> {
     }
 
     /// Loads the extents of `checkpoint` in segments which `ends` has as covered into the volumes, which are empty, and reads the
-    /// checkpoint to the end. An error leaves volumes and table worth nothing.
-    pub fn load_rest(&self, checkpoint: &mut Checkpoint<'_>, ends: &Ends) -> Result<Rest, Unusable> {
+    /// checkpoint to the end. Returns what was loaded, and the segments listed beside the covered ones. An error leaves volumes and table
+    /// worth nothing.
+    fn load_rest(
+        &self,
+        checkpoint: &mut Checkpoint<'_>,
+        ends: &Ends,
+    ) -> Result<(Loaded, Vec<OtherSegment>), Unusable> {
         let Self { volumes, table, ranks, hands, .. } = self;
         let pages = &mut checkpoint.pages;
         let loaded = Loader { volumes, ends, table, ranks, hands: *hands }.load(pages)?;
@@ -191,11 +153,11 @@ impl<'a> Recovery<'a> {
         if decode_end(body).map_err(Unusable::Damaged)? != loaded.listed {
             return Err(Unusable::Damaged(ORDER));
         }
-        Ok(Rest { loaded, others })
+        Ok((loaded, others))
     }
 
     /// Takes those of `segments` into use that are as `covered` says.
-    pub fn cover(&mut self, covered: &[CoveredSegment], segments: &mut [Found]) -> Ends {
+    fn cover(&mut self, covered: &[CoveredSegment], segments: &mut [Found]) -> Ends {
         let frames = self.table.segment_frames();
         let mut ends = Ends::new(self.table.len());
         let ids = self.ids(segments);

@@ -216,7 +216,6 @@ fn turn<T: Token>(shard: &mut Shard<T>) {
         }
     }
     append(shard);
-    roll(shard);
     zero::turn(shard);
     let table = &shard.shared.table;
     if shard.log.common.active.as_ref().is_some_and(|active| table.get(active.number).is_poisoned()) {
@@ -226,20 +225,6 @@ fn turn<T: Token>(shard: &mut Shard<T>) {
         shard.shared.ports[shard.index].wake();
     }
     shard.log.released = false;
-}
-
-/// Leaves the active segment if the keeper asks for the records in there, as soon as there is another segment.
-fn roll<T: Token>(shard: &mut Shard<T>) {
-    if !shard.shared.ports[shard.index].has_to_roll(Way::Common) {
-        return;
-    }
-    if shard.log.common.active.as_ref().is_some_and(SegmentWriter::has_records) {
-        if !fetch_standby(shard) {
-            return;
-        }
-        flight::leave(shard, Way::Common);
-    }
-    shard.shared.ports[shard.index].rolled(Way::Common, &shard.shared.signal);
 }
 
 /// Whether some segment can take a record: the active one, or the standby.

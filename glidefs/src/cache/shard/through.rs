@@ -101,21 +101,15 @@ impl<T: Token> Shard<T> {
     /// Does the appends of a turn. Gives the segment up while segments are scarce, and when a sync of the segment has failed.
     pub(super) fn through_turn(&mut self) {
         append(self);
-        let has_to_roll = self.shared.ports[self.index].has_to_roll(Way::Through);
         let (lane, table) = (&self.log.through, &self.shared.table);
         if let Some(active) = &lane.active {
-            let has_to_go = self.shared.pressure.is_scarce()
-                || table.get(active.number).is_poisoned()
-                || has_to_roll && active.has_records();
+            let has_to_go = self.shared.pressure.is_scarce() || table.get(active.number).is_poisoned();
             if has_to_go && !lane.open.batch.is_empty() {
                 return;
             }
             if has_to_go {
                 flight::leave(self, Way::Through);
             }
-        }
-        if has_to_roll {
-            self.shared.ports[self.index].rolled(Way::Through, &self.shared.signal);
         }
     }
 }

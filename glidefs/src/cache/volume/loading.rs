@@ -5,8 +5,6 @@
 //! and counts as the references, that an insert of the extent would have led to, but for pieces of one write at the junction of two
 //! parts, which stay two extents.
 
-use std::collections::HashSet;
-
 use super::Volume;
 use crate::cache::log::format::{Kept, KeptExtent};
 use crate::cache::log::table::{Refs, SegmentTable};
@@ -207,43 +205,6 @@ impl Volume {
         }
         self.note_index(&inner);
         loaded
-    }
-}
-
-impl Volume {
-    /// Whether any extent is in one of the segments `numbers`.
-    pub(in crate::cache) fn has_any_in(&self, numbers: &HashSet<u32>) -> bool {
-        // Looking costs a walk through all extents.
-        let (mut from, mut has_any) = (Some(0).filter(|_| !numbers.is_empty()), false);
-        while let Some(sector) = from.filter(|_| !has_any) {
-            let slice = self.slice(sector, EXTENTS_MAX, |number| numbers.contains(&number));
-            (from, has_any) = (slice.next, !slice.extents.is_empty());
-        }
-        has_any
-    }
-
-    /// Makes the content of `other`, the same export with earlier marks, the content of the volume, which is empty, as far as the marks
-    /// of the volume allow, and but for what is in one of the segments `gone`. `other` is empty then; `table` counts both.
-    pub(in crate::cache) fn load_from(
-        &self,
-        other: &Self,
-        gone: &HashSet<u32>,
-        table: &SegmentTable,
-        ranks: &Ranks,
-    ) {
-        let (mut loading, mut refs) = (Loading::of(self), GainedRefs::default());
-        let mut from = Some(0);
-        while let Some(sector) = from {
-            let slice = other.slice(sector, EXTENTS_MAX, |number| !gone.contains(&number));
-            loading.gave_out(slice.last);
-            for extent in &slice.extents {
-                loading.add(extent, &mut refs);
-            }
-            from = slice.next;
-        }
-        loading.close(&mut refs);
-        self.load(table, ranks, loading, &mut refs);
-        other.remove(table).forget(table);
     }
 }
 

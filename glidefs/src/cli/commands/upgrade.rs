@@ -1,6 +1,6 @@
-//! `glidefs upgrade`: asks the daemon to hand over, and waits until somebody serves again.
+//! `glidefs upgrade`: has the daemon go on as another program, and waits until it serves, or the one before serves again.
 //!
-//! Owns the wait. Does not own the hand-over, which goes on without this command. Invariant: exit status 0 means that the successor
+//! Owns the wait. Does not own the upgrade, which goes on without this command. Invariant: exit status 0 means that the new program
 //! serves.
 
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ use crate::client::Client;
 
 /// How often the daemon is asked who serves.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long a process may take to say that it serves.
+/// How long a daemon may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// Longest time until one of the two programs serves: longer than a standby waits for the successor, and a start after that.
+/// Longest time until one of the two programs serves: a start of each.
 const PATIENCE: Duration = Duration::from_mins(65);
 
 pub(in crate::cli) async fn run(
@@ -28,14 +28,13 @@ pub(in crate::cli) async fn run(
     binary: Option<PathBuf>,
     output: OutputArgs,
 ) -> Result<(), CliError> {
-    let before: Status = client.get("/v1/status").await?;
     let binary = binary.map(|path| absolute(&path)).transpose()?;
     let request = UpgradeRequest { binary };
-    let preparing = async || Some("the successor gets ready".into());
-    let wait = DaemonWait::new(output.json, None);
-    let begun: UpgradeBegun = wait.until(client.post("/v1/upgrade", &request), preparing, "").await?;
+    let checking = async || Some("the new program checks configuration and cache".into());
+    let (wait, asked) = (DaemonWait::new(output.json, None), Instant::now());
+    let begun: UpgradeBegun = wait.until(client.post("/v1/upgrade", &request), checking, "").await?;
     let look = async || Some(state(client, &begun).await);
-    let ended = wait.until(end(client, before.pid, &begun), look, "").await?;
+    let ended = wait.until(end(client, asked, &begun), look, "").await?;
     drop(wait);
     answer(output.json, &ended, print::upgrade)
 }
@@ -54,24 +53,29 @@ async fn status(client: &Client) -> Option<Status> {
     timeout(ANSWER_PATIENCE, client.get("/v1/status")).await.ok()?.ok()
 }
 
-/// The state of the hand-over, in words.
+/// The upgrade that `begun` tells of, if `status` knows its end.
+fn end_of(status: &Status, begun: &UpgradeBegun) -> Option<Upgrade> {
+    status.last_upgrade.clone().filter(|last| last.began == begun.began)
+}
+
+/// The state of the upgrade, in words.
 async fn state(client: &Client, begun: &UpgradeBegun) -> String {
     match status(client).await {
-        Some(status) if status.pid == begun.pid => {
+        Some(status) if end_of(&status, begun).is_some() => {
             let exports = &status.exports;
-            format!("the successor serves {} of {} exports", exports.serving, exports.total)
+            format!("glidefs {} serves {} of {} exports", status.version, exports.serving, exports.total)
         }
         Some(_) => "the daemon ends its operations".into(),
-        None => "the successor opens the cache".into(),
+        None => "the cache is closed, and opened by the new program".into(),
     }
 }
 
-/// Waits until one of the two programs serves.
-async fn end(client: &Client, pid_before: u32, begun: &UpgradeBegun) -> Result<Upgrade, CliError> {
+/// Waits until one of the two programs serves. The daemon before was up when it was `asked`.
+async fn end(client: &Client, asked: Instant, begun: &UpgradeBegun) -> Result<Upgrade, CliError> {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         if let Some(status) = status(client).await.filter(|status| status.ready)
-            && let Some(end) = judge(status, pid_before, begun)
+            && let Some(end) = judge(status, asked.elapsed(), begun)
         {
             return end;
         }
@@ -81,22 +85,15 @@ async fn end(client: &Client, pid_before: u32, begun: &UpgradeBegun) -> Result<U
     Err(CliError::NotUpgraded { reason })
 }
 
-/// Whether the daemon with `status`, which is ready, is the end of the upgrade; `None` while the daemon before has not ended.
-fn judge(status: Status, pid_before: u32, begun: &UpgradeBegun) -> Option<Result<Upgrade, CliError>> {
-    let of_this = status.last_upgrade.filter(|last| last.began == begun.began);
-    if status.pid == begun.pid
-        && let Some(last) = of_this
-    {
-        return Some(Ok(last));
-    }
-    let reason = match of_this {
-        Some(last) => format!(
-            "glidefs {} serves again: {}",
-            status.version,
-            last.reason.as_deref().unwrap_or("the successor failed")
-        ),
-        None if status.pid == pid_before => return None,
-        None => format!("glidefs {} was started anew, and serves: see the log", status.version),
+/// Whether the daemon with `status`, which is ready, is the end of an upgrade asked for so long ago; `None` while the daemon before has not
+/// ended.
+fn judge(status: Status, asked: Duration, begun: &UpgradeBegun) -> Option<Result<Upgrade, CliError>> {
+    let version = &status.version;
+    let reason = match end_of(&status, begun) {
+        Some(Upgrade { reason: Some(reason), .. }) => format!("glidefs {version} serves again: {reason}"),
+        Some(upgrade) => return Some(Ok(upgrade)),
+        None if status.uptime_seconds >= asked.as_secs() => return None,
+        None => format!("glidefs {version} was started anew, and serves: see the log"),
     };
     Some(Err(CliError::NotUpgraded { reason }))
 }

@@ -1,4 +1,4 @@
-//! Hand-overs while the store is away: the successor goes on with the exports as the daemon before would have.
+//! Upgrades while the store is away: the next program goes on with the exports as the one before would have.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::loss::{blank, has_first, held, lost, write, written};
 use super::sim::faults::Crash;
 use crate::cache::IoError;
 use crate::properties::{Bound, Durability};
-use crate::router::{CreateExport, ExportName, InitialContent, RouterError, State};
+use crate::router::{CreateExport, InitialContent, RouterError, State};
 use crate::units::ExportId;
 
 /// A host that serves the export `vm` with write 1, which is in the store.
@@ -32,11 +32,11 @@ fn state(host: &Host) -> State {
 }
 
 #[test]
-fn a_successor_serves_what_the_daemon_before_served_while_the_store_is_away() {
+fn the_next_program_serves_what_the_daemon_before_served_while_the_store_is_away() {
     for seed in [90, 91] {
         let world = World::new(seed, 0);
         let mut host = serving(&world);
-        assert_eq!(world.runtime.block_on(host.router().may_hand_over(true)), Ok(()));
+        assert_eq!(world.runtime.block_on(host.router().may_hand_over()), Ok(()));
         // A second one follows before the store has answered.
         for write_number in [3, 4] {
             host.hand_over(&world);
@@ -66,20 +66,20 @@ fn an_export_with_data_at_risk_for_a_bounded_time_is_handed_over_when_the_store_
     let request = CreateExport { properties: durable(Durability::Bounded(bound)), ..blank() };
     world.runtime.block_on(host.router().create(request)).unwrap();
     world.store_goes_away();
-    assert_eq!(world.runtime.block_on(host.router().may_hand_over(true)), Ok(()), "nothing is at risk");
+    assert_eq!(world.runtime.block_on(host.router().may_hand_over()), Ok(()), "nothing is at risk");
     write(&mut host, 1);
-    // A successor would take the data for new, and let writes go on for as long again.
-    let refused = world.runtime.block_on(host.router().may_hand_over(true));
+    // The next program would take the data for new, and let writes go on for as long again.
+    let refused = world.runtime.block_on(host.router().may_hand_over());
     assert_eq!(refused.unwrap_err().as_str(), "vm");
     assert!(host.router().tenures().is_empty());
     world.store_comes_back();
-    assert_eq!(world.runtime.block_on(host.router().may_hand_over(true)), Ok(()));
+    assert_eq!(world.runtime.block_on(host.router().may_hand_over()), Ok(()));
     host.hand_over(&world);
     assert_eq!(held(&mut host, "vm"), [1]);
 }
 
 #[test]
-fn a_successor_asks_about_what_it_serves_as_soon_as_the_store_answers() {
+fn the_next_program_asks_about_what_it_serves_as_soon_as_the_store_answers() {
     let world = World::new(92, 0);
     let mut host = written_back(&world);
     let mut other = Host::new(&world);
@@ -108,7 +108,7 @@ fn an_export_that_was_lost_before_stays_lost_and_its_requests_fail_at_once() {
     let (mut first, _other) = lost(&world);
     assert!(first.router().tenures().is_empty());
     world.store_goes_away();
-    assert_eq!(world.runtime.block_on(first.router().may_hand_over(true)), Ok(()), "no request waits");
+    assert_eq!(world.runtime.block_on(first.router().may_hand_over()), Ok(()), "no request waits");
     // Not even a wrong word of the daemon before counts.
     let epoch = first.volume("vm").remote().unwrap().writer().epoch;
     let id = first.router().show("vm").unwrap().id;
@@ -130,7 +130,7 @@ fn a_tenure_of_another_epoch_or_export_counts_for_nothing() {
         assert!(host.kernel().devices().values().all(|device| device.quiesced));
     }
     host.restart(&world);
-    assert_eq!(state(&host), State::Waiting, "a restart is no hand-over");
+    assert_eq!(state(&host), State::Waiting, "a restart is no upgrade");
     world.store_comes_back();
     world.runtime.block_on(host.router().confirm());
     assert_eq!(held(&mut host, "vm"), [1, 2]);
@@ -145,29 +145,18 @@ fn an_export_that_may_be_released_waits_for_the_store_and_keeps_the_daemon() {
     world.store_goes_away();
     world.runtime.block_on(host.router().attach_unconfirmed("vm")).unwrap();
     assert!(host.router().tenures().is_empty(), "another host may open the volume");
-    let may = |takes_tenures| world.runtime.block_on(host.router().may_hand_over(takes_tenures));
-    assert_eq!((may(true), may(false)), (Err(name("vm")), Err(name("vm"))));
+    assert_eq!(world.runtime.block_on(host.router().may_hand_over()), Err(name("vm")));
     host.hand_over(&world);
     assert_eq!(state(&host), State::Waiting);
 }
 
 #[test]
-fn a_successor_that_takes_no_tenures_waits_for_the_store_and_is_refused_while_it_is_away() {
-    let world = World::new(96, 0);
-    let host = serving(&world);
-    let may = || world.runtime.block_on(host.router().may_hand_over(false));
-    assert_eq!(may(), Err::<(), ExportName>(name("vm")));
-    world.store_comes_back();
-    assert_eq!(may(), Ok(()));
-}
-
-#[test]
-fn an_export_that_waits_is_no_export_of_the_successor() {
+fn an_export_that_waits_is_no_export_of_the_next_program() {
     let world = World::new(97, 0);
     let mut host = serving(&world);
     host.crash(&world, Crash::Kill);
     assert_eq!(state(&host), State::Waiting);
-    assert_eq!(world.runtime.block_on(host.router().may_hand_over(true)), Ok(()), "the export waits already");
+    assert_eq!(world.runtime.block_on(host.router().may_hand_over()), Ok(()), "the export waits already");
     host.hand_over(&world);
     assert_eq!(state(&host), State::Waiting);
 }

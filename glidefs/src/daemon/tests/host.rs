@@ -345,13 +345,13 @@ impl Host {
         crashes
     }
 
-    /// Replaces the daemon by a successor: the end of a process, and another one with the tenures of the one before.
+    /// Upgrades the daemon: the end of a program, and another one with the tenures of the one before.
     pub fn hand_over(&mut self, world: &World) {
         self.go_down(Crash::Kill);
         self.succeed(world);
     }
 
-    /// As [`Self::come_up`], for a successor of the killed daemon.
+    /// As [`Self::come_up`], for the next program of an upgrade.
     pub fn succeed(&mut self, world: &World) -> Vec<Crash> {
         let tenures = std::mem::take(&mut self.tenures);
         self.start(world, true, tenures)

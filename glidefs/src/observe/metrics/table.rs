@@ -297,9 +297,9 @@ metrics! {
         = "Texts made for scrapes of /metrics; scrapes that come together share one text.";
 
     UpgradePauseMax: Gauge "glidefs_upgrade_pause_seconds_max" in Seconds by []
-        = "Longest time for which requests of a device waited for this daemon to take over from the daemon before; only after an upgrade by hand-over.";
+        = "Longest time for which requests of a device waited for this daemon to take over from the daemon before; only after an upgrade.";
     UpgradePauseMedian: Gauge "glidefs_upgrade_pause_median_seconds" in Seconds by []
-        = "Median of the times for which requests of the devices waited for this daemon to take over; only after an upgrade by hand-over.";
+        = "Median of the times for which requests of the devices waited for this daemon to take over; only after an upgrade.";
     BuildInfo: Gauge "glidefs_build_info" in Info by [version]
         = "Always 1; the label version is the version of the daemon.";
     ProcessStart: Gauge "glidefs_process_start_time_seconds" in Seconds by []

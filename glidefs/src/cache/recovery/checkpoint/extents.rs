@@ -5,7 +5,7 @@
 //! page is used unchecked; volumes, counts and the error, the first in the order of the file, are the same for any number of threads; at
 //! most two batches more than threads are in memory at a time, beside the leaves.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::pages::{Batch, Batches, Pages, Room};
@@ -210,30 +210,6 @@ impl Ends {
 
     fn is_missing(&self, number: u32) -> bool {
         self.0.get(number as usize) == Some(&MISSING)
-    }
-
-    /// Whether no segment is missing.
-    pub fn is_whole(&self) -> bool {
-        !self.0.contains(&MISSING)
-    }
-
-    /// The segments covered here and gone in `later`, what is known of the same checkpoint later; `None` where `later` differs in
-    /// anything else.
-    pub fn gone_in(&self, later: &Self) -> Option<HashSet<u32>> {
-        if self.0.len() != later.0.len() {
-            return None;
-        }
-        let mut gone = HashSet::new();
-        for (number, (end, now)) in (0..).zip(self.0.iter().zip(&later.0)) {
-            if end == now {
-                continue;
-            }
-            if *end <= MISSING || *now != GONE {
-                return None;
-            }
-            gone.insert(number);
-        }
-        Some(gone)
     }
 
     fn set(&mut self, number: u32, end: u64) {

@@ -1,6 +1,5 @@
 //! A start from a checkpoint finds what a start from the segments finds.
 
-mod ahead;
 mod layers;
 mod lives;
 mod missing;
@@ -15,7 +14,7 @@ use self::spread::spread;
 use super::*;
 use crate::cache::log::format::{Kept, KeptExtent, PageChain, PageKind};
 use crate::cache::volume::layers::SeqMarks;
-use crate::cache::{Ahead, Cache, CheckpointPace, Recovered};
+use crate::cache::{Cache, CheckpointPace, Recovered};
 use crate::units::Seq;
 
 /// Sectors of an export with content.
@@ -36,10 +35,6 @@ enum Step {
     Restart {
         in_order: bool,
     },
-    /// A successor reads the log ahead, which was made ready for that, or not.
-    LookAhead {
-        ready: bool,
-    },
     /// The store has some more of A.
     Store,
     /// Export B is deleted, with all data.
@@ -56,7 +51,6 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::KeepOnce),
         4 => (any::<bool>(), 1..12_u64).prop_map(|(of_a, count)| Step::Fill(of_a, count)),
         2 => any::<bool>().prop_map(|in_order| Step::Restart { in_order }),
-        1 => any::<bool>().prop_map(|ready| Step::LookAhead { ready }),
         1 => Just(Step::Store),
         1 => Just(Step::Remove)
     ]
@@ -107,16 +101,7 @@ struct History {
 
 impl History {
     fn open(&self, path: &Path) -> (Cache, Recovered) {
-        self.open_ahead(path, None)
-    }
-
-    /// Opens the cache with what was read `ahead`.
-    fn open_ahead(&self, path: &Path, ahead: Option<Ahead>) -> (Cache, Recovered) {
-        Faulty::new(path).open_ahead(self.segments, self.known(), ahead).unwrap()
-    }
-
-    fn look_ahead(&self) -> Option<Ahead> {
-        Faulty::new(self.directory.path()).look_ahead(self.segments, &self.exports).unwrap()
+        Faulty::new(path).open_with(self.segments, self.known()).unwrap()
     }
 
     fn state_of(&self, cache: &Cache) -> State {
@@ -186,9 +171,6 @@ struct Lived {
     covered: u64,
     /// Starts that were compared.
     starts: u64,
-    /// Starts with a checkpoint that was read ahead; and where it was read in vain.
-    ahead: u64,
-    in_vain: u64,
 }
 
 /// Lives through `steps`.
@@ -200,7 +182,7 @@ fn live(steps: &[Step], pace: CheckpointPace) -> Lived {
     };
     let mut driver = Driver::new(history.open(history.directory.path()).0);
     driver.pace_checkpoints(pace);
-    let (mut number, mut lived, mut ahead) = (0_u8, Lived::default(), None);
+    let (mut number, mut lived) = (0_u8, Lived::default());
     for step in steps.iter().chain([&Step::Restart { in_order: true }, &Step::Restart { in_order: false }]) {
         number = number.wrapping_add(1);
         let export = |of_a: bool| {
@@ -227,12 +209,6 @@ fn live(steps: &[Step], pace: CheckpointPace) -> Lived {
             Step::Flush(of_a) => driver.flush(&driver.cache.volume(export(of_a))).unwrap(),
             Step::Keep => driver.keep(),
             Step::KeepOnce => driver.keep_once(),
-            Step::LookAhead { ready } => {
-                if ready {
-                    driver.expect_successor();
-                }
-                ahead = history.look_ahead();
-            }
             Step::Store => {
                 let last = driver.cache.volume(A).figures().last_seq;
                 let marks = &mut history.exports[0].1;
@@ -254,11 +230,8 @@ fn live(steps: &[Step], pace: CheckpointPace) -> Lived {
                 let (found, expected) = history.compare();
                 lived.covered += found.covered;
                 lived.starts += 1;
-                let was_read = ahead.is_some();
-                let (cache, found) = history.open_ahead(history.directory.path(), ahead.take());
+                let (cache, found) = history.open(history.directory.path());
                 history.state_of(&cache).check(&expected, &found);
-                lived.ahead += u64::from(found.was_ahead);
-                lived.in_vain += u64::from(was_read && !found.was_ahead);
                 driver = Driver::new(cache);
                 driver.pace_checkpoints(pace);
             }

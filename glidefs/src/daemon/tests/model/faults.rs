@@ -46,9 +46,9 @@ impl Run {
             let changes = self.random.random_range(0..4);
             self.hosts[host].machine().arm(changes, crash);
         }
-        // A successor knows what the daemon before served. The result is the same as after any other start.
+        // The next program of an upgrade knows what the one before served. The result is the same as after any other start.
         let crashes = if before == Crash::Kill && self.random.random_bool(0.3) {
-            self.count("hand-overs");
+            self.count("upgrades");
             self.hosts[host].succeed(&self.world)
         } else {
             self.hosts[host].come_up(&self.world)

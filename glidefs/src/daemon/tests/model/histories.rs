@@ -38,7 +38,7 @@ const EVENTS: [&str; 41] = [
     "packs removed",
     "bytes evicted",
     "kills",
-    "hand-overs",
+    "upgrades",
     "power cuts",
     "sectors lost with power",
     "crashes while opening",
