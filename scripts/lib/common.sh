@@ -65,8 +65,7 @@ build_quick() {
 	export GLIDEFS_BIN=$REPOSITORY/target/quick/glidefs
 }
 
-# cargo_bench NAME ARG…: runs a bench. With GLIDEFS_SHORT=1 in a form that takes seconds and only shows that it works, built as a test:
-# with the features of the stage unit, so that nothing is compiled anew.
+# cargo_bench NAME ARG…: runs a bench. With GLIDEFS_SHORT=1 in a form that takes seconds and only shows that it works, built as a test.
 cargo_bench() {
 	if [ -n "${GLIDEFS_SHORT:-}" ]; then
 		cargo test --locked --workspace --bench "$@"
