@@ -22,7 +22,7 @@ use glidefs::testing::cache::Cache;
 use glidefs::testing::export::{Export, Operation, Request};
 use glidefs::testing::units::{ExportId, SECTOR_BYTES, SectorRange};
 use glidefs::testing::worker::{
-    Appends, Cpu, Failure, QueueDriver, TagEvent, Worker, WorkerOptions, allowed, pin, start,
+    Cpu, Engine, Failure, QueueDriver, TagEvent, Worker, WorkerOptions, allowed, pin, start,
 };
 use io_uring::squeue::Flags;
 use io_uring::{IoUring, opcode, squeue, types};
@@ -145,7 +145,7 @@ impl Host {
             cpus: vec![cpus().0],
             slots_per_worker: 256,
             queues_max,
-            appends: Appends::Pwrite,
+            engine: Engine::Buffered,
         };
         let worker = start(&cache, &options).expect("a worker").remove(0);
         let ring = rings().into_iter().find(|ring| !before.contains(ring)).expect("the worker has a ring");

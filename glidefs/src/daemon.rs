@@ -44,7 +44,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use self::cache_setup::{
-    Locks, check_directory, choose_engine, mark_abandoned, open_cache, open_catalog, raise_descriptor_limit,
+    Locks, check_directory, engine, mark_abandoned, open_cache, open_catalog, raise_descriptor_limit,
     worker_options,
 };
 use self::collecting::Collections;
@@ -108,23 +108,14 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
     let features = Features::probe()?;
     check_directory(config)?;
     serving::access(config)?;
+    let engine = engine(config)?;
     let locks = Locks::new(handed.is_some());
     let catalog = open_catalog(config, &locks)?;
     let count = || catalog.handle().start().map_or(0, |start| start.last);
     let served = handed.as_ref().filter(|handed| handed.start == count());
     // With the catalog open no other process begins to serve this cache; and only devices of a process that has ended are marked.
-    let (untouchable, probe) = std::thread::scope(|scope| {
-        let (marked, when_marked) = std::sync::mpsc::channel();
-        // Not joined: a thread whose command hangs in the kernel does not end.
-        let marking = move || drop(marked.send(mark_abandoned(config, features)));
-        std::thread::Builder::new()
-            .name("marking".into())
-            .spawn_scoped(scope, marking)
-            .map_err(system("spawning a thread"))?;
-        let probe = choose_engine(config)?;
-        Ok::<_, DaemonError>((when_marked.recv().unwrap_or_default(), probe))
-    })?;
-    let cache = open_cache(config, &catalog, probe.chosen, &locks)?;
+    let untouchable = mark_abandoned(config, features);
+    let cache = open_cache(config, &catalog, engine, &locks)?;
     if let Some(handed) = served {
         handed.way_back.counted(count());
     }
@@ -136,7 +127,7 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
             move || keeper.run(&stop)
         })
         .map_err(system("spawning the keeper thread"))?;
-    let workers = worker::start(&cache, &worker_options(config, probe.chosen))?;
+    let workers = worker::start(&cache, &worker_options(config, engine))?;
     let devices = Arc::new(UblkDevices::new(
         workers.clone(),
         features,
@@ -180,7 +171,7 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
             devices,
             workers,
             cache,
-            probe,
+            engine,
             store: objects,
             block_cache: block_cache.clone(),
             volumes,

@@ -45,7 +45,7 @@ write_config() {
 		[cache]
 		dir = "$WORK/cache"
 		size = "${CACHE_SIZE:-2GiB}"
-		engine = "${GLIDEFS_CACHE_ENGINE:-auto}"
+		engine = "${GLIDEFS_CACHE_ENGINE:-buffered}"
 		clean_size = "${CLEAN_SIZE:-64MiB}"
 		${MAPPED_MAX:+mapped_max = "$MAPPED_MAX"}
 

@@ -32,7 +32,7 @@ LONG_STAGES=(
 	"churn                600 exports created, written, detached and deleted in a loop; CHURN_MINUTES sets another time (60 minutes)"
 	"density              1,025 exports with devices on one host, killed and recovered                                 (15 minutes)"
 	"take-over            100 rounds of two hosts that race for one export                                             (45 minutes)"
-	"engines              kill -9 under load with the engines ring-fixed-direct and ring-direct, on two kernels         (15 minutes)"
+	"engines              kill -9 under load with the engine direct, on two kernels                                    (15 minutes)"
 	"store                8 GiB through a cache of 1 GiB and an S3 server                                              (60 minutes)"
 	"faults               every case of scripts/faults, with an outage of the store of ten minutes                     (20 minutes)"
 	"worst                fio on 2,000 devices with arenas of 8 slots, a full cache and an absent store; WORST_DEVICES (40 minutes)"
@@ -138,9 +138,9 @@ long_churn() { scripts/vm exec --disk 8G --memory 4G --timeout 7200 -- scripts/c
 long_density() { scripts/vm exec --disk 16G --memory 8G --timeout 3600 -- scripts/density 1025 --output target/vm/share/density-1025.json; }
 long_take_over() { scripts/vm exec --s3 --disk 8G --timeout 10800 -- scripts/take-over 100; }
 long_engines() {
-	GLIDEFS_CACHE_ENGINE=ring-fixed-direct in_vm --timeout 600 -- scripts/fio-verify --mode user-copy random mixed-size restart &&
-		GLIDEFS_CACHE_ENGINE=ring-fixed-direct in_vm --timeout 600 -- scripts/recovery &&
-		GLIDEFS_CACHE_ENGINE=ring-direct in_vm --kernel trixie --timeout 600 -- scripts/recovery
+	GLIDEFS_CACHE_ENGINE=direct in_vm --timeout 600 -- scripts/fio-verify --mode user-copy random mixed-size restart &&
+		GLIDEFS_CACHE_ENGINE=direct in_vm --timeout 600 -- scripts/recovery &&
+		GLIDEFS_CACHE_ENGINE=direct in_vm --kernel trixie --timeout 600 -- scripts/recovery
 }
 long_store() { scripts/vm exec --s3 --disk 16G --timeout 14400 -- scripts/store-tier --s3 --cache 1024 --size 8192; }
 long_faults() { scripts/vm exec --disk 8G --timeout 5400 -- scripts/faults --outage 600; }

@@ -26,7 +26,7 @@ pub use self::requests::{
 };
 pub use self::settings::{Limits, LimitsChange, SetRequest};
 pub use self::status::{
-    CacheStatus, DaemonStatus, EngineStatus, ExportCounts, Memory, MemoryCategory, Status, WorkerStatus,
+    CacheStatus, DaemonStatus, ExportCounts, Memory, MemoryCategory, Status, WorkerStatus,
 };
 pub use self::top::{Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopStore, TopStoreOperation};
 pub use self::trace::{Trace, TraceParts, TraceQuery, TracedRequest};

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::error::CliError;
 use crate::api::wire::{
-    AtRisk, Bound, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer,
-    Limits, Memory, Snapshot, Status, StoredExport, Upgrade,
+    AtRisk, Bound, Deleted, DeletedExport, Drained, Durability, Export, Flushed, GcAnswer, Limits, Memory,
+    Snapshot, Status, StoredExport, Upgrade,
 };
 use crate::config::TimeSpan;
 
@@ -297,7 +297,7 @@ pub(super) fn status(status: &Status) -> String {
     for warning in &status.daemon.warnings {
         let _ = writeln!(text, "warning: {warning}");
     }
-    let _ = writeln!(text, "engine: {}{}", cache.engine, measured(&cache.probe));
+    let _ = writeln!(text, "engine: {}", cache.engine);
     if !cache.checksum.is_empty() {
         let _ = writeln!(text, "checksum: {}", cache.checksum);
     }
@@ -347,22 +347,6 @@ pub(super) fn memory(memory: &Memory) -> String {
     lines.add_row(["not in a category".into(), bytes(rest)]);
     lines.add_row(["resident".into(), bytes(memory.resident_bytes)]);
     lines.trim_fmt()
-}
-
-/// The speed of the engines, measured at start: " (append, append with sync: pwrite 5 µs, 90 µs; …)".
-fn measured(probe: &[EngineStatus]) -> String {
-    let micros = |nanos: u64| format!("{:.1} µs", Duration::from_nanos(nanos).as_secs_f64() * 1e6);
-    let figures: Vec<_> = probe
-        .iter()
-        .filter_map(|figures| {
-            let (append, synced) = (figures.append_nanoseconds?, figures.synced_append_nanoseconds?);
-            Some(format!("{} {}, {}", figures.engine, micros(append), micros(synced)))
-        })
-        .collect();
-    if figures.is_empty() {
-        return String::new();
-    }
-    format!(" (append, append with sync: {})", figures.join("; "))
 }
 
 /// `bytes_at_risk` of `whose` data that are not in the store, and the reason.

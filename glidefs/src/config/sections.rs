@@ -12,7 +12,7 @@ use super::values::{ByteSize, CpuList, Listen, TimeSpan};
 use crate::cache::OnFull;
 use crate::observe::metrics::ExportHistograms;
 use crate::store::StoreUrl;
-use crate::worker::engine::{self, Appends};
+use crate::worker::engine::Engine;
 
 /// A section of the configuration file.
 #[derive(Clone, Copy, Debug)]
@@ -106,16 +106,16 @@ sections! {
         /// How a write behaves while the cache is full: wait for space, or fail with ENOSPC. With a store, a write of an
         /// export at its share of the log waits in any case.
         on_full: OnFull = OnFull::default(), "\"wait\" or \"enospc\"";
-        /// How workers append to the log; "auto" measures every engine in the directory at start and takes the best. On a
-        /// full disk "pwrite" is used, whatever is set.
-        engine: EngineSetting = EngineSetting::default(),
-            "\"auto\", \"pwrite\", \"ring\", \"ring-fixed\", \"ring-direct\" or \"ring-fixed-direct\"";
+        /// How workers append to the log: through the page cache, or past it with O_DIRECT. `glidefs doctor` says which this
+        /// disk likes. Names of glidefs 0.1 are taken with a warning: "ring-fixed-direct" as "direct", all others as
+        /// "buffered".
+        engine: EngineSetting = EngineSetting::default(), "\"buffered\" or \"direct\"";
         /// Space in the directory for the block cache, which keeps data read from the store; in addition to size. Not used
         /// without a store.
         clean_size: ByteSize = ByteSize(4 << 30), "64MiB or more, or 0 for memory only";
         /// Most memory for stretches of the log that are read often, mapped and locked: reads there take no buffer, and do
         /// not read the file. Taken by 1 MiB, when within seconds as much of a stretch was read as it has. Not used by the
-        /// engines "ring-direct" and "ring-fixed-direct", nor in bounce mode.
+        /// engine "direct", nor in bounce mode.
         mapped_max: ByteSize = ByteSize(256 << 20), "1MiB to 16GiB, or 0 for none";
         /// Most memory for the indexes of all exports. When not set, a 32nd of size, and at least 64MiB: twice the need of a
         /// cache full of 4 KiB writes, and more. One export may have three times the unused part, by weight: at the default
@@ -222,33 +222,30 @@ pub enum Unconfirmed {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EngineSetting {
-    /// The best engine that works in the directory.
-    #[default]
-    Auto,
     /// System calls, through the page cache.
-    Pwrite,
-    /// The worker's ring, through the page cache.
-    Ring,
-    /// As `Ring`, from registered buffers.
-    RingFixed,
+    #[default]
+    Buffered,
     /// The worker's ring, past the page cache.
-    RingDirect,
-    /// As `RingDirect`, from registered buffers.
+    Direct,
+    /// A name of glidefs 0.1, read as `Buffered`.
+    #[serde(alias = "pwrite", alias = "ring", alias = "ring-fixed", alias = "ring-direct")]
+    Auto,
+    /// A name of glidefs 0.1, read as `Direct`.
     RingFixedDirect,
 }
 
 impl EngineSetting {
-    /// The engine asked for; `None` for `Auto`.
-    pub fn wanted(self) -> Option<engine::Engine> {
-        let (appends, direct) = match self {
-            Self::Auto => return None,
-            Self::Pwrite => (Appends::Pwrite, false),
-            Self::Ring => (Appends::Ring, false),
-            Self::RingFixed => (Appends::RingFixed, false),
-            Self::RingDirect => (Appends::Ring, true),
-            Self::RingFixedDirect => (Appends::RingFixed, true),
-        };
-        Some(engine::Engine { appends, direct })
+    /// The engine with this name.
+    pub fn engine(self) -> Engine {
+        match self {
+            Self::Buffered | Self::Auto => Engine::Buffered,
+            Self::Direct | Self::RingFixedDirect => Engine::Direct,
+        }
+    }
+
+    /// Whether the name is one of glidefs 0.1.
+    pub fn is_old(self) -> bool {
+        matches!(self, Self::Auto | Self::RingFixedDirect)
     }
 }
 

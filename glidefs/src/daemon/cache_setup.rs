@@ -16,12 +16,10 @@ use crate::checksum;
 use crate::config::{CacheSection, Config};
 use crate::router::{Catalog, CatalogError};
 use crate::ublk::{self, Features, Untouchable};
-use crate::units::{ExportId, REQUEST_BYTES_MAX, SEGMENT_BYTES};
+use crate::units::{ExportId, SEGMENT_BYTES};
 use crate::worker::WorkerOptions;
 use crate::worker::affinity::Cpu;
-use crate::worker::engine::probe::{self, Probe};
-use crate::worker::engine::{Appends, Engine};
-use crate::worker::ring::REGISTERED_BYTES_MAX;
+use crate::worker::engine::{Engine, check_direct};
 
 /// The part of the size of the cache that indexes may have by default. An extent takes about 40 bytes, and 4 KiB of the log or more
 /// when written: so a cache full of the smallest writes needs less than half.
@@ -70,21 +68,19 @@ pub(super) fn check_directory(config: &Config) -> Result<(), DaemonError> {
     Err(CacheError::DirectoryMissing { directory: directory.display().to_string() }.into())
 }
 
-/// Measures which engine writes to the cache's directory best.
-pub(super) fn choose_engine(config: &Config) -> Result<Probe, DaemonError> {
-    let directory: &PathBuf = &config.cache.dir;
-    let mut probe = probe::run(directory, config.cache.engine.wanted())?;
-    let arena_bytes = config.buffers.slots_per_worker.saturating_mul(REQUEST_BYTES_MAX);
-    if arena_bytes > REGISTERED_BYTES_MAX && probe.chosen.appends == Appends::RingFixed {
-        // A record must lie in one registered buffer, and the kernel limits the size of a registered buffer.
-        probe.chosen.appends = probe.chosen.appends.without_registered_buffers();
-        tracing::warn!(engine = %probe.chosen, "buffers.slots_per_worker is too large for registered buffers");
+/// How workers append to the log, which has to work in the cache's directory.
+pub(super) fn engine(config: &Config) -> Result<Engine, DaemonError> {
+    let (setting, directory) = (config.cache.engine, &config.cache.dir);
+    let engine = setting.engine();
+    if setting.is_old() {
+        tracing::warn!("[cache] engine has a name of glidefs 0.1: set it to \"{engine}\", as it is read");
     }
-    if let Some(Err(error)) = probe.of(Engine::default()) {
-        tracing::warn!(error = %error, "appending to a file in cache.dir failed when it was measured");
+    if engine == Engine::Direct {
+        check_direct(directory)
+            .map_err(|source| DaemonError::NoDirect { directory: directory.display().to_string(), source })?;
     }
-    tracing::info!(engine = %probe.chosen, checksum = checksum::chosen(), "the cache has its engine");
-    Ok(probe)
+    tracing::info!(%engine, checksum = checksum::chosen(), "the cache has its engine");
+    Ok(engine)
 }
 
 /// Opens the catalog, which one process at a time can have open.
@@ -115,7 +111,7 @@ pub(super) fn open_cache(
     locks: &Locks,
 ) -> Result<Cache, DaemonError> {
     let options = cache_options(config, engine);
-    let disk = Arc::new(Directory::new(&config.cache.dir).direct(engine.direct));
+    let disk = Arc::new(Directory::new(&config.cache.dir).direct(engine == Engine::Direct));
     let in_use = |error: &CacheError| matches!(error, CacheError::InUse { .. });
     locks.once_free(in_use, || Cache::check_free(&*disk))?;
     let (cache, recovered) = Cache::open(
@@ -148,7 +144,7 @@ pub(super) fn cache_options(config: &Config, engine: Engine) -> cache::Options {
         on_full: config.cache.on_full,
         checksums_bytes_max: CHECKSUMS_BYTES_MAX,
         // Nothing is mapped that is written past the page cache, and in bounce mode no READ looks there.
-        mapped_bytes_max: if engine.direct || config.bounce_mode {
+        mapped_bytes_max: if engine == Engine::Direct || config.bounce_mode {
             0
         } else {
             bytes_within_limit(config.cache.mapped_max.0)
@@ -180,7 +176,7 @@ pub(super) fn worker_options(config: &Config, engine: Engine) -> WorkerOptions {
     WorkerOptions {
         cpus: config.worker_cpus.iter().copied().map(Cpu).collect(),
         slots_per_worker: config.buffers.slots_per_worker,
-        appends: engine.appends,
+        engine,
         queues_max: u32::try_from(config.exports.max.max(64))
             .unwrap_or(u32::MAX)
             // One descriptor is for the lock of the cache.

@@ -7,7 +7,6 @@ use crate::cache::CacheError;
 use crate::router::CatalogError;
 use crate::store::{BlockCacheError, StoreError};
 use crate::worker::WorkerError;
-use crate::worker::engine::probe::ProbeError;
 
 /// Why the daemon could not start or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -21,9 +20,16 @@ pub enum DaemonError {
     /// The cache could not be opened.
     #[error("the cache could not be opened")]
     Cache(#[from] CacheError),
-    /// No engine can write to the cache.
-    #[error("the cache has no engine")]
-    Engine(#[from] ProbeError),
+    /// The file system of the cache takes no writes past the page cache.
+    #[error(
+        "cache.engine = \"direct\" does not work in {directory}, whose file system has no O_DIRECT: set \"buffered\""
+    )]
+    NoDirect {
+        /// The directory of the cache.
+        directory: String,
+        #[source]
+        source: io::Error,
+    },
     /// The workers could not be started.
     #[error("the workers could not be started")]
     Workers(#[from] WorkerError),

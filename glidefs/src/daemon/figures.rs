@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::samples::{
-    api_samples, cache_samples, clean_samples, collection_samples, engine_samples, shard_samples,
-    store_samples,
+    api_samples, cache_samples, clean_samples, collection_samples, shard_samples, store_samples,
 };
 use super::collecting::Collections;
 use super::memory::Holders;
@@ -27,7 +26,7 @@ use crate::store::volume::{Loss, VolumeStore};
 use crate::store::{BlockCache, Store};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
-use crate::worker::engine::probe::{Figures, Probe};
+use crate::worker::engine::Engine;
 
 /// The parts of the daemon.
 pub struct Parts {
@@ -35,7 +34,7 @@ pub struct Parts {
     pub devices: Arc<UblkDevices>,
     pub workers: Vec<Worker>,
     pub cache: Cache,
-    pub probe: Probe,
+    pub engine: Engine,
     pub store: Option<Store>,
     pub block_cache: Option<BlockCache>,
     pub volumes: Option<VolumeStore>,
@@ -52,7 +51,7 @@ impl Parts {
             OnStop::Keep => "keep",
             OnStop::Remove => "remove",
         };
-        let (probe, store) = (self.probe.clone(), self.store.clone());
+        let (engine, store) = (self.engine, self.store.clone());
         let nodes = Arc::<Nodes>::default();
         let started = Instant::now();
         let top = TopParts {
@@ -70,7 +69,7 @@ impl Parts {
             bounce_mode: devices.bounce(),
             on_stop: Some(on_stop.into()),
             workers: workers.iter().map(|worker| worker_status(worker, &nodes)).collect(),
-            cache: cache_status(&cache.stats(), &dir, &probe),
+            cache: cache_status(&cache.stats(), &dir, engine),
             store_away: store.as_ref().and_then(Store::away),
             warnings: warnings(&router, &workers, &cache, store.as_ref()),
         };
@@ -133,8 +132,8 @@ impl Parts {
         registry.register(metrics::workers(
             self.workers.iter().map(|worker| Arc::clone(worker.stats())).collect(),
         ));
-        let probe = self.probe.clone();
-        registry.register(Arc::new(move |out: &mut Samples| engine_samples(&probe, out)));
+        let engine = self.engine.name();
+        registry.register(Arc::new(move |out: &mut Samples| out.value(Metric::CacheEngine, &[engine], 1)));
         if let Some(store) = self.store.clone() {
             registry.register(Arc::new(move |out: &mut Samples| store_samples(&store, out)));
             if let Some(volumes) = self.volumes.clone() {
@@ -300,29 +299,15 @@ pub(super) fn worker_status(worker: &Worker, nodes: &Nodes) -> wire::WorkerStatu
     }
 }
 
-fn cache_status(stats: &CacheStats, dir: &str, probe: &Probe) -> wire::CacheStatus {
+fn cache_status(stats: &CacheStats, dir: &str, engine: Engine) -> wire::CacheStatus {
     wire::CacheStatus {
         dir: dir.to_owned(),
-        engine: probe.chosen.name().into(),
+        engine: engine.name().into(),
         checksum: checksum::chosen().to_owned(),
-        probe: probe.figures.iter().map(engine_status).collect(),
         size_bytes: stats.limit_bytes,
         used_bytes: stats.used_bytes,
         dirty_bytes: stats.dirty_bytes,
         corrupt_frames: stats.corrupt_frames,
-    }
-}
-
-fn engine_status(figures: &Figures) -> wire::EngineStatus {
-    let (times, error) = match &figures.outcome {
-        Ok(times) => (Some(*times), None),
-        Err(error) => (None, Some(error.to_string())),
-    };
-    wire::EngineStatus {
-        engine: figures.engine.name().into(),
-        append_nanoseconds: times.map(|(append, _)| nanos(append)),
-        synced_append_nanoseconds: times.map(|(_, synced)| nanos(synced)),
-        error,
     }
 }
 

@@ -21,6 +21,7 @@ use crate::router::{Catalog, CatalogGlance};
 use crate::ublk::Condition;
 use crate::units::FRAME_BYTES;
 use crate::worker::cpus::node_of;
+use crate::worker::engine::Engine;
 
 /// A FLUSH that takes longer than this is worth a note.
 const SYNC_NOTED: Duration = Duration::from_millis(5);
@@ -50,7 +51,7 @@ pub(super) fn check(host: &Host) -> Vec<Finding> {
         .iter()
         .fold(served.collect(), |ours, condition| [ours, host.devices(*condition)].concat());
     let is_ours = devices.iter().any(|device| ours.contains(&format!("/dev/{device}")));
-    let wants_direct = config.cache.engine.wanted().is_some_and(|engine| engine.direct);
+    let wants_direct = config.cache.engine.engine() == Engine::Direct;
     let workers: Vec<u64> = config.worker_cpus.iter().filter_map(|&cpu| node_of(cpu)).collect();
     vec![
         found,

@@ -1,58 +1,30 @@
 //! The ways in which workers append to the log.
 //!
-//! Owns the names of the ways. Does not own how an append is carried out (`run`), nor which way is chosen ([`probe`]).
-
-pub mod probe;
+//! Owns their names. Does not own how an append is carried out (`run`), nor the choice, which is the configuration's.
 
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
-/// Who carries out an append.
+/// A way to append.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Appends {
-    /// The worker, with one `pwritev`. The call must not wait for the disk: only through the page cache.
+pub enum Engine {
+    /// The worker, with one `pwritev` through the page cache: the call must not wait for the disk. A write whose FLUSH is expected goes
+    /// through the ring to the disk (`cache/shard/through.rs`).
     #[default]
-    Pwrite,
-    /// The ring, while the worker goes on.
-    Ring,
-    /// The ring, from registered buffers (Linux 6.15).
-    RingFixed,
-}
-
-impl Appends {
-    /// The same way where buffers cannot be registered.
-    #[must_use]
-    pub fn without_registered_buffers(self) -> Self {
-        if self == Self::RingFixed { Self::Ring } else { self }
-    }
-}
-
-/// A way to append, as `cache.engine` names one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Engine {
-    /// Who carries out the appends.
-    pub appends: Appends,
-    /// Whether appends go past the page cache (`O_DIRECT`).
-    pub direct: bool,
+    Buffered,
+    /// The ring, past the page cache, while the worker goes on; from registered buffers where there are some (Linux 6.15).
+    Direct,
 }
 
 impl Engine {
-    /// All ways. The others are measured against the first.
-    pub const ALL: [Self; 5] = [
-        Self { appends: Appends::Pwrite, direct: false },
-        Self { appends: Appends::Ring, direct: false },
-        Self { appends: Appends::RingFixed, direct: false },
-        Self { appends: Appends::Ring, direct: true },
-        Self { appends: Appends::RingFixed, direct: true },
-    ];
-
-    /// The way's name in `cache.engine`.
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
-        match (self.appends, self.direct) {
-            (Appends::Pwrite, _) => "pwrite",
-            (Appends::Ring, false) => "ring",
-            (Appends::RingFixed, false) => "ring-fixed",
-            (Appends::Ring, true) => "ring-direct",
-            (Appends::RingFixed, true) => "ring-fixed-direct",
+        match self {
+            Self::Buffered => "buffered",
+            Self::Direct => "direct",
         }
     }
 }
@@ -60,5 +32,17 @@ impl Engine {
 impl fmt::Display for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// Makes sure that the file system of `directory` takes writes past the page cache. Anything else that is wrong shows elsewhere.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn check_direct(directory: &Path) -> io::Result<()> {
+    let flags = libc::O_TMPFILE | libc::O_DIRECT;
+    match OpenOptions::new().write(true).custom_flags(flags).open(directory) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(error),
+        _ => Ok(()),
     }
 }

@@ -7,7 +7,7 @@ use std::thread;
 
 use super::affinity::Cpu;
 use super::driver::{QueueDriver, QueueGone};
-use super::engine::Appends;
+use super::engine::Engine;
 use super::inbox::{Inbox, Message};
 use super::load::Load;
 use super::run::setup::{self, Setup};
@@ -55,7 +55,7 @@ pub struct WorkerOptions {
     /// Queues which one worker can host, at most.
     pub queues_max: u32,
     /// How each worker appends to the log.
-    pub appends: Appends,
+    pub engine: Engine,
 }
 
 /// A handle on one worker.
@@ -138,7 +138,7 @@ pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, Work
             cpu,
             slots: options.slots_per_worker,
             queues_max: options.queues_max,
-            appends: options.appends,
+            engine: options.engine,
             cache: cache.clone(),
             inbox: Arc::clone(&inbox),
             stats: Arc::clone(&stats),

@@ -83,7 +83,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::company::Company;
-use super::engine::Appends;
+use super::engine::Engine;
 use super::executor::Executor;
 use super::inbox::Inbox;
 use super::queues::Queues;
@@ -117,7 +117,9 @@ struct Loop {
     done: Vec<(InFlight, Result<(), IoError>)>,
     /// Runs the waits of `slots` and `store_reads`.
     executor: Executor,
-    appends: Appends,
+    engine: Engine,
+    /// Whether the ring appends from registered buffers.
+    is_fixed: bool,
     inbox: Arc<Inbox>,
     /// Begin of the turn.
     now: Instant,

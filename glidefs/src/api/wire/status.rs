@@ -118,8 +118,6 @@ pub struct CacheStatus {
     #[serde(default)]
     #[schema(required)]
     pub checksum: String,
-    /// The measurements of the engines at start; empty in bounce mode.
-    pub probe: Vec<EngineStatus>,
     /// Configured size of the cache, bytes.
     pub size_bytes: u64,
     /// Bytes of the segments that hold data.
@@ -128,22 +126,6 @@ pub struct CacheStatus {
     pub dirty_bytes: u64,
     /// Frames that did not match their checksum when read.
     pub corrupt_frames: u64,
-}
-
-/// The measurement of one engine in the cache's directory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct EngineStatus {
-    /// The name of the engine.
-    pub engine: String,
-    /// Median time of an append of 36 KiB until the write may be acknowledged, nanoseconds.
-    #[schema(required)]
-    pub append_nanoseconds: Option<u64>,
-    /// Median time of an append of 36 KiB with a sync behind, nanoseconds.
-    #[schema(required)]
-    pub synced_append_nanoseconds: Option<u64>,
-    /// Why the engine cannot be used in this directory.
-    #[schema(required)]
-    pub error: Option<String>,
 }
 
 /// The memory of the daemon.

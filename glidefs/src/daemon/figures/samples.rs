@@ -12,11 +12,6 @@ use crate::daemon::collecting::Collections;
 use crate::observe::counter::Counter;
 use crate::observe::metrics::{Metric, Samples};
 use crate::store::{BlockCacheFigures, Operation, Store};
-use crate::worker::engine::probe::Probe;
-
-pub(super) fn engine_samples(probe: &Probe, out: &mut Samples) {
-    out.value(Metric::CacheEngine, &[probe.chosen.name()], 1);
-}
 
 pub(super) fn cache_samples(stats: &CacheStats, out: &mut Samples) {
     for (state, segments) in [

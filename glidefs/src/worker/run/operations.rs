@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use super::Loop;
 use crate::cache::Want;
-use crate::worker::engine::Appends;
 use crate::worker::inbox::Message;
 use crate::worker::ring::{Completion, Memory, Op, Target};
 
@@ -101,9 +100,9 @@ impl Loop {
             match want {
                 Want::Append { op, file, offset, parts } => {
                     let target = Target::SegmentAppend(file);
-                    let write = match self.appends {
-                        Appends::RingFixed => Op::writev_fixed(target, offset, parts),
-                        Appends::Pwrite | Appends::Ring => Op::writev(target, offset, parts),
+                    let write = match self.is_fixed {
+                        true => Op::writev_fixed(target, offset, parts),
+                        false => Op::writev(target, offset, parts),
                     };
                     self.ring.start(write.whole(), Purpose::Append(op))
                 }

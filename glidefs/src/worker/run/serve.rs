@@ -13,7 +13,7 @@ use crate::export::Operation;
 use crate::observe::trace::Part;
 use crate::units::PIECE_BYTES;
 use crate::worker::driver::Failure;
-use crate::worker::engine::Appends;
+use crate::worker::engine::Engine;
 use crate::worker::requests::{Errand, InFlight, RequestBuffer, TagRequest};
 use crate::worker::tag::TagId;
 use crate::worker::traces;
@@ -183,7 +183,7 @@ impl Loop {
     /// Gives a READ or WRITE a buffer, now or when a slot comes free.
     fn take_buffer(&mut self, request: TagRequest, errand: Errand) -> io::Result<()> {
         // The ring must own the memory of an append, and a tag's own buffer belongs to the driver.
-        let is_lent = matches!(errand, Errand::Write(_)) && self.appends != Appends::Pwrite;
+        let is_lent = matches!(errand, Errand::Write(_)) && self.engine == Engine::Direct;
         let stable = self.queues.of(request.tag).driver.stable_buffer(request.tag.tag);
         if let Some(stable) = stable.filter(|_| !is_lent) {
             return self.transfer(request, errand, RequestBuffer::Stable(stable));

@@ -17,13 +17,13 @@ use crate::observe::trace::TraceRing;
 use crate::units::FRAME_BYTES;
 use crate::worker::affinity::{self, Cpu};
 use crate::worker::company::Company;
-use crate::worker::engine::Appends;
+use crate::worker::engine::Engine;
 use crate::worker::executor::Executor;
 use crate::worker::inbox::Inbox;
 use crate::worker::load;
 use crate::worker::queues::Queues;
 use crate::worker::requests::InFlight;
-use crate::worker::ring::{Options, Ring};
+use crate::worker::ring::{Kind, Options, REGISTERED_BYTES_MAX, Ring};
 use crate::worker::traces;
 use crate::worker::waits::held::HeldWrites;
 use crate::worker::waits::limits::LimitedRequests;
@@ -46,7 +46,7 @@ pub struct Setup {
     pub cpu: Cpu,
     pub slots: usize,
     pub queues_max: u32,
-    pub appends: Appends,
+    pub engine: Engine,
     pub cache: Cache,
     pub inbox: Arc<Inbox>,
     pub stats: Arc<WorkerStats>,
@@ -91,8 +91,8 @@ impl Loop {
         // After pinning, so that the first touch places the arena on the local NUMA node.
         let pool = Pool::new(setup.slots, Arc::clone(&setup.stats))
             .map_err(|error| ("making the buffer pool", io::Error::other(error)))?;
-        let (ring, appends) = make_ring(&setup, &pool)?;
-        let shard = make_shard(&setup, &ring, appends, &pool)?;
+        let (ring, is_fixed) = make_ring(&setup, &pool)?;
+        let shard = make_shard(&setup, &ring, &pool)?;
         setup.stats.cpu.add(setup.cpu.0 as u64);
         traces::begin_worker(setup.traces);
         let inbox = Arc::clone(&setup.inbox);
@@ -103,7 +103,8 @@ impl Loop {
             queues: Queues::new(setup.queues_max, Arc::clone(&setup.stats)),
             company: Company::default(),
             shard,
-            appends,
+            engine: setup.engine,
+            is_fixed,
             executor: Executor::new(wake),
             slots: SlotWaits::new(pool),
             store_reads: StoreReads::default(),
@@ -122,30 +123,29 @@ impl Loop {
     }
 }
 
-/// The ring, with the arena registered where possible, and how appends are made then.
-fn make_ring(setup: &Setup, pool: &Pool) -> Result<(Ring<Purpose>, Appends), SetupError> {
+/// The ring, and whether appends go from registered buffers: with [`Engine::Direct`], where that is possible.
+fn make_ring(setup: &Setup, pool: &Pool) -> Result<(Ring<Purpose>, bool), SetupError> {
     // One file more than queues: the lock of the cache.
     let files_max = setup.queues_max.saturating_add(1);
     let options = Options { files_max, ..Options::default() };
     let mut ring = Ring::new(&options).map_err(|error| ("setting up io_uring", error))?;
-    let mut appends = setup.appends;
-    if let Err(error) = ring.register_arena(pool) {
+    // A record must lie in one registered buffer.
+    let is_possible = ring.supports(Kind::WritevFixed) && pool.arena().1 <= REGISTERED_BYTES_MAX;
+    if setup.engine == Engine::Buffered || !is_possible {
+        return Ok((ring, false));
+    }
+    let registered = ring.register_arena(pool);
+    if let Err(error) = &registered {
         tracing::warn!(
-            error = &error as &dyn std::error::Error,
+            error = error as &dyn std::error::Error,
             "running without registered buffers: raise LimitMEMLOCK above the size of the buffers"
         );
-        appends = appends.without_registered_buffers();
     }
-    Ok((ring, appends))
+    Ok((ring, registered.is_ok()))
 }
 
 /// The worker's shard of the log, with memory for the headers of appends that the ring carries out.
-fn make_shard(
-    setup: &Setup,
-    ring: &Ring<Purpose>,
-    appends: Appends,
-    pool: &Pool,
-) -> Result<Shard<InFlight>, SetupError> {
+fn make_shard(setup: &Setup, ring: &Ring<Purpose>, pool: &Pool) -> Result<Shard<InFlight>, SetupError> {
     let mut shard = setup.cache.shard(setup.index, Arc::clone(&setup.shard_stats));
     if let Some(lock) = setup.cache.lock_fd() {
         ring.register_file(setup.queues_max, lock.as_raw_fd())
@@ -157,15 +157,19 @@ fn make_shard(
         appends => appends + 1,
     };
     let of = |pool: &Pool, count| (0..count).map_while(|_| pool.try_acquire(FRAME_BYTES)).collect();
-    if appends == Appends::Pwrite && headers_through > 0 {
-        // No request has less memory because of these.
-        let pool = Pool::new(1, Arc::default())
-            .map_err(|error| ("making the buffers of headers", io::Error::other(error)))?;
-        shard.write_through(of(&pool, headers_through));
-    } else if appends != Appends::Pwrite {
-        // The ring may insist on registered memory.
-        shard.defer_appends(of(pool, HEADERS));
-        shard.write_through(of(pool, headers_through));
+    match setup.engine {
+        Engine::Buffered if headers_through > 0 => {
+            // No request has less memory because of these.
+            let pool = Pool::new(1, Arc::default())
+                .map_err(|error| ("making the buffers of headers", io::Error::other(error)))?;
+            shard.write_through(of(&pool, headers_through));
+        }
+        Engine::Buffered => {}
+        Engine::Direct => {
+            // The ring may insist on registered memory.
+            shard.defer_appends(of(pool, HEADERS));
+            shard.write_through(of(pool, headers_through));
+        }
     }
     Ok(shard)
 }

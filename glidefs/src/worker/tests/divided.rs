@@ -3,7 +3,6 @@
 use super::watched::{Watched, Watcher};
 use super::*;
 use crate::units::PIECE_BYTES;
-use crate::worker::engine::Appends;
 
 const LARGE_BYTES: usize = 128 << 10;
 const LARGE_SECTORS: u64 = LARGE_BYTES as u64 / 512;
@@ -182,8 +181,8 @@ async fn a_write_that_comes_between_two_pieces_of_another_exports_write_is_answe
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_taken_in_pieces_is_read_back_whatever_the_length_and_the_engine() {
-    for appends in [Appends::Pwrite, Appends::Ring] {
-        let mut pair = Pair::new(Engine { appends, direct: false }).await;
+    for engine in usable_engines() {
+        let mut pair = Pair::new(engine).await;
         pair.meet();
         pair.send(Operation::Write);
         for (seed, count) in (1..).zip([256, 255, 249, 129, 128, 127, 65, 64]) {

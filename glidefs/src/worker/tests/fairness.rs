@@ -3,7 +3,6 @@
 
 use super::watched::{Flood, Watched, Watcher};
 use super::*;
-use crate::worker::engine::Appends;
 use crate::worker::waits::ready::TURN_COST;
 
 const LARGE_BYTES: u64 = 128 << 10;
@@ -201,8 +200,8 @@ async fn a_read_that_comes_together_with_the_writes_of_a_flood_is_answered_befor
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_answer_to_a_write_does_not_wait_for_the_full_turn_that_comes_next() {
-    let ring = Engine { appends: Appends::Ring, direct: false };
-    let bench = Bench::sized(ring, Known::local(&[]), 160);
+    // The ring appends.
+    let bench = Bench::sized(Engine::Direct, Known::local(&[]), 160);
     // Time for the appends before to end.
     let watch = Watch { copying: Duration::from_millis(3), ..Watch::default() };
     let events = events_of(&bench, (Operation::Write, Operation::Write), watch).await;

@@ -226,7 +226,7 @@ impl Worst {
             cpus: vec![cpu; WORKERS],
             slots_per_worker: ARENA_SLOTS,
             queues_max: EXPORTS,
-            appends: Engine::default().appends,
+            engine: Engine::default(),
         };
         let workers = start(&cache, &options).unwrap();
         let queue = cache.writeback_queue(tokio::runtime::Handle::current());
