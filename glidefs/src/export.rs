@@ -184,11 +184,6 @@ impl Export {
         Arc::clone(&queues.stats[usize::from(queue_id)])
     }
 
-    /// The counters of a queue; `None` while neither this queue nor one with a higher id has had a request.
-    pub fn known_queue_stats(&self, queue_id: u16) -> Option<Arc<QueueStats>> {
-        self.queues.lock_whole().stats.get(usize::from(queue_id)).map(Arc::clone)
-    }
-
     /// Takes note that the export is about to get a device, which nobody has used yet.
     pub fn begin_device(&self) {
         let mut queues = self.queues.lock_whole();
@@ -210,11 +205,6 @@ impl Export {
     /// The counters of all queues the export has had since the daemon started, added up.
     pub fn io_totals(&self) -> IoTotals {
         IoTotals::of(self.queues.lock_whole().stats.iter().map(Arc::as_ref))
-    }
-
-    /// The requests of all queues so far.
-    pub fn requests(&self) -> Use {
-        Use::of(self.queues.lock_whole().stats.iter().map(Arc::as_ref))
     }
 
     /// Memory of the export, of the counters and of the volume without the index, bytes.

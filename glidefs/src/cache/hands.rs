@@ -1,22 +1,19 @@
 //! A few threads for pure work in a row: reading and checking, ahead of one thread that decides and changes.
 //!
-//! A *hand* is one of these threads, the calling thread included. Owns the threads made here, which end before [`in_order`] returns,
-//! and the bound on results that wait. Does not own the meaning of the work. Invariants: results are taken on the calling thread, one
-//! at a time and in the order of the items, however many threads work; of several failures the first in this order counts; with one
-//! hand nothing runs ahead, and no thread is made.
+//! A *hand* is one of these threads. Owns the threads made here, which end before [`in_order`] returns, and the bound on results that
+//! wait. Does not own the meaning of the work. Invariants: results are taken on the calling thread, one at a time and in the order of
+//! the items, however many threads work; of several failures the first in this order counts; with one hand nothing runs ahead, and no
+//! thread is made.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
-
-use crate::locks::MutexExt;
 
 /// Most hands that are of use: with more, results would wait for the calling thread.
 pub const HANDS_MAX: usize = 8;
 
-/// Does `work` for each of `items` on up to `hands` threads, the calling thread included, and calls `take` with each result. Items up
-/// to `hands + 1` behind the one taken are begun or wait, and no others. After an error of `take` nothing more is taken; work under
-/// way comes to its end.
+/// Does `work` for each of `items` on up to `hands` threads, and calls `take` with each result. An item for each hand is begun or waits,
+/// behind the one taken, and no others. After an error of `take` nothing more is taken; work under way comes to its end.
 ///
 /// # Errors
 /// The error of `take`.
@@ -27,138 +24,57 @@ pub(super) fn in_order<I, R, E>(
     mut take: impl FnMut(R) -> Result<(), E>,
 ) -> Result<(), E>
 where
-    I: Iterator + Send,
+    I: Iterator,
+    I::Item: Send,
     R: Send,
 {
     let hands = hands.min(HANDS_MAX).min(items.size_hint().1.unwrap_or(HANDS_MAX));
     if hands <= 1 {
         return items.try_for_each(|item| take(work(item)));
     }
-    let results = VecDeque::with_capacity(hands + 1);
-    let row = Row {
-        state: Mutex::new(State { items, results, taken: 0, is_over: false, is_broken: false }),
-        changed: Condvar::new(),
-        ahead_max: hands + 1,
-    };
     thread::scope(|scope| {
-        let _over = Over(&row);
-        for _ in 1..hands {
-            let helper = thread::Builder::new().name("cache-hand".into());
-            // If the system gives no further thread, the threads made so far do all the work.
-            if helper.spawn_scoped(scope, || row.help(&work)).is_err() {
-                break;
-            }
+        // If the system gives no further thread, the threads made so far do all the work.
+        let mut idle: VecDeque<_> = (0..hands).map_while(|_| Hand::start(scope, &work)).collect();
+        if idle.is_empty() {
+            return items.try_for_each(|item| take(work(item)));
         }
-        row.lead(&work, &mut take)
+        let mut busy = VecDeque::with_capacity(idle.len());
+        loop {
+            while let Some(hand) = idle.pop_front() {
+                let Some(item) = items.next() else { break };
+                // A hand that has ended has panicked: the scope passes the panic on.
+                let Ok(()) = hand.items.send(item) else { return Ok(()) };
+                busy.push_back(hand);
+            }
+            // The result of the oldest item.
+            let Some(hand) = busy.pop_front() else { return Ok(()) };
+            let Ok(result) = hand.results.recv() else { return Ok(()) };
+            take(result)?;
+            idle.push_back(hand);
+        }
     })
 }
 
-/// The items, and the results on their way.
-struct Row<I, R> {
-    state: Mutex<State<I, R>>,
-    changed: Condvar,
-    /// Most items begun and not taken.
-    ahead_max: usize,
+/// A thread that has one item at a time, and ends when the value is dropped.
+struct Hand<T, R> {
+    items: SyncSender<T>,
+    results: Receiver<R>,
 }
 
-struct State<I, R> {
-    items: I,
-    /// A place for each item begun, from the first one not taken.
-    results: VecDeque<Option<R>>,
-    taken: usize,
-    /// No further item is begun.
-    is_over: bool,
-    /// A thread panicked: the results are not complete.
-    is_broken: bool,
-}
-
-/// Lets the threads of a row end, also when the holder panics.
-struct Over<'a, I, R>(&'a Row<I, R>);
-
-impl<I, R> Drop for Over<'_, I, R> {
-    fn drop(&mut self) {
-        let mut state = self.0.state.lock_whole();
-        state.is_over = true;
-        state.is_broken |= thread::panicking();
-        drop(state);
-        self.0.changed.notify_all();
-    }
-}
-
-impl<I: Iterator, R> Row<I, R> {
-    /// Works until no item is left.
-    fn help(&self, work: impl Fn(I::Item) -> R) {
-        let _over = Over(self);
-        let mut state = self.state.lock_whole();
-        while !state.is_over {
-            state = match self.begin(&mut state) {
-                Some(begun) => self.finish(state, begun, &work),
-                None if state.is_over => break,
-                None => self.wait(state),
-            };
-        }
-    }
-
-    /// Takes all results, and works where the next result is not there.
-    fn lead<E>(
-        &self,
-        work: impl Fn(I::Item) -> R,
-        take: &mut impl FnMut(R) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut state = self.state.lock_whole();
-        loop {
-            if matches!(state.results.front(), Some(Some(_)))
-                && let Some(Some(result)) = state.results.pop_front()
-            {
-                state.taken += 1;
-                drop(state);
-                self.changed.notify_all();
-                take(result)?;
-                state = self.state.lock_whole();
-            } else if let Some(begun) = self.begin(&mut state) {
-                state = self.finish(state, begun, &work);
-            } else if state.is_broken || (state.is_over && state.results.is_empty()) {
-                // The scope of the threads passes a panic on.
-                return Ok(());
-            } else {
-                state = self.wait(state);
-            }
-        }
-    }
-
-    /// The next item, with the item's place in the row.
-    fn begin(&self, state: &mut State<I, R>) -> Option<(usize, I::Item)> {
-        if state.is_over || state.results.len() >= self.ahead_max {
-            return None;
-        }
-        let Some(item) = state.items.next() else {
-            state.is_over = true;
-            self.changed.notify_all();
-            return None;
-        };
-        state.results.push_back(None);
-        Some((state.taken + state.results.len() - 1, item))
-    }
-
-    fn finish<'a>(
-        &'a self,
-        state: MutexGuard<'a, State<I, R>>,
-        (at, item): (usize, I::Item),
-        work: impl Fn(I::Item) -> R,
-    ) -> MutexGuard<'a, State<I, R>> {
-        drop(state);
-        let result = work(item);
-        let mut state = self.state.lock_whole();
-        let place = at - state.taken;
-        if let Some(place) = state.results.get_mut(place) {
-            *place = Some(result);
-        }
-        self.changed.notify_all();
-        state
-    }
-
-    fn wait<'a>(&self, state: MutexGuard<'a, State<I, R>>) -> MutexGuard<'a, State<I, R>> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+impl<T: Send, R: Send> Hand<T, R> {
+    fn start<'scope, 'env>(
+        scope: &'scope thread::Scope<'scope, 'env>,
+        work: &'scope (impl Fn(T) -> R + Sync),
+    ) -> Option<Self>
+    where
+        T: 'scope,
+        R: 'scope,
+    {
+        let ((give, items), (done, results)) = (sync_channel(1), sync_channel(1));
+        let helper = thread::Builder::new().name("cache-hand".into());
+        let serve = move || items.into_iter().map(work).try_for_each(|result| done.send(result));
+        helper.spawn_scoped(scope, serve).ok()?;
+        Some(Self { items: give, results })
     }
 }
 
@@ -167,6 +83,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::{Condvar, Mutex};
     use std::thread::ThreadId;
 
     use super::*;

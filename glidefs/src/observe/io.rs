@@ -89,16 +89,6 @@ impl Use {
         all
     }
 
-    /// Requests begun so far, whatever became of them.
-    pub fn begun(&self) -> u64 {
-        [self.others, self.errors, self.in_flight].into_iter().fold(self.reads, u64::wrapping_add)
-    }
-
-    /// Requests that have not ended.
-    pub fn in_flight(&self) -> u64 {
-        self.in_flight
-    }
-
     /// Whether the requests since `begun` are more than a look for partitions and file systems. A request in flight is: the request
     /// may hang. An error from before `begun` is as well: shown at the next use only, the old error would look new.
     pub fn is_more_than_a_look(&self, begun: &Self) -> bool {
