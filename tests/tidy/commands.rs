@@ -9,12 +9,12 @@ use glidefs::testing::cli::refusal;
 
 use super::sources::{fail_if_any, read, repository};
 
-/// The documents, relative to the repository.
+/// The documents, relative to the repository. The one of decisions names commands that went.
 fn documents() -> Vec<String> {
     let listed = std::fs::read_dir(repository().join("docs")).expect("the folder can be listed");
     let names = listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let documents = names
-        .filter(|name| Path::new(name).extension().is_some_and(|it| it == "md"))
+        .filter(|name| Path::new(name).extension().is_some_and(|it| it == "md") && name != "decisions.md")
         .map(|name| format!("docs/{name}"));
     let found: Vec<String> =
         documents.chain(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(str::to_owned)).collect();
