@@ -237,22 +237,22 @@ async fn a_request_for_which_the_daemon_has_no_place_is_sent_again() {
     // Another refusal ends the request, whatever the header says.
     let refused = "HTTP/1.1 503 No\r\nRetry-After: 0\r\nContent-Length: 43\r\n\r\n{\"error\":{\"code\":\"x\",\"message\":\"do this.\"}}";
     let served = tokio::spawn(async move {
-        let mut bodies = Vec::new();
         for answer in [later, refused] {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let mut request = vec![0; 1024];
-            let length = stream.read(&mut request).await.unwrap();
-            bodies.push(request[..length].ends_with(b"[1,2]"));
+            // Head and body may come one after the other.
+            let mut request = Vec::new();
+            while !request.ends_with(b"[1,2]") {
+                assert!(stream.read_buf(&mut request).await.unwrap() > 0, "the body is not the one that was given");
+            }
             stream.write_all(answer.as_bytes()).await.unwrap();
         }
-        bodies
     });
     let client = client(&path, None).unwrap();
     let names = [ExportName::new("a").unwrap()];
     let results = bulk::requests(&names, async |_| client.post::<u32>("/x", &[1, 2]).await).await;
     let error = results.print(OutputArgs { json: true }, |_| String::new()).unwrap_err();
     assert!(matches!(error, CliError::SomeFailed { failed: 1, of: 1 }), "{error}");
-    assert_eq!(served.await.unwrap(), [true; 2]);
+    served.await.unwrap();
 }
 
 #[tokio::test]
