@@ -122,7 +122,8 @@ impl Table {
     }
 
     fn tick(&mut self, now: Instant) {
-        self.now = nanos(now.saturating_duration_since(self.began));
+        // Never back, so the time in a part is never negative.
+        self.now = self.now.max(nanos(now.saturating_duration_since(self.began)));
     }
 
     fn begin(&mut self, tag: TagId) {
@@ -136,7 +137,7 @@ impl Table {
     fn enter(&mut self, tag: TagId, part: Part) {
         let Some(row) = self.rows.get_mut(row_of(tag)).filter(|row| row.owner == Some(tag)) else { return };
         if row.one_in > 0 {
-            self.now = nanos(self.began.elapsed());
+            self.now = self.now.max(nanos(self.began.elapsed()));
         }
         row.part_nanos[row.part as usize] += self.now - row.since;
         row.since = self.now;
