@@ -39,14 +39,14 @@ pub mod fuzzing;
 pub use self::builder::{EncodedPack, PackBuilder, PackOptions, PushError};
 pub use self::error::FormatError;
 pub use self::index::{Codec, IndexEntry, PackIndex, PieceKind};
-pub use self::limits::{
-    BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX, ENTRIES_MAX, PACK_BYTES_TARGET, PACKS_MAX, TRAILER_BYTES,
-};
+#[cfg(test)]
+pub use self::limits::TRAILER_BYTES;
+pub use self::limits::{BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX, ENTRIES_MAX, PACK_BYTES_TARGET, PACKS_MAX};
 pub use self::manifest::{Manifest, Origin};
 pub use self::marker::Marker;
+pub use self::pack::decode_block;
 #[cfg(test)]
 pub use self::pack::verify_pack;
-pub use self::pack::{PackTrailer, decode_block};
 pub use self::pack_ref::PackRef;
 pub use self::records::{CANDIDATES_MAX, Candidate, Candidates, NameRecord, Snapshot, Tombstone};
 pub use self::sections::{DAMAGED_RANGES_MAX, Deletion, Holder, Sections};

@@ -30,11 +30,9 @@
 //! reads all of these objects, creates another one, and removes the objects that were read; two runs at once leave two objects.
 //! All times are those of the store's clock, which dates objects.
 
-mod deadline;
 mod deletions;
 mod in_use;
 mod leftovers;
-mod missing;
 mod observations;
 
 use std::collections::{HashMap, HashSet};
@@ -43,11 +41,9 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use self::deadline::Deadline;
 use self::deletions::carry_on_all;
-use self::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume};
+use self::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume, missing};
 use self::leftovers::{can_go, dangling, superfluous};
-use self::missing::missing;
 use self::observations::Observations;
 use super::client::Store;
 use super::clock::StoreClock;
@@ -361,6 +357,20 @@ impl Due {
         let until = self.passed_until.get(&unused.volume);
         let is_passed = until.is_some_and(|until| unused.pack.created_millis < *until);
         (self.alone || is_passed) && unused.since().is_some_and(|since| self.deadline.is_over(since))
+    }
+}
+
+/// The time of a run by the clock of the store, and the grace period.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    now_millis: u64,
+    grace_millis: u64,
+}
+
+impl Deadline {
+    /// Whether the grace period of an event at `millis` is over.
+    fn is_over(self, millis: u64) -> bool {
+        millis.checked_add(self.grace_millis).is_some_and(|end| end <= self.now_millis)
     }
 }
 

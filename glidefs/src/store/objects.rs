@@ -14,9 +14,9 @@ use super::client::{Created, Store, StoreOptions};
 use super::error::{StoreError, unfit};
 use super::format::{
     Candidates, Codec, EncodedPack, FormatError, IndexEntry, Manifest, Marker, NameRecord, PackIndex,
-    PackRef, PackTrailer, Snapshot, TRAILER_BYTES, Tombstone, decode_block,
+    PackRef, Snapshot, Tombstone, decode_block,
 };
-use super::ids::{PackId, StoreName, VolumeId};
+use super::ids::{StoreName, VolumeId, WriterId};
 use super::key::{Folder, Key};
 use super::stats::Operation;
 use crate::observe::chain;
@@ -265,27 +265,6 @@ impl Store {
         self.until_intact(&key, look).await
     }
 
-    /// The trailer of a pack, in one request. `total_bytes` is the length of the pack, as [`Self::list`] and [`Self::head`]
-    /// report the length.
-    pub async fn pack_trailer(
-        &self,
-        volume: VolumeId,
-        pack: PackId,
-        total_bytes: u64,
-    ) -> Result<PackTrailer, StoreError> {
-        let key = Key::Pack(volume, pack);
-        let decode = |bytes: &Bytes| {
-            let trailer = PackTrailer::decode(bytes, total_bytes)?;
-            let here = (trailer.pack.volume, trailer.pack.pack) == (volume, pack);
-            if here { Ok(trailer) } else { Err(FormatError::Elsewhere("pack")) }
-        };
-        let Some(begin) = total_bytes.checked_sub(TRAILER_BYTES as u64) else {
-            let source = FormatError::Length { found: total_bytes, needed: TRAILER_BYTES as u64 };
-            return Err(StoreError::Damaged { key: key.to_string(), source });
-        };
-        self.checked_range(&key, begin..total_bytes, decode).await
-    }
-
     /// The data of `entries`, which ascend in the index of `pack`, in one request for all blocks and the bytes between them.
     /// Entries of zeroes have no data.
     pub async fn blocks(&self, pack: &PackRef, entries: &[IndexEntry]) -> Result<Vec<Bytes>, StoreError> {
@@ -352,6 +331,12 @@ impl Store {
             if here { Ok(tombstone) } else { Err(FormatError::Elsewhere("volume")) }
         };
         or_none(self.checked(&Key::Tombstone(volume), decode).await)
+    }
+
+    /// Whether such a mark says that `volume` is deleted. It is void when another writer followed that of the mark: `writer` is the
+    /// last one.
+    pub async fn is_marked_deleted(&self, volume: VolumeId, writer: WriterId) -> Result<bool, StoreError> {
+        Ok(self.tombstone(volume).await?.is_some_and(|tombstone| tombstone.writer == writer))
     }
 
     /// The candidates that a run of garbage collection wrote down.

@@ -12,7 +12,7 @@
 //!                     │
 //!  handles        VolumeStore (volume_store)     VolumeWriter (writer)
 //!                     │                          newest: the manifest to go on from    loss: giving up
-//!                     │                          publish: the next manifest            new_packs, pack
+//!                     │                          publish: the next manifest            new_packs
 //!                     │                          read: views, reading ahead            state: shared by handles
 //!                     │
 //!  one process    Host (host)     names, holder: what names and manifests say of who has a volume
@@ -21,7 +21,7 @@
 //!                                 pack_reader: indexes and blocks, from metadata, recent, the block cache or fetch
 //!                                 readahead: sequential readers     read_memory: of READs
 //!
-//!  words          types, limits, ranges, cut, damage, crowd, notes, error, blocking
+//!  words          types, limits, cut, damage, crowd, notes, error
 //! ```
 //!
 //! A file uses files of its own line and of the lines below, never of a line above. `Host` keeps the states of writers, so that
@@ -43,7 +43,6 @@
 //! another manifest has the same number. The manifest of a rollback is not the first to name its packs: the manifest before has
 //! to keep the packs.
 
-mod blocking;
 mod commit;
 mod compact;
 mod create;
@@ -56,7 +55,6 @@ mod host;
 mod limits;
 mod notes;
 mod ownership;
-mod ranges;
 mod snapshots;
 mod types;
 mod view;

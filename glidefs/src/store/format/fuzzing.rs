@@ -12,11 +12,11 @@ use bytes::Bytes;
 use super::envelope::seal;
 use super::limits::{FORMAT_VERSION, HASH_BYTES};
 use super::manifest::{self, Manifest, Origin};
-use super::pack::{HEADER_MAGIC, PackHeader, TRAILER_CRC_AT, TRAILER_MAGIC, verify_pack};
+use super::pack::{HEADER_MAGIC, PackHeader, PackTrailer, TRAILER_CRC_AT, TRAILER_MAGIC, verify_pack};
 use super::records::{CANDIDATES_MAGIC, NAME_MAGIC, SNAPSHOT_MAGIC, TOMBSTONE_MAGIC};
 use super::{
     Candidate, Candidates, Deletion, EncodedPack, Holder, Marker, NameRecord, PackBuilder, PackIndex,
-    PackOptions, PackRef, PackTrailer, Sections, Snapshot, Tombstone, index,
+    PackOptions, PackRef, Sections, Snapshot, Tombstone, index,
 };
 use crate::checksum::crc32c;
 use crate::properties::limits::{Limit, Limits, Settings};

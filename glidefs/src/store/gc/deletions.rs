@@ -4,7 +4,7 @@
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::deadline::Deadline;
+use super::Deadline;
 use super::in_use::{AT_ONCE, ListedVolume, Standing};
 use crate::store::client::{Created, Store};
 use crate::store::error::StoreError;

@@ -14,6 +14,8 @@ use crate::store::ids::{PackId, StoreName, VolumeId};
 use crate::store::key::{Folder, Key};
 use crate::store::volume::UPLOAD_TIME_MAX;
 
+/// Number of missing packs named by a run.
+const MISSING_MAX: usize = 100;
 /// Volumes listed, and manifests read, at once.
 pub(super) const AT_ONCE: usize = 16;
 /// Longest time from the date of a pack to the choice of the number of the first manifest with the pack: [`UPLOAD_TIME_MAX`], and
@@ -299,9 +301,8 @@ async fn standing(
         Err(StoreError::Damaged { .. }) => return Ok((newest, Standing::Damaged, Vec::new(), Vec::new())),
         Err(error) => return Err(error),
     };
-    let tombstone = if marked { store.tombstone(newest.0).await? } else { None };
-    // The mark is void when another writer followed the writer of the mark. The newest manifest names the last writer.
-    let is_marked = tombstone.is_some_and(|tombstone| tombstone.writer == manifest.writer);
+    // The newest manifest names the last writer.
+    let is_marked = marked && store.is_marked_deleted(newest.0, manifest.writer).await?;
     let standing = match manifest.sections.deleted {
         _ if is_marked => Standing::Tombstoned,
         Some(Deletion::CanBeUndone) => Standing::Deleted { number: manifest.number },
@@ -323,4 +324,36 @@ async fn kept_by(
         Err(StoreError::Damaged { .. }) => Ok((snapshot, None)),
         Err(error) => Err(error),
     }
+}
+
+/// Packs that `in_use` has as content, and that are not in the store, up to [`MISSING_MAX`]; and how many packs were not looked for
+/// then. `volumes`: an earlier listing.
+pub(super) async fn missing(
+    store: &Store,
+    volumes: &[ListedVolume],
+    in_use: &InUse,
+) -> Result<(Vec<Key>, u64), StoreError> {
+    let listed = volumes.iter().flat_map(|volume| &volume.packs).map(|pack| pack.id).collect();
+    // The pack, or the volume of the pack, may be younger than the listing.
+    let keys = in_use.not_among(&listed);
+    let mut not_looked_for = keys.len() as u64;
+    let looks = stream::iter(keys).map(|key| {
+        let store = store.clone();
+        async move {
+            match store.head(&key).await {
+                Ok(_) => Ok(None),
+                Err(error) if error.is_missing() => Ok(Some(key)),
+                Err(error) => Err(error),
+            }
+        }
+    });
+    let mut looks = looks.buffer_unordered(AT_ONCE);
+    let mut missing = Vec::new();
+    while missing.len() < MISSING_MAX
+        && let Some(found) = looks.try_next().await?
+    {
+        not_looked_for = not_looked_for.saturating_sub(1);
+        missing.extend(found);
+    }
+    Ok((missing, not_looked_for))
 }

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::deadline::Deadline;
+use super::Deadline;
 use super::in_use::{FIRST_MANIFEST, InUse, ListedObject, ListedVolume, Standing};
 use crate::store::client::{ObjectInfo, Store};
 use crate::store::error::StoreError;

@@ -13,7 +13,7 @@ use super::*;
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::format::verify_pack;
 use crate::store::format::{PackBuilder, PackOptions, PieceKind, Sections};
-use crate::store::ids::WriterId;
+use crate::store::ids::{PackId, WriterId};
 use crate::store::scripted::ScriptedStore;
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
@@ -240,8 +240,6 @@ async fn objects_come_back_as_they_were_created() {
     assert_eq!(store.create_pack(&encoded).await.unwrap(), Created::Created);
     let head = store.head(&Key::Pack(VOLUME, reference.pack)).await.unwrap();
     assert_eq!(head.bytes, reference.total_bytes);
-    let trailer = store.pack_trailer(VOLUME, reference.pack, head.bytes).await.unwrap();
-    assert_eq!(trailer, encoded.trailer);
     let index = store.pack_index(&reference).await.unwrap();
     let blocks = store.blocks(&reference, index.entries()).await.unwrap();
     assert_eq!(blocks.concat(), data);
@@ -278,7 +276,6 @@ fn requests_may_run_on_any_thread() {
     send(|store| async move { store.manifest(VOLUME, 1).await });
     send(|store| async move { store.newest_manifest(VOLUME, None).await });
     send(|store| async move { store.pack_index(&pack(1).0.trailer.pack).await });
-    send(|store| async move { store.pack_trailer(VOLUME, PackId([0; 16]), 0).await });
     send(|store| async move { store.blocks(&pack(1).0.trailer.pack, &[]).await });
     send(|store| async move { store.create_pack(&pack(1).0).await });
     send(|store| async move { store.snapshot(VOLUME, &name("s")).await });

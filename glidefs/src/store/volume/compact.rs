@@ -15,7 +15,7 @@ use self::merge::Merge;
 use self::plan::{MergeLimits, PlannedStep, everything, is_hollow, oldest, plan_step};
 use super::crowd::Crowd;
 use super::error::VolumeError;
-use super::ranges::overlaps;
+use super::types::overlaps;
 use super::types::{Resume, next_number};
 use super::writer::VolumeWriter;
 use super::writer::state::Compaction;

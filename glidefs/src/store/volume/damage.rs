@@ -4,7 +4,7 @@
 //! (`CutSource`), nor where a list is kept (`Sections`). Invariant: a sector is on the list of a state if and only if the last
 //! cut that had the sector had no content for the sector.
 
-use super::ranges::between;
+use super::types::between;
 use crate::units::SectorRange;
 
 /// The list of the state after a cut. `damage` is the list before the cut. Sectors of `written` become whole, then sectors of

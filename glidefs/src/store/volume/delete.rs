@@ -13,7 +13,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::error::VolumeError;
 use super::limits::ROUNDS_MAX;
-use super::notes::Past;
+use super::notes::{Loss, Past};
 use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
 use super::writer::new_packs::NewPacks;
@@ -145,7 +145,7 @@ impl VolumeWriter {
             Err(VolumeError::Deleted { .. }) => return self.finish_deletion().await,
             published => published?,
         };
-        self.lose_deleted();
+        self.stop_until_restart(Loss::Deleted);
         // While the manifest was on its way, garbage collection may have removed the object as one that leads to a living volume.
         host.note_deleted(&name, self.id()).await?;
         let Head { own, number, .. } = self.head().clone();

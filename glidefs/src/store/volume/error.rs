@@ -339,3 +339,16 @@ pub(super) fn bad_cut(error: PushError) -> VolumeError {
         PushError::Full => "an extent does not fit into a pack",
     })
 }
+
+/// Runs `work` on a thread that may block. A panic of `work` goes on in the caller.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
+) -> Result<T, VolumeError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(VolumeError::Stopping),
+        },
+    }
+}

@@ -1,13 +1,13 @@
 //! Plain values that several files of this folder exchange: who writes a volume, where a daemon goes on, which state is meant.
 //!
-//! Owns no behaviour but how a state is taken from a manifest.
+//! Owns no behaviour but how a state is taken from a manifest, and the arithmetic of sector ranges.
 
 use std::fmt;
 
 use bytes::Bytes;
 
 use super::damage;
-use crate::store::format::Manifest;
+use crate::store::format::{Manifest, PackRef};
 use crate::store::ids::{StoreName, VolumeId, WriterId};
 use crate::units::{SectorRange, Seq};
 
@@ -95,4 +95,20 @@ pub struct SnapshotInfo {
 /// The number after `number`. A volume cannot use numbers up, so the last number may repeat.
 pub(super) fn next_number(number: u64) -> u64 {
     number.saturating_add(1)
+}
+
+/// The sectors from `start` to before `end`; an empty range when `end` is before `start`.
+pub(super) fn between(start: u64, end: u64) -> SectorRange {
+    let count = end.saturating_sub(start);
+    SectorRange::new(start, count).unwrap_or_else(|| unreachable!("the end of a range does not overflow"))
+}
+
+/// The range from the lowest to the highest sector of a pack.
+pub(super) fn reach(pack: &PackRef) -> SectorRange {
+    // `PackRef::check`: the highest sector is below the last possible one.
+    between(pack.lowest_sector, pack.highest_sector + 1)
+}
+
+pub(super) fn overlaps(pack: &PackRef, range: SectorRange) -> bool {
+    pack.lowest_sector < range.end() && range.start() <= pack.highest_sector && !range.is_empty()
 }

@@ -8,7 +8,6 @@
 mod loss;
 pub(super) mod new_packs;
 mod newest;
-mod pack;
 pub(super) mod publish;
 mod read;
 pub(super) mod state;

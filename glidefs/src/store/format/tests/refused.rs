@@ -1,6 +1,7 @@
 //! Bytes that no encoder makes: damage, other versions, contradictions, and claims that would take memory.
 
 use super::*;
+use crate::store::format::pack::PackTrailer;
 
 /// Flips every bit of `bytes`, and cuts `bytes` to every shorter length.
 fn each_damage(bytes: &[u8], decodes: impl Fn(&[u8]) -> bool) {

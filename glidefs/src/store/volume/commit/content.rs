@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::store::volume::cut::{CutExtent, CutSource};
-use crate::store::volume::ranges::between;
+use crate::store::volume::types::between;
 use crate::units::Seq;
 
 /// A fingerprint of content by ranges and sequence numbers: each write has its own sequence number, so equal numbers mean equal

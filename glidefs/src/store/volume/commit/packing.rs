@@ -14,7 +14,7 @@ use super::upload::Span;
 use crate::store::format::{EncodedPack, PackBuilder, PackOptions};
 use crate::store::volume::cut::CutExtent;
 use crate::store::volume::error::{VolumeError, bad_cut};
-use crate::store::volume::ranges::between;
+use crate::store::volume::types::between;
 use crate::units::SECTOR_BYTES;
 
 /// Sectors of a cut read at once: whole blocks.

@@ -21,11 +21,11 @@ use crate::store::format::{
     PackIndex, PackRef,
 };
 use crate::store::ids::PackId;
-use crate::store::volume::blocking::blocking;
+use crate::store::volume::error::blocking;
 use crate::store::volume::error::{VolumeError, bad_cut};
 use crate::store::volume::limits::MERGED_BYTES_MAX;
-use crate::store::volume::ranges::{between, reach};
 use crate::store::volume::types::ReadExtent;
+use crate::store::volume::types::{between, reach};
 use crate::store::volume::view::pack_reader::Keeping;
 use crate::store::volume::view::resolve::{Content, Opened, Part, resolve};
 use crate::store::volume::view::rows::Rows;
@@ -281,29 +281,27 @@ impl Merge {
         Ok(parts.iter().filter_map(piece).collect())
     }
 
-    /// As [`Self::read`], for the parts before the first one whose block is missing or damaged; and the first sector of that one. Finds
-    /// it by halving.
+    /// As [`Self::read`], for the parts before the first one whose block is missing or damaged; and the first sector of that one. Where
+    /// one is bad, the parts are read one by one.
     async fn read_before_bad(
         &mut self,
         packs: &[Opened],
         parts: &[Part],
     ) -> Result<(Vec<Piece>, Option<u64>), VolumeError> {
-        let (mut pieces, mut rest, mut count) = (Vec::new(), parts, parts.len());
-        while !rest.is_empty() {
-            let (first, behind) = rest.split_at(count.min(rest.len()));
-            match self.read(packs, first).await {
-                Ok(read) => {
-                    pieces.extend(read);
-                    rest = behind;
-                }
-                Err(error) if !is_about_one_object(&error) => return Err(error),
-                Err(_) if first.len() > 1 => count = first.len() / 2,
-                Err(error) => {
+        match self.read(packs, parts).await {
+            Err(error) if is_about_one_object(&error) => {}
+            read => return Ok((read?, None)),
+        }
+        let mut pieces = Vec::new();
+        for part in parts {
+            match self.read(packs, std::slice::from_ref(part)).await {
+                Err(error) if is_about_one_object(&error) => {
                     // A part without a block cannot fail.
-                    let Some((number, _)) = first[0].block() else { return Err(error) };
+                    let Some((number, _)) = part.block() else { return Err(error) };
                     self.end_without(packs[number].0.pack, error);
-                    return Ok((pieces, Some(first[0].range.start())));
+                    return Ok((pieces, Some(part.range.start())));
                 }
+                read => pieces.extend(read?),
             }
         }
         Ok((pieces, None))

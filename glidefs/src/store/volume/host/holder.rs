@@ -35,13 +35,8 @@ impl Host {
     /// An error when the volume of `newest` is deleted.
     pub async fn check_not_deleted(&self, newest: &Manifest) -> Result<(), VolumeError> {
         let volume = newest.volume;
-        if newest.sections.deleted.is_some() {
-            return Err(VolumeError::Deleted { volume });
-        }
-        // Earlier versions marked a deleted volume by an object of its own. The mark is void when another writer followed the
-        // writer of the mark.
-        let tombstone = self.store.tombstone(volume).await?;
-        if tombstone.is_some_and(|tombstone| tombstone.writer == newest.writer) {
+        // Earlier versions marked a deleted volume by an object of its own.
+        if newest.sections.deleted.is_some() || self.store.is_marked_deleted(volume, newest.writer).await? {
             return Err(VolumeError::Deleted { volume });
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use super::super::compact::plan::{MergeLimits, PlannedStep, plan_step, stored_bytes};
 use super::super::crowd::FAN_OUT_MAX;
-use super::super::ranges::overlaps;
+use super::super::types::overlaps;
 use super::super::view::rows::Rows;
 use super::support::*;
 use crate::store::format::PackRef;

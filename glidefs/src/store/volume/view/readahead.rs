@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::store::format::BLOCK_SECTORS_MAX;
-use crate::store::volume::ranges::between;
+use crate::store::volume::types::between;
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 /// Most streams of a volume, sequential or not yet, at a time.

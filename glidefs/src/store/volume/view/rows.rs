@@ -6,7 +6,7 @@ use std::borrow::Borrow;
 
 use crate::store::format::PackRef;
 use crate::store::volume::crowd::Crowd;
-use crate::store::volume::ranges::overlaps;
+use crate::store::volume::types::overlaps;
 use crate::units::SectorRange;
 
 /// The packs of a manifest, as **rows**: neighbours in the list whose sectors ascend.

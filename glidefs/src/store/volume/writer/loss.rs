@@ -23,14 +23,6 @@ impl VolumeWriter {
         }
     }
 
-    /// Gives up a deleted volume, in this process: the store says to the next process that the volume is deleted, or that the
-    /// deletion was undone.
-    pub(in crate::store::volume) fn lose_deleted(&self) -> VolumeError {
-        tracing::warn!(volume = %self.shared.id, "a volume is deleted from the store");
-        self.head().lost = Some(Loss::Deleted);
-        self.lost(Loss::Deleted)
-    }
-
     /// Gives the volume up for good and notes the loss: after a restart, this host must not take its local data for the newest.
     pub(super) async fn lose(&self, loss: Loss) -> VolumeError {
         self.head().lost = Some(loss.clone());
@@ -48,10 +40,10 @@ impl VolumeWriter {
         }
     }
 
-    /// Gives the volume up in this process only. The store is behind this host's knowledge, or has nothing of the volume: this
-    /// may be another store, or an old copy of the store. The next process asks again.
-    pub(super) fn stop_until_restart(&self, loss: Loss) -> VolumeError {
-        tracing::warn!(volume = %self.shared.id, loss = ?loss, "the store is behind what this host knows of a volume");
+    /// Gives the volume up in this process only. The volume is deleted, which may be undone, or the store is behind this host's
+    /// knowledge: this may be another store, or an old copy of the store. The next process asks again.
+    pub(in crate::store::volume) fn stop_until_restart(&self, loss: Loss) -> VolumeError {
+        tracing::warn!(volume = %self.shared.id, loss = ?loss, "a volume is deleted from the store, or the store is behind what this host knows");
         self.head().lost = Some(loss.clone());
         self.lost(loss)
     }

@@ -1,18 +1,20 @@
 //! Packs that no manifest is known to keep: uploaded a moment ago, or of a snapshot to go back to.
 //!
-//! Owns how old such a pack may be, and the last look at sectors that the manifest gives up. Does not own creating the manifest
+//! Owns the identity and the upload of a new pack, how old such a pack may be, and the last look at sectors that the manifest gives up. Does not own creating the manifest
 //! (`publish`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::format::{Manifest, PackRef};
-use crate::store::ids::PackId;
-use crate::store::volume::blocking::blocking;
+use super::VolumeWriter;
+use crate::store::client::Created;
+use crate::store::format::{EncodedPack, Manifest, PackOptions, PackRef};
+use crate::store::ids::{PackId, VolumeId};
 use crate::store::volume::cut::CutSource;
-use crate::store::volume::error::VolumeError;
+use crate::store::volume::error::{VolumeError, blocking};
 use crate::store::volume::limits::UPLOAD_TIME_MAX;
+use crate::units::Seq;
 
 /// The error of a commit that would give up sectors although the sectors can be read again.
 const BACK: &str = "sectors that the disk failed to read can be read again";
@@ -91,6 +93,39 @@ pub(in crate::store::volume) fn is_passed(base: &Manifest, after: u64) -> bool {
 impl FromIterator<NewPack> for NewPacks {
     fn from_iter<T: IntoIterator<Item = NewPack>>(packs: T) -> Self {
         Self { packs: packs.into_iter().collect(), gives_up: None }
+    }
+}
+
+impl VolumeWriter {
+    pub(in crate::store::volume) fn pack_options(
+        &self,
+        level: u8,
+        first_seq: Seq,
+        last_seq: Seq,
+    ) -> PackOptions {
+        let (host, volume): (_, VolumeId) = (&self.host, self.id());
+        let pack = PackId::random(host.store.entropy());
+        PackOptions { volume, pack, level, first_seq, last_seq, zstd_level: host.options.zstd_level }
+    }
+
+    pub(in crate::store::volume) async fn create_pack(
+        &self,
+        pack: EncodedPack,
+    ) -> Result<PackRef, VolumeError> {
+        let host = &self.host;
+        let created = pack.trailer.pack;
+        match host.store.create_pack(&pack).await? {
+            Created::Created => {}
+            // The identity is random: another writer made the same random numbers, as a copy of this host could.
+            Created::Existed => return Err(VolumeError::Contended { volume: self.id() }),
+        }
+        // Packs of level 0 are merged soon. Results of merges are read much later, and take no memory.
+        if let Some(recent) = host.reader.recent.as_ref().filter(|_| created.level == 0)
+            && let Some(index) = recent.put(pack, || host.recent_bytes_max())
+        {
+            host.reader.metadata.put_index(created.pack, index);
+        }
+        Ok(created)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::store::format::Manifest;
 use crate::store::key::{Folder, Key};
 use crate::store::volume::error::VolumeError;
 use crate::store::volume::limits::TRUST_TIME_MAX;
-use crate::store::volume::notes::ManifestHash;
+use crate::store::volume::notes::{Loss, ManifestHash};
 use crate::store::volume::types::{Fence, next_number};
 use crate::store::volume::view::loaded::LoadedManifest;
 
@@ -99,10 +99,9 @@ impl VolumeWriter {
     /// which a store that went back has, after a time. A store in which nothing is found proves nothing.
     async fn judge_missing(&self, number: u64, begun: Duration, missing: StoreError) -> VolumeError {
         let (id, store, own) = (self.shared.id, &self.host.store, self.head().own);
-        match store.tombstone(id).await {
-            // A mark by another writer is void where this writer followed that one.
-            Ok(Some(tombstone)) if tombstone.writer == own.writer => return self.lose_deleted(),
-            Ok(_) => {}
+        match store.is_marked_deleted(id, own.writer).await {
+            Ok(true) => return self.stop_until_restart(Loss::Deleted),
+            Ok(false) => {}
             Err(error) => return error.into(),
         }
         if !self.believes_missing(number, begun) {
@@ -146,7 +145,7 @@ impl VolumeWriter {
             if manifest.epoch > self.head().own.epoch {
                 self.note_loss(&self.foreign(&manifest)).await;
             }
-            return Err(self.lose_deleted());
+            return Err(self.stop_until_restart(Loss::Deleted));
         }
         let found = Fence { epoch: manifest.epoch, writer: manifest.writer };
         let noted = self.host.options.notes.intended(self.shared.id, manifest.number, &hash) == Some(true);
