@@ -81,6 +81,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("utoipa_axum", &["api"]),
     ("subtle", &["api"]),
     ("toml", &["config"]),
+    ("prometheus", &["observe"]),
     ("tracing_subscriber", &["observe"]),
     ("tracing_journald", &["observe"]),
 ];

@@ -20,6 +20,7 @@ use crate::cache::{Cache, CacheStats, Resource, ShardStats, UsageFigures};
 use crate::checksum;
 use crate::config::{Config, OnStop};
 use crate::export::{LimitUse, Throttle};
+use crate::observe::chain;
 use crate::observe::metrics::{self, ExportFigures, ExportHistograms, Metric, Packs, Registry, Samples};
 use crate::router::{Glance, Router, State};
 use crate::store::volume::{Loss, VolumeStore};
@@ -80,10 +81,11 @@ impl Parts {
         registry.register(Arc::new(move |out: &mut Samples| api_samples(&counted, out)));
         let router = Arc::clone(&self.router);
         let encode = move |selection: &Selection| {
-            Ok(match &selection.export {
+            let text = match &selection.export {
                 Some(name) => of_export(&router, name).encode(selection.histograms),
                 None => registry.encode(selection.histograms),
-            })
+            };
+            text.map_err(|error| chain(&error))
         };
         AppState {
             router: Arc::clone(&self.router),

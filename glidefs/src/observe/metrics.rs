@@ -22,6 +22,7 @@
 //! every metric in the table is in `docs/metrics.md`.
 
 mod encode;
+mod error;
 mod registry;
 mod samples;
 mod sources;

@@ -167,7 +167,7 @@ async fn a_hundred_scrapes_at_a_time_of_five_thousand_exports_share_two_texts() 
         move |selection: &Selection| {
             encodings.fetch_add(1, Ordering::Relaxed);
             gate.wait();
-            Ok(registry.encode(selection.histograms))
+            registry.encode(selection.histograms).map_err(|error| error.to_string())
         }
     };
     // A slow machine takes long for a hundred answers.

@@ -468,7 +468,7 @@ impl Host {
             volumes: None,
             api: Arc::default(),
         };
-        of_exports_and_cache(&holders, true).encode(ExportHistograms::Busy)
+        of_exports_and_cache(&holders, true).encode(ExportHistograms::Busy).unwrap()
     }
 
     /// Whether an export is open on this host.

@@ -1,128 +1,113 @@
 //! From samples to the text format of Prometheus, version 0.0.4.
 //!
-//! Owns the text: cumulative buckets, seconds instead of nanoseconds, escapes. A metric of exports has thousands of samples, so nothing is
-//! allocated for a sample. Invariant: HELP and TYPE stand directly above the samples of the metric, and a metric without samples is left
-//! out.
+//! Owns the translation of cells to the model of Prometheus: cumulative buckets, seconds instead of nanoseconds. The
+//! `prometheus` crate writes and escapes the text of the host's metrics. A metric of exports has thousands of samples, and the
+//! crate's model of a sample takes a dozen allocations: so [`lines`] writes those metrics. A test compares both texts for all metrics.
+//! Invariant: HELP and TYPE stand directly above the samples of the metric, and a metric without samples is left out.
 
-use std::fmt::{Display, Write};
+mod lines;
 
-use super::samples::{Family, Samples};
-use super::table::Unit;
+use prometheus::TextEncoder;
+use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-/// Integers up to here are exact in Prometheus, where every number is a floating-point number.
-const EXACT_MAX: u64 = 1 << 53;
+use super::error::MetricsError;
+use super::samples::{Family, Sample, Samples};
+use super::table::{Definition, Kind, Unit};
+
+/// The label of metrics with samples of each export.
+const EXPORT_LABEL: &str = "export";
 
 /// Appends all of `samples` to `text`.
-pub(super) fn encode(samples: Samples, text: &mut String) {
-    samples.into_families().for_each(|family| write_family(&family, text));
-}
-
-/// Appends a metric with all samples.
-fn write_family(family: &Family, text: &mut String) {
-    let definition = family.definition();
-    let (name, unit) = (definition.name, definition.unit);
-    // A row of the table has no character in its help to be escaped.
-    put(
-        text,
-        format_args!("# HELP {name} {}\n# TYPE {name} {}\n", definition.help, definition.kind.type_name()),
-    );
-    let bounds: Vec<String> = definition.kind.bounds().iter().map(|bound| number(unit, *bound)).collect();
-    let mut labels = String::new();
-    for sample in family.samples() {
-        labels.clear();
-        for (label, value) in definition.labels.iter().zip(sample.labels()) {
-            labels.push_str(if labels.is_empty() { "" } else { "," });
-            labels.push_str(label);
-            labels.push_str("=\"");
-            push_escaped(&mut labels, value);
-            labels.push('"');
-        }
-        match sample.cells {
-            [value] => {
-                text.push_str(name);
-                push_braced(text, &labels);
-                push_value(text, unit, *value);
-            }
-            [counts @ .., sum] => {
-                write_histogram(text, &Series { name, labels: &labels, unit }, &bounds, counts, *sum);
-            }
-            [] => {}
+pub(super) fn encode(samples: Samples, text: &mut String) -> Result<(), MetricsError> {
+    for family in samples.into_families()? {
+        if family.definition().labels.contains(&EXPORT_LABEL) {
+            lines::write_family(&family, text);
+        } else {
+            write_family(&family, text)?;
         }
     }
+    Ok(())
 }
 
-/// The common part of the lines of a histogram.
-struct Series<'a> {
-    name: &'static str,
-    labels: &'a str,
-    unit: Unit,
+/// Appends a metric as the crate writes the metric.
+fn write_family(family: &Family, text: &mut String) -> Result<(), MetricsError> {
+    let name = family.definition().name;
+    TextEncoder::new()
+        .encode_utf8(&[model(family)], text)
+        .map_err(|source| MetricsError::Encode { name, source })
+}
+
+/// A metric with all samples, in the model of the crate.
+fn model(family: &Family) -> MetricFamily {
+    let definition = family.definition();
+    let mut model = MetricFamily::default();
+    model.set_name(definition.name.to_owned());
+    model.set_help(definition.help.to_owned());
+    model.set_field_type(match definition.kind {
+        Kind::Counter => MetricType::COUNTER,
+        Kind::Gauge => MetricType::GAUGE,
+        Kind::SizeHistogram | Kind::LatencyHistogram => MetricType::HISTOGRAM,
+    });
+    model.set_metric(family.samples().map(|sample| metric(definition, sample)).collect());
+    model
+}
+
+fn metric(definition: &Definition, sample: Sample<'_>) -> Metric {
+    let cells = sample.cells;
+    let mut metric = Metric::from_label(
+        definition.labels.iter().zip(sample.labels()).map(|(name, value)| label_pair(name, value)).collect(),
+    );
+    match (definition.kind, cells) {
+        (Kind::Counter, [value]) => {
+            let mut counter = Counter::default();
+            counter.set_value(shown(definition.unit, *value));
+            metric.set_counter(counter);
+        }
+        (Kind::Gauge, [value]) => {
+            let mut gauge = Gauge::default();
+            gauge.set_value(shown(definition.unit, *value));
+            metric.set_gauge(gauge);
+        }
+        (_, [counts @ .., sum]) => metric.set_histogram(histogram(definition, counts, *sum)),
+        (_, []) => {}
+    }
+    metric
 }
 
 /// `counts` has one count per bucket, not cumulative, and the count above the last bound.
-fn write_histogram(text: &mut String, series: &Series<'_>, bounds: &[String], counts: &[u64], sum: u64) {
-    let Series { name, labels, unit } = *series;
-    let comma = if labels.is_empty() { "" } else { "," };
+fn histogram(definition: &Definition, counts: &[u64], sum: u64) -> Histogram {
+    let mut buckets = Vec::with_capacity(definition.kind.bounds().len());
     let mut cumulative = 0_u64;
-    for (bound, count) in bounds.iter().map(String::as_str).chain(["+Inf"]).zip(counts) {
+    for (bound, count) in definition.kind.bounds().iter().zip(counts) {
         cumulative = cumulative.wrapping_add(*count);
-        for part in [name, "_bucket{", labels, comma, "le=\"", bound, "\"}"] {
-            text.push_str(part);
-        }
-        push_value(text, Unit::Number, cumulative);
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(shown(definition.unit, *bound));
+        bucket.set_cumulative_count(cumulative);
+        buckets.push(bucket);
     }
-    for (ending, unit, value) in [("_sum", unit, sum), ("_count", Unit::Number, cumulative)] {
-        text.push_str(name);
-        text.push_str(ending);
-        push_braced(text, labels);
-        push_value(text, unit, value);
-    }
+    let mut histogram = Histogram::default();
+    histogram.set_bucket(buckets);
+    // The crate adds the bucket +Inf with this count.
+    histogram.set_sample_count(counts.iter().fold(0, |total, count| total.wrapping_add(*count)));
+    histogram.set_sample_sum(shown(definition.unit, sum));
+    histogram
 }
 
-fn push_braced(text: &mut String, labels: &str) {
-    if !labels.is_empty() {
-        text.push('{');
-        text.push_str(labels);
-        text.push('}');
-    }
+fn label_pair(name: &str, value: &str) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name(name.to_owned());
+    pair.set_value(value.to_owned());
+    pair
 }
 
-fn push_escaped(text: &mut String, value: &str) {
-    for part in value.split_inclusive(['\\', '"', '\n']) {
-        let (plain, escape) = match part.as_bytes().last() {
-            Some(b'\\') => (part.strip_suffix('\\'), "\\\\"),
-            Some(b'"') => (part.strip_suffix('"'), "\\\""),
-            Some(b'\n') => (part.strip_suffix('\n'), "\\n"),
-            _ => (None, ""),
-        };
-        text.push_str(plain.unwrap_or(part));
-        text.push_str(escape);
-    }
-}
-
-/// Ends a line with the value of a cell.
-fn push_value(text: &mut String, unit: Unit, cell: u64) {
-    text.push(' ');
-    push_number(text, unit, cell);
-    text.push('\n');
-}
-
-fn number(unit: Unit, cell: u64) -> String {
-    let mut text = String::new();
-    push_number(&mut text, unit, cell);
-    text
-}
-
-/// The value of a cell in the metric's unit.
-#[expect(clippy::cast_precision_loss, reason = "Prometheus has floating-point numbers only")]
-fn push_number(text: &mut String, unit: Unit, cell: u64) {
+/// The value of a cell in the metric's unit. Prometheus has floating-point numbers only: exact up to 2^53.
+#[expect(clippy::cast_precision_loss, reason = "the text format has no integers")]
+fn shown(unit: Unit, cell: u64) -> f64 {
     match unit {
-        Unit::Seconds => put(text, cell as f64 / 1e9),
-        Unit::Bytes | Unit::Number | Unit::Info if cell <= EXACT_MAX => put(text, cell),
-        Unit::Bytes | Unit::Number | Unit::Info => put(text, cell as f64),
+        Unit::Seconds => cell as f64 / 1e9,
+        Unit::Bytes | Unit::Number | Unit::Info => cell as f64,
     }
 }
 
-fn put(text: &mut String, value: impl Display) {
-    // Writing to a string does not fail.
-    let _ = write!(text, "{value}");
-}
+#[cfg(test)]
+mod tests;

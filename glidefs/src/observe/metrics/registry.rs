@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::encode;
+use super::error::MetricsError;
 use super::samples::{ExportHistograms, Samples};
 
 use crate::locks::MutexExt;
@@ -43,7 +44,7 @@ impl Registry {
     /// The figures of this moment in the text format of Prometheus, version 0.0.4.
     ///
     /// The time grows with the number of exports, so asynchronous callers use a blocking thread.
-    pub fn encode(&self, histograms: ExportHistograms) -> String {
+    pub fn encode(&self, histograms: ExportHistograms) -> Result<String, MetricsError> {
         let sources = self.lock().clone();
         let mut samples = Samples::new(histograms);
         for source in sources {
@@ -51,9 +52,9 @@ impl Registry {
         }
         let last = self.text_bytes_last.load(Ordering::Relaxed);
         let mut text = String::with_capacity(last.saturating_add(last / 16));
-        encode::encode(samples, &mut text);
+        encode::encode(samples, &mut text)?;
         self.text_bytes_last.store(text.len(), Ordering::Relaxed);
-        text
+        Ok(text)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<dyn FigureSource>>> {

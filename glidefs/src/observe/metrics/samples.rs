@@ -2,10 +2,12 @@
 //!
 //! Owns the compact form of figures on the way from the sources to the encoder: a few growing arrays per metric, so that a
 //! scrape of many thousand exports needs no allocation per sample, and little memory. Does not own the text (`encode`).
-//! Invariant: every kept sample fits the metric's row in the table; one that does not is a mistake of its source, which fails every test.
+//! Invariant: every kept sample fits the metric's row in the table; the first sample that does not fit is refused, and the
+//! refusal is kept.
 
 use serde::{Deserialize, Serialize};
 
+use super::error::MetricsError;
 use super::table::{self, Definition, Metric};
 use crate::observe::counter::HistogramSnapshot;
 
@@ -30,6 +32,7 @@ pub struct Samples {
     pub histograms: ExportHistograms,
     /// One family per metric, in the order of the table.
     families: Vec<Family>,
+    refused: Option<MetricsError>,
 }
 
 /// All samples of one metric.
@@ -66,12 +69,13 @@ impl<'a> Sample<'a> {
 impl Samples {
     /// An empty set of figures.
     pub(super) fn new(histograms: ExportHistograms) -> Self {
-        Self { histograms, families: table::all().map(Family::new).collect() }
+        Self { histograms, families: table::all().map(Family::new).collect(), refused: None }
     }
 
     /// Adds the value of a counter or gauge. Times are in nanoseconds.
     ///
-    /// `labels` are the label values in the order of the table.
+    /// `labels` are the label values in the order of the table. A sample that does not fit the table is a mistake of the
+    /// source: the sample is left out, and the scrape fails with the name of the metric.
     pub fn value(&mut self, metric: Metric, labels: &[&str], value: u64) {
         self.add(metric, labels, 1, [value]);
     }
@@ -102,22 +106,31 @@ impl Samples {
         cells: impl IntoIterator<Item = u64>,
     ) {
         let family = &mut self.families[metric as usize];
-        let fits = family.cells_per_sample() == cell_count && family.definition.labels.len() == labels.len();
-        debug_assert!(fits, "{} is not as its row of the table", family.definition.name);
-        if !fits {
-            return;
+        let Definition { name, labels: expected, .. } = *family.definition;
+        if family.cells_per_sample() != cell_count {
+            self.refuse(MetricsError::Kind { name });
+        } else if expected.len() != labels.len() {
+            self.refuse(MetricsError::Labels { name, expected, given: labels.len() });
+        } else {
+            for label in labels {
+                family.label_text.push_str(label);
+                family.label_ends.push(family.label_text.len());
+            }
+            family.cells.extend(cells);
+            family.samples += 1;
         }
-        for label in labels {
-            family.label_text.push_str(label);
-            family.label_ends.push(family.label_text.len());
-        }
-        family.cells.extend(cells);
-        family.samples += 1;
     }
 
-    /// The metrics with samples, in the order of the table.
-    pub(super) fn into_families(self) -> impl Iterator<Item = Family> {
-        self.families.into_iter().filter(|family| family.samples > 0)
+    fn refuse(&mut self, error: MetricsError) {
+        self.refused.get_or_insert(error);
+    }
+
+    /// The metrics with samples, in the order of the table; or the first mistake of a source.
+    pub(super) fn into_families(self) -> Result<impl Iterator<Item = Family>, MetricsError> {
+        match self.refused {
+            Some(error) => Err(error),
+            None => Ok(self.families.into_iter().filter(|family| family.samples > 0)),
+        }
     }
 }
 
