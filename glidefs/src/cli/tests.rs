@@ -242,7 +242,10 @@ async fn a_request_for_which_the_daemon_has_no_place_is_sent_again() {
             // Head and body may come one after the other.
             let mut request = Vec::new();
             while !request.ends_with(b"[1,2]") {
-                assert!(stream.read_buf(&mut request).await.unwrap() > 0, "the body is not the one that was given");
+                assert!(
+                    stream.read_buf(&mut request).await.unwrap() > 0,
+                    "the body is not the one that was given"
+                );
             }
             stream.write_all(answer.as_bytes()).await.unwrap();
         }
