@@ -458,6 +458,7 @@ mod tests {
     use super::super::Verdict::{Failure, Note, Ok, Warning};
     use super::*;
 
+    #[expect(clippy::unnecessary_wraps, reason = "what was measured, as the checks take it")]
     fn times(append_micros: u64, sync_micros: u64) -> Measured {
         Result::Ok((Duration::from_micros(append_micros), Duration::from_micros(sync_micros)))
     }

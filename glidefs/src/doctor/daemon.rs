@@ -595,7 +595,7 @@ mod tests {
         let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
         for (is_root, expected) in [(true, Failure), (false, Note)] {
             let refused = Some(ConfigError::Read { path: "/c".into(), source: denied() });
-            assert_eq!(file(&Host { refused, is_root, ..Host::example() }).verdict, expected);
+            assert_eq!(file(&Host { is_root, refused, ..Host::example() }).verdict, expected);
             let error = TokenError::Read { path: "/t".into(), source: denied() };
             assert_eq!(judge_token(Err(error), is_root).verdict, expected);
         }

@@ -186,6 +186,7 @@ mod tests {
     use super::*;
     use crate::ublk::feature_bits::{UPDATE_SIZE, USER_COPY};
 
+    #[expect(clippy::unnecessary_wraps, reason = "what a driver answered, as the checks take it")]
     fn having(bits: &[u32]) -> Driver {
         Result::Ok(Result::Ok(Features::of(bits)))
     }

@@ -100,9 +100,10 @@ impl Loop {
             match want {
                 Want::Append { op, file, offset, parts } => {
                     let target = Target::SegmentAppend(file);
-                    let write = match self.is_fixed {
-                        true => Op::writev_fixed(target, offset, parts),
-                        false => Op::writev(target, offset, parts),
+                    let write = if self.is_fixed {
+                        Op::writev_fixed(target, offset, parts)
+                    } else {
+                        Op::writev(target, offset, parts)
                     };
                     self.ring.start(write.whole(), Purpose::Append(op))
                 }
