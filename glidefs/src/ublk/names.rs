@@ -8,7 +8,8 @@
 //!
 //! Owns these files and the wait for udev. Does not own the symlinks: without udev there are none. Invariants: a file is written for a
 //! device of the caller only, and goes before the kernel gives the number away; of two devices with one name, those of two daemons, the
-//! first keeps the path; a udev that is stuck, slow or without the rules costs all devices [`PATIENCE`], and then nothing for [`SILENCE`].
+//! first keeps the path; a udev that is stuck or without the rules costs all devices [`PATIENCE`], and then nothing for [`SILENCE`]; one
+//! that is slow makes them wait as long as it makes paths.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -22,7 +23,7 @@ use super::driver::CLASS_PATH;
 use crate::locks::MutexExt;
 use crate::router::devices::{DeviceId, PATHS_FOLDER};
 
-/// How long udev may take for a device.
+/// How long udev may take for a device, from the last path that it made.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// No device waits for this time after a wait without success.
 const SILENCE: Duration = Duration::from_mins(1);
@@ -41,6 +42,8 @@ pub struct Names {
     sys_class: PathBuf,
     /// When the last wait without success ended.
     silent_since: Mutex<Option<Instant>>,
+    /// When udev was last seen to have made a path that was waited for.
+    made_at: Mutex<Option<Instant>>,
 }
 
 impl Names {
@@ -53,6 +56,7 @@ impl Names {
             sys_block: "/sys/block".into(),
             sys_class: CLASS_PATH.into(),
             silent_since: Mutex::default(),
+            made_at: Mutex::default(),
         }
     }
 
@@ -110,11 +114,17 @@ impl Names {
         if !self.udev.join("control").exists() {
             return Err("no udev runs on this host, so devices have numbers only".into());
         }
-        let end = Instant::now() + PATIENCE;
+        let began = Instant::now();
+        // A slow udev has hundreds of devices before this one. No device waits for longer than the silence after it.
+        let has_time = || {
+            let from = self.made_at.lock_whole().map_or(began, |made| made.max(began));
+            from.elapsed() < PATIENCE && began.elapsed() < SILENCE
+        };
         let is_silent = || self.silent_since.lock_whole().is_some_and(|since| since.elapsed() < SILENCE);
-        while Instant::now() < end && !is_silent() {
+        while has_time() && !is_silent() {
             sleep(POLL).await;
             if self.is_made(id, name) {
+                *self.made_at.lock_whole() = Some(Instant::now());
                 self.forget(id);
                 return Ok(());
             }
@@ -172,6 +182,7 @@ mod tests {
             sys_block: at("block"),
             sys_class: at("class"),
             silent_since: Mutex::default(),
+            made_at: Mutex::default(),
         };
         (folder, names)
     }
@@ -218,6 +229,19 @@ mod tests {
         assert!(names.left(DEVICE).is_some(), "udev may be well again");
         tokio::time::advance(SILENCE).await;
         assert!(names.made(DEVICE, "vm1").await.is_err() && begun.elapsed() >= SILENCE + PATIENCE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_udev_is_waited_for_as_long_as_it_makes_paths() {
+        let (_folder, names) = host();
+        let slow = async {
+            sleep(PATIENCE * 3 / 4).await;
+            names.udev_sees(OTHER, 48, "vm2");
+            sleep(PATIENCE * 3 / 4).await;
+            names.udev_sees(DEVICE, 47, "vm1");
+        };
+        let (first, second, ()) = tokio::join!(names.made(DEVICE, "vm1"), names.made(OTHER, "vm2"), slow);
+        assert_eq!((first, second), (Ok(()), Ok(())));
     }
 
     #[tokio::test(start_paused = true)]
