@@ -9,7 +9,6 @@ STAGES=(
 	"deny                 licenses, sources, versions and known defects of dependencies"
 	"release              the program as it is shipped"
 	"unit                 unit, model, crash and layout tests"
-	"benches              every bench, and the scripts of figures that need no device, in a form that takes seconds"
 	"fuzz                 every fuzz target, for a bounded number of runs"
 )
 MACHINE_STAGES=(
@@ -44,6 +43,7 @@ LONG_STAGES=(
 	"client               a Python client made from the description of the API, used over TCP and the Unix socket      (10 minutes)"
 	"containers           volumes and devices of Podman and Docker: the commands of docs/containers.md                 (5 minutes)"
 	"csi                  csi-sanity against the CSI driver on real devices, checks of our own, manifests of Kubernetes (40 minutes)"
+	"benches              every bench, and the scripts of figures that need no device, in a short form                (20 minutes)"
 	"figures              scripts/run, and the scripts of figures that need devices, each in a short form             (20 minutes)"
 	"reproducible         two builds and packages of the last commit, in different folders, and the list of dependencies (30 minutes)"
 )
@@ -65,7 +65,6 @@ tools_of() {
 		# The tests need the package's promtool, not its server.
 		systemctl disable --now prometheus >/dev/null 2>&1 || true
 		;;
-	benches) need_packages valgrind=valgrind jq=jq ;;
 	fuzz) need_packages c++=build-essential jq=jq ;;
 	*) need_machine_packages ;;
 	esac
@@ -83,16 +82,6 @@ stage_deny() { check_dependencies; }
 stage_release() { build_release; }
 stage_unit() {
 	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-60} cargo test --locked --workspace
-}
-stage_benches() {
-	local baselines=target/bench-short/baselines
-	export GLIDEFS_SHORT=1
-	cargo test --locked --workspace --benches
-	scripts/store-cost 16
-	scripts/bench-file
-	scripts/bench-holds
-	scripts/bench-baseline $baselines small
-	scripts/bench-compare $baselines $baselines
 }
 stage_fuzz() { scripts/fuzz; }
 
@@ -153,6 +142,17 @@ long_page() { scripts/page-test; }
 long_client() { scripts/client-test; }
 long_containers() { scripts/containers-test; }
 long_csi() { scripts/csi-test; }
+long_benches() {
+	need_packages valgrind=valgrind jq=jq
+	local baselines=target/bench-short/baselines
+	export GLIDEFS_SHORT=1
+	cargo test --locked --workspace --benches
+	scripts/store-cost 16
+	scripts/bench-file
+	scripts/bench-holds
+	scripts/bench-baseline $baselines small
+	scripts/bench-compare $baselines $baselines
+}
 long_figures() {
 	scripts/run --once
 	scripts/bench-device --short
