@@ -39,7 +39,7 @@ pub mod fuzzing;
 pub use self::builder::{EncodedPack, PackBuilder, PackOptions, PushError};
 pub use self::error::FormatError;
 pub use self::index::{Codec, IndexEntry, PackIndex, PieceKind};
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub use self::limits::TRAILER_BYTES;
 pub use self::limits::{BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX, ENTRIES_MAX, PACK_BYTES_TARGET, PACKS_MAX};
 pub use self::manifest::{Manifest, Origin};
