@@ -1,7 +1,7 @@
 //! Credentials and settings for S3 that are not in environment variables, by the AWS SDK.
 //!
 //! Owns the choice of the profile, the order in which sources of credentials are asked, and how long credentials are kept. The SDK owns
-//! each source: profiles with keys, roles, SSO and programs, web identities, and the roles of containers and instances. Does not own keys
+//! each source: profiles with keys, roles and programs, web identities, and the roles of containers and instances. Does not own keys
 //! in the environment, which come first. Invariants: one load is under way at a time, on a task of its own, so that a request which gives
 //! up leaves no program behind and begins no second one; a request with valid credentials waits for no load; a named file or profile that
 //! cannot be used, and half of a key pair, are errors.
