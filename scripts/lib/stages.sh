@@ -27,7 +27,7 @@ MACHINE_STAGES=(
 	"system-test          a host with systemd, udev, journald and Prometheus"
 )
 LONG_STAGES=(
-	"crash                10,000 random histories of hosts and a store that fail; GLIDEFS_HISTORIES sets another number  (90 minutes)"
+	"crash                10,000 histories of hosts and a store that fail, 12,000 crashes of a cache; GLIDEFS_HISTORIES sets others (100 minutes)"
 	"churn                600 exports created, written, detached and deleted in a loop; CHURN_MINUTES sets another time (60 minutes)"
 	"density              1,025 exports with devices on one host, killed and recovered                                 (15 minutes)"
 	"take-over            100 rounds of two hosts that race for one export                                             (45 minutes)"
@@ -120,8 +120,9 @@ stage_system_test() {
 
 long_crash() {
 	# Optimized, with all its assertions.
-	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-10000} CARGO_PROFILE_TEST_OPT_LEVEL=2 \
-		cargo test --locked --lib daemon::tests::model::histories::host_and_store -- --nocapture
+	export CARGO_PROFILE_TEST_OPT_LEVEL=2
+	GLIDEFS_CRASH_ROUNDS=${GLIDEFS_CRASH_ROUNDS:-12000} cargo test --locked --test crash -- --nocapture &&
+		GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-10000} cargo test --locked --lib daemon::tests::model::histories::host_and_store -- --nocapture
 }
 long_churn() { scripts/vm exec --disk 8G --memory 4G --timeout 7200 -- scripts/churn "${CHURN_MINUTES:-60}"; }
 long_density() { scripts/vm exec --disk 16G --memory 8G --timeout 3600 -- scripts/density 1025 --output target/vm/share/density-1025.json; }

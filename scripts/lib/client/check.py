@@ -125,7 +125,7 @@ def everything(client: Client | AuthenticatedClient, prefix: str) -> None:
         assert expect(Export, set_export.sync(names[2], client=client, body=freed)).limits is UNSET
 
     def errors() -> None:
-        problem(ProblemCode.NOT_FOUND, show_export.sync_detailed("nobody", client=client))
+        missing = problem(ProblemCode.NOT_FOUND, show_export.sync_detailed("nobody", client=client))
         problem(ProblemCode.BAD_NAME, create_export.sync_detailed(client=client, body=CreateRequest(name="a/b", size=MIB)))
         problem(ProblemCode.BAD_PARAMETER, list_exports.sync_detailed(client=client, limit=0))
         other = create_export.sync_detailed(client=client, body=CreateRequest(name=names[0], size=MIB))
