@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Opens the status page of a running daemon in a headless Chromium, compares every figure with the API, and takes pictures.
 
-Usage: check.py URL TOKEN-FILE GLIDEFS DIRECTORY
+Usage: check.py URL TOKEN-FILE DIRECTORY
 
 DIRECTORY is shared with the machine of the daemon, where `guest` looks for files: `load` names devices to be used until the file is
 gone; `damage` names a device of whose data a bit is to be damaged in the cache. Pictures go to DIRECTORY as well.
@@ -10,7 +10,6 @@ gone; `damage` names a device of whose data a bit is to be damaged in the cache.
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
@@ -20,7 +19,7 @@ import expected
 import metrics
 from webdriver import Browser
 
-URL, TOKEN_FILE, GLIDEFS, DIRECTORY = sys.argv[1:]
+URL, TOKEN_FILE, DIRECTORY = sys.argv[1:]
 TOKEN = open(TOKEN_FILE).read().strip()
 MANY = 2000
 passed = 0
@@ -258,15 +257,15 @@ def warning(browser):
     browser.wait("a warning", "return document.querySelectorAll('#warning-list li').length > 0", seconds=120)
     found = compare(browser, "with a warning")
     check("the warning about damaged data is there", len(found["warnings"]) == 1 and "damaged" in found["warnings"][0], found["warnings"])
-    check("glidefs status has the warning", api("/v1/status")["daemon"]["warnings"] == found["warnings"], found["warnings"])
+    check("glidefs status has the warning", api("/v1/status")["warnings"] == found["warnings"], found["warnings"])
     check("the title counts warnings", browser.run("return document.title").startswith("(1)"))
     picture(browser, "warning")
 
 
 def many(browser):
     names = [f"vm-{number:04}" for number in range(MANY)]
-    subprocess.run([GLIDEFS, "--api", URL, "--token-file", TOKEN_FILE, "export", "create", *names, "--size", "64MiB", "--detached", "--json"],
-                   check=True, stdout=subprocess.DEVNULL)
+    # In the machine: a port that QEMU forwards has a queue of one connection.
+    leave("create", "\n".join(names))
     browser.wait("all exports", "return window.glidefs.shown().now.exports.length >= arguments[0]", MANY, seconds=240)
     found = compare(browser, f"{MANY} exports, the first page")
     check("a page has fifty rows", len(found["rows"]) == 50 and found["range"] == f"1–50 of {MANY + 3}", found["range"])
