@@ -155,7 +155,7 @@ impl Daemon {
         let cache = open(&log, &catalog);
         let options = VolumeStoreOptions {
             notes: catalog.journal(),
-            recent_bytes_max: Some(64 << 20),
+            recent_bytes_max: 64 << 20,
             ..VolumeStoreOptions::new(cache.writer())
         };
         let queue = cache.writeback_queue(runtime.handle().clone());

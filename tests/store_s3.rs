@@ -295,7 +295,8 @@ fn name(text: &str) -> StoreName {
 }
 
 async fn holds(volume: &VolumeWriter, start: u64, count: u64, byte: u8) {
-    let found = volume.read(sectors(start, count)).await.unwrap();
+    let range = sectors(start, count);
+    let found = volume.read_waiting(range, &[range]).await.unwrap();
     assert_eq!(found, vec![byte; usize::try_from(count * 512).unwrap()], "sectors {start} and {count}");
 }
 
@@ -359,7 +360,8 @@ async fn a_volume_lives_on_s3_from_its_creation_to_its_collection() {
     volume.snapshot(&name("s")).await.unwrap();
     volume.compact().await.unwrap().unwrap();
     volume.commit(fill(9, &[(5000, 8)], 9), SIZE).await.unwrap();
-    let fork = volume.fork(&name("fork")).await.unwrap();
+    let point = StatePoint { volume: volume.id(), snapshot: None };
+    let fork = volumes.fork(&point, &name("fork")).await.unwrap();
     fork.commit(fill(1, &[(5000, 4)], 77), SIZE).await.unwrap();
     volume.rollback(&name("s")).await.unwrap();
     for seq in 1..=8 {
@@ -382,7 +384,8 @@ async fn a_volume_lives_on_s3_from_its_creation_to_its_collection() {
     let reopened = volumes.take_over(&name("fork")).await.unwrap();
     holds(&reopened, 100, 50, 1).await;
     holds(&reopened, 5004, 4, 9).await;
-    let gone = volumes.view(&StatePoint { volume: volume.id(), snapshot: None }).await.unwrap_err();
+    let deleted = StatePoint { volume: volume.id(), snapshot: None };
+    let gone = volumes.fork(&deleted, &name("late")).await.unwrap_err();
     assert!(matches!(gone, VolumeError::Deleted { .. }), "{gone}");
     reopened.delete().await.unwrap();
     for _ in 0..4 {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use glidefs::testing::cache::Volume;
 use glidefs::testing::export::Export;
@@ -15,8 +16,7 @@ use glidefs::testing::router::{
     Begun, Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
     FoundDevice, InitialContent, Properties, PropertiesChange, Router, RouterOptions, Storage,
 };
-use glidefs::testing::store::gc::{GcError, GcOptions, GcReport};
-use glidefs::testing::store::volume::{DeletedVolume, Resume, VolumeError};
+use glidefs::testing::store::volume::{Resume, VolumeError, VolumeStore};
 use glidefs::testing::units::ExportId;
 
 /// A kernel that makes any device at once.
@@ -59,6 +59,7 @@ type Volumes = Box<dyn Fn(ExportId) -> Arc<Volume> + Send + Sync>;
 
 struct Data(Volumes);
 
+#[async_trait]
 impl Storage for Data {
     fn volume(&self, id: ExportId, _: u64, _: Option<&Resume>) -> Arc<Volume> {
         (self.0)(id)
@@ -68,47 +69,34 @@ impl Storage for Data {
         true
     }
 
-    fn begin(
+    async fn begin(
         &self,
         _: ExportName,
         _: InitialContent,
         _: Properties,
         _: bool,
-    ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    ) -> Result<Option<Begun>, VolumeError> {
+        Ok(None)
     }
 
-    fn regain(&self, _: ExportName, _: Arc<Volume>) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn regain(&self, _: ExportName, _: Arc<Volume>) -> Result<Option<Resume>, VolumeError> {
+        Ok(None)
     }
 
-    fn rescue(
-        &self,
-        _: ExportName,
-        _: Arc<Volume>,
-        _: u64,
-    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn rescue(&self, _: ExportName, _: Arc<Volume>, _: u64) -> Result<Option<Resume>, VolumeError> {
+        Ok(None)
     }
 
-    fn delete(&self, _: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn delete(&self, _: Arc<Volume>) -> Result<(), VolumeError> {
+        Ok(())
     }
 
-    fn collect(&self, _: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn reach(&self) -> Result<(), VolumeError> {
+        Ok(())
     }
 
-    fn deleted(&self) -> BoxFuture<'_, Result<Option<Vec<DeletedVolume>>, VolumeError>> {
-        Box::pin(std::future::ready(Ok(None)))
-    }
-
-    fn reach(&self) -> BoxFuture<'_, Result<(), VolumeError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn volumes(&self) -> Result<Option<VolumeStore>, VolumeError> {
+        Ok(None)
     }
 
     fn link(&self, _: &Volume, _: u64, _: &Resume) {}

@@ -16,7 +16,6 @@
 //! | `collecting` | garbage collection at intervals |
 //! | `figures` | `/v1/status` and `/metrics` |
 //! | `top` | `/v1/top`: figures for rates, and warnings |
-//! | `nodes` | NUMA nodes of CPUs |
 //! | `memory` | `/v1/memory`: memory by category |
 //! | `releasing` | when memory goes back to the kernel |
 
@@ -26,7 +25,6 @@ mod error;
 mod figures;
 mod locked_memory;
 mod memory;
-mod nodes;
 mod releasing;
 mod serving;
 mod signals;
@@ -62,6 +60,7 @@ use crate::config::{Config, Unconfirmed};
 use crate::handover::{Handed, Identity, Launch};
 use crate::router::{Devices, Router, RouterOptions};
 use crate::store::BlockCache;
+use crate::store::volume::VolumeStore;
 use crate::ublk::{Features, UblkDevices};
 use crate::worker;
 
@@ -154,9 +153,9 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
     };
     let (stop_store, stopped) = watch::channel(false);
     let store = connect_store(config, &catalog, &cache, &runtime, &stopped, served.is_some())?;
-    let objects = store.as_deref().map(StoreSide::store);
-    let block_cache = store.as_deref().and_then(StoreSide::block_cache);
     let volumes = store.as_deref().map(StoreSide::volumes);
+    let objects = volumes.as_ref().map(|volumes| volumes.store().clone());
+    let block_cache = volumes.as_ref().and_then(VolumeStore::block_cache);
     let handle = catalog.handle();
     let router = Router::new(
         catalog,

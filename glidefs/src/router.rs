@@ -70,7 +70,7 @@ pub(crate) mod tests;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedRwLockReadGuard, watch};
+use tokio::sync::{Notify, OwnedRwLockReadGuard, Semaphore, watch};
 use tokio::time::Instant;
 
 use self::background::{Background, finish};
@@ -88,12 +88,11 @@ pub use self::name::ExportName;
 pub(crate) use self::name::{NAME_CHARS_MAX, NameError};
 pub(crate) use self::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, kernel_boot_id};
 pub use self::options::{RouterOptions, Tenures};
-pub(crate) use self::removal::Deleted;
+pub(crate) use self::removal::{Deleted, Users};
 pub use self::size::ExportSize;
 pub(crate) use self::size::SizeError;
 pub(crate) use self::state::State;
 pub use self::storage::{Begun, InitialContent, Storage};
-use self::stranded::Tries;
 use crate::export::Export;
 use crate::locks::{LocksByKey, RwLockExt};
 use crate::observe::repeat::Repeat;
@@ -116,10 +115,8 @@ pub struct Router {
     unasked: Mutex<Unasked>,
     /// Told when `unasked` grows.
     to_ask: Notify,
-    /// Exports without their device in service, to be tried again.
-    stranded: Mutex<Tries>,
-    /// Told when an export is to be tried again, and when a try has ended.
-    tries_changed: Notify,
+    /// Places for tries of exports without their device in service.
+    tries: Semaphore,
     /// Drains and snapshots whose callers have gone away.
     background: Background,
     /// When the store last turned out to be away while an export was released.
@@ -161,6 +158,7 @@ impl Router {
             exports.insert(Arc::clone(held.entry()));
             loaded.push(held);
         }
+        let tries = Semaphore::new(options.parallel_max.max(1));
         Arc::new(Self {
             catalog,
             devices,
@@ -172,8 +170,7 @@ impl Router {
             stops: watch::Sender::new(false),
             unasked: Mutex::default(),
             to_ask: Notify::new(),
-            stranded: Mutex::default(),
-            tries_changed: Notify::new(),
+            tries,
             background: Background::default(),
             store_away: watch::Sender::new(None),
             away: Repeat::default(),

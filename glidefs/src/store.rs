@@ -30,7 +30,6 @@ pub mod gc;
 mod hedge;
 pub mod ids;
 pub mod key;
-mod later;
 mod objects;
 mod outage;
 mod removals;
@@ -46,7 +45,7 @@ pub mod volume;
 pub use self::backend::Backend;
 #[cfg(fuzzing)]
 pub use self::block_cache::fuzzing as block_cache_fuzzing;
-pub use self::block_cache::{BlockCache, BlockCacheError, BlockCacheFigures, BlockCacheOptions};
+pub use self::block_cache::{BlockCache, BlockCacheCounters, BlockCacheError, BlockCacheOptions};
 pub use self::client::{Created, Store, StoreOptions, Trial};
 pub use self::clock::SystemClock;
 pub use self::error::{BoxError, StoreError};

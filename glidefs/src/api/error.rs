@@ -87,8 +87,7 @@ impl From<RouterError> for ApiError {
             | RouterError::Collect(GcError::GraceTooShort { .. }) => P::BadParameter,
             RouterError::NotFound { .. } => P::NotFound,
             RouterError::OtherParameter { .. }
-            | RouterError::OtherDurability { .. }
-            | RouterError::OtherOnUnreachable { .. }
+            | RouterError::OtherProperty { .. }
             | RouterError::OtherSettings { .. } => P::ExistsWithOtherParameters,
             RouterError::Shrink { .. } => P::CannotShrink,
             RouterError::TooMany { .. } => P::TooManyExports,

@@ -92,7 +92,7 @@ pub(super) async fn delete(
     InQuery(RemoveQuery { force }): InQuery<RemoveQuery>,
 ) -> Result<Json<Deleted>, ApiError> {
     let (router, name) = (&state.router, name.0.as_str());
-    let deleted = if force { router.force_delete(name).await? } else { router.delete(name).await? };
+    let deleted = router.delete(name, router::Users::by_force(force)).await?;
     Ok(Json(Deleted { name: name.into(), existed: deleted == router::Deleted::Now }))
 }
 
@@ -113,8 +113,7 @@ pub(super) async fn attach(
     InQuery(AttachQuery { unconfirmed }): InQuery<AttachQuery>,
 ) -> Result<Json<Export>, ApiError> {
     let (router, name) = (&state.router, name.0.as_str());
-    let attached =
-        if unconfirmed { router.attach_unconfirmed(name).await } else { router.attach(name).await };
+    let attached = router.attach(name, !unconfirmed).await;
     Ok(Json(attached?.into()))
 }
 
@@ -137,7 +136,7 @@ pub(super) async fn detach(
     InQuery(RemoveQuery { force }): InQuery<RemoveQuery>,
 ) -> Result<Json<Export>, ApiError> {
     let (router, name) = (&state.router, name.0.as_str());
-    let detached = if force { router.force_detach(name).await? } else { router.detach(name).await? };
+    let detached = router.detach(name, router::Users::by_force(force)).await?;
     Ok(Json(detached.into()))
 }
 

@@ -12,11 +12,10 @@ use self::samples::{
 };
 use super::collecting::Collections;
 use super::memory::Holders;
-use super::nodes::Nodes;
 use super::top::{TopParts, warnings};
 use super::upgrading::{Upgrading, longest_and_median};
 use crate::api::{ApiStats, AppState, OffThread, Readiness, Selection, SharedTexts, wire};
-use crate::cache::{Cache, CacheStats, Resource, ShardStats, UsageFigures};
+use crate::cache::{Cache, CacheStats, Resource, UsageFigures};
 use crate::checksum;
 use crate::config::{Config, OnStop};
 use crate::export::{LimitUse, Throttle};
@@ -27,6 +26,7 @@ use crate::store::volume::{Loss, VolumeStore};
 use crate::store::{BlockCache, Store};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
+use crate::worker::cpus::node_of;
 use crate::worker::engine::Engine;
 
 /// The parts of the daemon.
@@ -44,41 +44,31 @@ pub struct Parts {
 
 impl Parts {
     /// The state for the handlers of the API.
-    pub fn state(&self, config: &Config, ready: Readiness, upgrades: Upgrading) -> AppState {
-        let (workers, cache, devices) = (self.workers.clone(), self.cache.clone(), Arc::clone(&self.devices));
-        let router = Arc::clone(&self.router);
+    pub fn state(self: &Arc<Self>, config: &Config, ready: Readiness, upgrades: Upgrading) -> AppState {
         let dir = config.cache.dir.display().to_string();
         let on_stop = match config.control.on_stop {
             OnStop::Keep => "keep",
             OnStop::Remove => "remove",
         };
-        let (engine, store) = (self.engine, self.store.clone());
-        let nodes = Arc::<Nodes>::default();
         let started = Instant::now();
         let top = TopParts {
-            router: Arc::clone(&self.router),
-            workers: self.workers.clone(),
-            cache: self.cache.clone(),
-            store: self.store.clone(),
-            block_cache: self.block_cache.clone(),
-            nodes: Arc::clone(&nodes),
+            parts: Arc::clone(self),
             ready: ready.clone(),
             instance: uuid::Uuid::new_v4().to_string(),
             started,
         };
+        let parts = Arc::clone(self);
         let daemon = move || wire::DaemonStatus {
-            bounce_mode: devices.bounce(),
+            bounce_mode: parts.devices.bounce(),
             on_stop: Some(on_stop.into()),
-            workers: workers.iter().map(|worker| worker_status(worker, &nodes)).collect(),
-            cache: cache_status(&cache.stats(), &dir, engine),
-            store_away: store.as_ref().and_then(Store::away),
-            warnings: warnings(&router, &workers, &cache, store.as_ref()),
+            workers: parts.workers.iter().map(worker_status).collect(),
+            cache: cache_status(&parts.cache.stats(), &dir, parts.engine),
+            store_away: parts.store.as_ref().and_then(Store::away),
+            warnings: warnings(&parts),
         };
         let stats = Arc::<ApiStats>::default();
         let holders = self.holders(&stats);
-        let registry = self.registry(&holders);
-        let counted = Arc::clone(&stats);
-        registry.register(Arc::new(move |out: &mut Samples| api_samples(&counted, out)));
+        let registry = self.registry(&holders, &stats);
         let router = Arc::clone(&self.router);
         let encode = move |selection: &Selection| {
             let text = match &selection.export {
@@ -115,56 +105,44 @@ impl Parts {
         }
     }
 
-    fn registry(&self, holders: &Holders) -> Registry {
+    fn registry(self: &Arc<Self>, holders: &Holders, api: &Arc<ApiStats>) -> Registry {
         let registry = of_exports_and_cache(holders, self.store.is_some());
-        let router = Arc::clone(&self.router);
-        let catalog = Arc::clone(&self.router);
+        registry.register(metrics::workers(holders.workers.clone()));
+        let (parts, api) = (Arc::clone(self), Arc::clone(api));
         registry.register(Arc::new(move |out: &mut Samples| {
-            let health = catalog.catalog_health();
-            out.value(Metric::CatalogFailing, &[], u64::from(health.failing().is_some()));
-            out.value(Metric::CatalogErrors, &[], health.errors());
-        }));
-        if router.options().waiting_since.is_some() {
-            registry.register(Arc::new(move |out: &mut Samples| {
-                let (longest, median) = longest_and_median(router.pauses());
-                out.value(Metric::UpgradePauseMax, &[], nanos(longest));
-                out.value(Metric::UpgradePauseMedian, &[], nanos(median));
-            }));
-        }
-        registry.register(metrics::workers(
-            self.workers.iter().map(|worker| Arc::clone(worker.stats())).collect(),
-        ));
-        let engine = self.engine.name();
-        registry.register(Arc::new(move |out: &mut Samples| out.value(Metric::CacheEngine, &[engine], 1)));
-        if let Some(store) = self.store.clone() {
-            registry.register(Arc::new(move |out: &mut Samples| store_samples(&store, out)));
-            if let Some(volumes) = self.volumes.clone() {
-                registry.register(Arc::new(move |out: &mut Samples| {
-                    out.value(Metric::StoreReadMemory, &[], volumes.read_bytes());
-                }));
-            }
-            let collections = Arc::clone(&self.collections);
-            registry.register(Arc::new(move |out: &mut Samples| collection_samples(&collections, out)));
-        }
-        if let Some(block_cache) = self.block_cache.clone() {
-            registry.register(Arc::new(move |out: &mut Samples| clean_samples(&block_cache.figures(), out)));
-        }
-        let shards: Vec<Arc<ShardStats>> =
-            self.workers.iter().map(|worker| Arc::clone(worker.shard_stats())).collect();
-        registry.register(Arc::new(move |out: &mut Samples| {
-            for (number, shard) in shards.iter().enumerate() {
-                shard_samples(&number.to_string(), shard, out);
-            }
-        }));
-        let loads: Vec<_> = self.workers.iter().map(|worker| Arc::clone(worker.load())).collect();
-        registry.register(Arc::new(move |out: &mut Samples| {
-            for (number, load) in loads.iter().enumerate() {
-                let nanos = u64::try_from(load.cpu_time().as_nanos()).unwrap_or(u64::MAX);
-                out.value(Metric::WorkerCpu, &[&number.to_string()], nanos);
-            }
+            parts.samples(out);
+            api_samples(&api, out);
         }));
         registry.register(metrics::process());
         registry
+    }
+
+    /// The samples that are few, however many exports there are.
+    fn samples(&self, out: &mut Samples) {
+        let health = self.router.catalog_health();
+        out.value(Metric::CatalogFailing, &[], u64::from(health.failing().is_some()));
+        out.value(Metric::CatalogErrors, &[], health.errors());
+        if self.router.options().waiting_since.is_some() {
+            let (longest, median) = longest_and_median(self.router.pauses());
+            out.value(Metric::UpgradePauseMax, &[], nanos(longest));
+            out.value(Metric::UpgradePauseMedian, &[], nanos(median));
+        }
+        out.value(Metric::CacheEngine, &[self.engine.name()], 1);
+        if let Some(store) = &self.store {
+            store_samples(store, out);
+            collection_samples(&self.collections, out);
+        }
+        if let Some(volumes) = &self.volumes {
+            out.value(Metric::StoreReadMemory, &[], volumes.read_bytes());
+        }
+        if let Some(block_cache) = &self.block_cache {
+            clean_samples(block_cache.counters(), out);
+        }
+        for (number, worker) in self.workers.iter().enumerate() {
+            let number = number.to_string();
+            shard_samples(&number, worker.shard_stats(), out);
+            out.value(Metric::WorkerCpu, &[&number], nanos(worker.load().cpu_time()));
+        }
     }
 }
 
@@ -287,12 +265,12 @@ fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
 }
 
 /// The state of one worker.
-pub(super) fn worker_status(worker: &Worker, nodes: &Nodes) -> wire::WorkerStatus {
+pub(super) fn worker_status(worker: &Worker) -> wire::WorkerStatus {
     let stats = worker.stats();
     let cpu = stats.cpu.get();
     wire::WorkerStatus {
         cpu,
-        node: nodes.of(cpu),
+        node: usize::try_from(cpu).ok().and_then(node_of),
         busy_percent: worker.busy_percent(),
         queues: stats.queues.get(),
         requests: stats.requests.get(),

@@ -95,7 +95,7 @@ impl Holders {
             ("segments", cache.table_bytes),
             ("checksums", cache.checksum_bytes),
             ("exports", exports_bytes),
-            ("block_cache", self.block_cache.as_ref().map_or(0, |cache| cache.figures().memory_bytes)),
+            ("block_cache", self.block_cache.as_ref().map_or(0, BlockCache::memory_bytes)),
             ("packs", self.volumes.as_ref().map_or(0, VolumeStore::memory_bytes)),
             ("disk_reads", self.shards.iter().map(|shard| shard.read_buffer_bytes.get()).sum()),
             ("api", self.text_bytes()),

@@ -49,7 +49,7 @@ pub(super) async fn serve(
         Stops::listen().map_err(|source| DaemonError::System { what: "waiting for signals", source })?;
     let access = access(config)?;
     let listeners = Listeners::bind(config.api.listen.0, &config.api.socket, access.group).await?;
-    let ready = Readiness::default();
+    let (parts, ready) = (Arc::new(parts), Readiness::default());
     let (stop, stopped) = watch::channel(false);
     let last = handed.as_ref().map(|handed| handed.upgrade.clone());
     let (upgrades, mut orders) =
@@ -86,13 +86,12 @@ pub(super) async fn serve(
         }
         ready.set();
         notify(&[NotifyState::Ready]);
-        let trying = try_again(Arc::clone(&begin));
         let reconcile = async {
             if has_store {
                 reconcile_with_store(Arc::clone(&begin)).await;
             }
         };
-        tokio::join!(trying, reconcile, releasing.run());
+        tokio::join!(reconcile, releasing.run());
     });
     let order = tokio::select! {
         () = stops.next() => None,
@@ -222,14 +221,6 @@ async fn reconcile_with_store(router: Arc<Router>) {
         }
     };
     let ((), ()) = tokio::join!(confirm, bring);
-}
-
-/// Tries exports without their device in service again.
-async fn try_again(router: Arc<Router>) {
-    loop {
-        router.has_to_try().await;
-        router.begin_tries();
-    }
 }
 
 /// Keeps the loads of the workers up to date, for the placement of queues.

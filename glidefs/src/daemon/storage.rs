@@ -6,17 +6,15 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::cache::{Cache, Volume, WritebackQueue};
 use crate::properties::Properties;
 use crate::router::{Begun, Catalog, CatalogHandle, ExportName, InitialContent, Storage};
-use crate::store::gc::{self, GcError, GcOptions, GcReport};
-use crate::store::volume::{self, Blank, DeletedVolume, Resume, StatePoint, VolumeError, check_size};
-use crate::store::{self, Access, BlockCache, NameError, StoreError, StoreName, SystemClock};
+use crate::store::volume::{self, Blank, Resume, StatePoint, VolumeError, check_size};
+use crate::store::{Access, NameError, StoreError, StoreName};
 use crate::units::{ExportId, SECTOR_BYTES};
 
 /// The cache, and the store if one is configured.
@@ -77,19 +75,9 @@ impl StoreSide {
         Err(StoreError::Another { location: store.location().to_owned(), found, known })
     }
 
-    /// A handle on the store of all volumes.
-    pub fn store(&self) -> store::Store {
-        self.volumes.store().clone()
-    }
-
     /// The volumes in the store.
     pub fn volumes(&self) -> volume::VolumeStore {
         self.volumes.clone()
-    }
-
-    /// The block cache.
-    pub fn block_cache(&self) -> Option<BlockCache> {
-        self.volumes.block_cache()
     }
 
     /// Creates or opens the volume of a new export. Returns the state to go on from, without the bytes of the manifest.
@@ -139,6 +127,7 @@ impl DaemonStorage {
     }
 }
 
+#[async_trait]
 impl Storage for DaemonStorage {
     fn volume(&self, id: ExportId, size_bytes: u64, resume: Option<&Resume>) -> Arc<Volume> {
         let Some(resume) = resume else { return self.cache.volume(id) };
@@ -163,107 +152,66 @@ impl Storage for DaemonStorage {
         volume.link_to_store(remote, queue, size_bytes / SECTOR_BYTES, resume.size_sectors);
     }
 
-    fn begin(
+    async fn begin(
         &self,
         name: ExportName,
         content: InitialContent,
         properties: Properties,
         detached: bool,
-    ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>> {
-        async move {
-            match &self.store {
-                Some(side) => side.begin(&name, content, properties, detached).await.map(Some),
-                None => Ok(None),
-            }
+    ) -> Result<Option<Begun>, VolumeError> {
+        match &self.store {
+            Some(side) => side.begin(&name, content, properties, detached).await.map(Some),
+            None => Ok(None),
         }
-        .boxed()
     }
 
-    fn regain(
-        &self,
-        name: ExportName,
-        volume: Arc<Volume>,
-    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
-        async move {
-            let (Some(side), Some(remote)) = (&self.store, volume.remote()) else { return Ok(None) };
-            side.check().await?;
-            let regained = side.volumes.take_over_known(&store_name(&name)?, remote.id()).await?;
-            Ok(Some(Resume { manifest: None, ..regained.state() }))
-        }
-        .boxed()
+    async fn regain(&self, name: ExportName, volume: Arc<Volume>) -> Result<Option<Resume>, VolumeError> {
+        let (Some(side), Some(remote)) = (&self.store, volume.remote()) else { return Ok(None) };
+        side.check().await?;
+        let regained = side.volumes.take_over_known(&store_name(&name)?, remote.id()).await?;
+        Ok(Some(Resume { manifest: None, ..regained.state() }))
     }
 
-    fn rescue(
+    async fn rescue(
         &self,
         name: ExportName,
         volume: Arc<Volume>,
         size_sectors: u64,
-    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
-        async move {
-            let (Some(side), Some(remote)) = (&self.store, volume.remote()) else { return Ok(None) };
-            let kept = self.cache.kept(&volume);
-            side.check().await?;
-            let fork = remote.fork_known(&store_name(&name)?).await?;
-            match fork.commit(kept, size_sectors).await {
-                Ok(committed) => Ok(Some(Resume { manifest: None, ..committed.resume })),
-                Err(error) => {
-                    // Nobody else knows the new volume.
-                    fork.delete().await?;
-                    Err(error)
-                }
+    ) -> Result<Option<Resume>, VolumeError> {
+        let (Some(side), Some(remote)) = (&self.store, volume.remote()) else { return Ok(None) };
+        let kept = self.cache.kept(&volume);
+        side.check().await?;
+        let fork = remote.fork_known(&store_name(&name)?).await?;
+        match fork.commit(kept, size_sectors).await {
+            Ok(committed) => Ok(Some(Resume { manifest: None, ..committed.resume })),
+            Err(error) => {
+                // Nobody else knows the new volume.
+                fork.delete().await?;
+                Err(error)
             }
         }
-        .boxed()
     }
 
-    fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>> {
-        async move {
-            let Some(remote) = volume.remote() else { return Ok(()) };
-            match remote.delete().await {
-                // Another host has the volume, or another history of the volume, or the volume is deleted already: nothing to
-                // delete here.
-                Err(lost) if lost.is_fatal() => Ok(()),
-                deleted => deleted,
-            }
+    async fn delete(&self, volume: Arc<Volume>) -> Result<(), VolumeError> {
+        let Some(remote) = volume.remote() else { return Ok(()) };
+        match remote.delete().await {
+            // Another host has the volume, or another history of the volume, or the volume is deleted already: nothing to delete here.
+            Err(lost) if lost.is_fatal() => Ok(()),
+            deleted => deleted,
         }
-        .boxed()
     }
 
-    fn reach(&self) -> BoxFuture<'_, Result<(), VolumeError>> {
-        async move {
-            match &self.store {
-                Some(side) => Ok(side.reach().await?),
-                None => Ok(()),
-            }
+    async fn reach(&self) -> Result<(), VolumeError> {
+        match &self.store {
+            Some(side) => Ok(side.reach().await?),
+            None => Ok(()),
         }
-        .boxed()
     }
 
-    fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>> {
-        async move {
-            let Some(side) = &self.store else { return Ok(None) };
-            side.check().await?;
-            Ok(Some(side.volumes.names().await?.iter().map(ToString::to_string).collect()))
-        }
-        .boxed()
-    }
-
-    fn deleted(&self) -> BoxFuture<'_, Result<Option<Vec<DeletedVolume>>, VolumeError>> {
-        async move {
-            let Some(side) = &self.store else { return Ok(None) };
-            side.check().await?;
-            side.volumes.deleted(None).await.map(Some)
-        }
-        .boxed()
-    }
-
-    fn collect(&self, options: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {
-        async move {
-            let Some(side) = &self.store else { return Ok(None) };
-            side.check().await?;
-            gc::collect(side.volumes.store(), &SystemClock, &options).await.map(Some)
-        }
-        .boxed()
+    async fn volumes(&self) -> Result<Option<volume::VolumeStore>, VolumeError> {
+        let Some(side) = &self.store else { return Ok(None) };
+        side.check().await?;
+        Ok(Some(side.volumes()))
     }
 
     fn remove(&self, id: ExportId) {

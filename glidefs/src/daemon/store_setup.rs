@@ -57,8 +57,8 @@ pub(super) fn connect_store(
         block_cache: Some(block_cache),
         notes: catalog.journal(),
         upload_bytes_max: usize::try_from(upload_bytes_max).unwrap_or(usize::MAX),
-        recent_bytes_max: Some(RECENT_BYTES_MAX),
-        pack_bytes_max: Some(pack_bytes_max),
+        recent_bytes_max: RECENT_BYTES_MAX,
+        pack_bytes_max,
         read_bytes_max: READ_BYTES_MAX,
         host: host_name(),
         ..VolumeStoreOptions::new(cache.writer())
@@ -194,14 +194,14 @@ mod tests {
             let error = look(&side, &url, false).await.unwrap_err();
             assert!(matches!(error, StoreError::Foreign { .. }), "{error}");
             look(&side, &url, true).await.unwrap();
-            assert!(side.store().away().unwrap().contains("format version 9"));
+            assert!(side.volumes().store().away().unwrap().contains("format version 9"));
             // The mended marker is found without a restart.
             let finding = tokio::spawn(find(Arc::clone(&side), Duration::ZERO, Duration::from_millis(1)));
             tokio::time::sleep(Duration::from_millis(20)).await;
             assert!(!finding.is_finished());
             std::fs::remove_file(&marker).unwrap();
             finding.await.unwrap();
-            assert_eq!(side.store().away(), None);
+            assert_eq!(side.volumes().store().away(), None);
         });
     }
 }

@@ -6,30 +6,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::figures::worker_status;
-use super::nodes::Nodes;
+use super::figures::{Parts, worker_status};
 use crate::api::Readiness;
 use crate::api::wire::{
     ExportCounts, Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopStore, TopStoreOperation,
 };
-use crate::cache::{Cache, Resource};
+use crate::cache::Resource;
 use crate::export::{Export, LimitUse};
 use crate::observe::counter::{HistogramSnapshot, LATENCY_BOUNDS_NANOS};
-use crate::router::{Glance, Router, State};
-use crate::store::{BlockCache, Operation, Store};
-use crate::worker::Worker;
+use crate::router::{Glance, State};
+use crate::store::{BlockCache, BlockCacheCounters, Operation, Store};
 
 /// A READ that waits longer for the store is worth a warning.
 const READ_WAIT_LONG: Duration = Duration::from_mins(1);
 
 /// The parts with figures for the answer.
 pub(super) struct TopParts {
-    pub router: Arc<Router>,
-    pub workers: Vec<Worker>,
-    pub cache: Cache,
-    pub store: Option<Store>,
-    pub block_cache: Option<BlockCache>,
-    pub nodes: Arc<Nodes>,
+    pub parts: Arc<Parts>,
     pub ready: Readiness,
     /// The `instance` of all answers.
     pub instance: String,
@@ -48,6 +41,7 @@ impl TopParts {
         // Read before the counters: each counter is read at a moment between here and the answer.
         let uptime = self.started.elapsed().as_nanos();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let Parts { router, workers, cache, store, .. } = &*self.parts;
         let mut top = Top {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -55,19 +49,19 @@ impl TopParts {
             ready: self.ready.get(),
             uptime_nanoseconds: u64::try_from(uptime).unwrap_or(u64::MAX),
             unix_milliseconds: u64::try_from(wall).unwrap_or(u64::MAX),
-            counts: ExportCounts { max: self.router.options().exports_max as u64, ..ExportCounts::default() },
-            store: self.store.as_ref().map(|store| self.of_store(store)),
-            workers: self.workers.iter().map(|worker| worker_status(worker, &self.nodes)).collect(),
+            counts: ExportCounts { max: router.options().exports_max as u64, ..ExportCounts::default() },
+            store: store.as_ref().map(|store| self.of_store(store)),
+            workers: workers.iter().map(worker_status).collect(),
             latency_bounds_nanoseconds: LATENCY_BOUNDS_NANOS.to_vec(),
             ..Top::default()
         };
-        self.router.visit(|glance| {
+        router.visit(|glance| {
             let export = look(&glance);
             count(&mut top.counts, &mut top.at_risk, &glance, &export);
             top.exports.push(export);
         });
-        let stats = self.cache.stats();
-        let waiting_writes = self.workers.iter().map(|worker| worker.stats().log_line.get()).sum();
+        let stats = cache.stats();
+        let waiting_writes = workers.iter().map(|worker| worker.stats().log_line.get()).sum();
         top.cache = TopCache {
             size_bytes: stats.limit_bytes,
             used_bytes: stats.used_bytes,
@@ -75,7 +69,7 @@ impl TopParts {
             clean_bytes: stats.clean_bytes,
             waiting_writes,
         };
-        top.warnings = warnings(&self.router, &self.workers, &self.cache, self.store.as_ref());
+        top.warnings = warnings(&self.parts);
         top
     }
 
@@ -90,27 +84,23 @@ impl TopParts {
                 errors: of.errors.get(),
             }
         };
-        let blocks = self.block_cache.as_ref().map(BlockCache::figures).unwrap_or_default();
+        let blocks = self.parts.block_cache.as_ref().map(BlockCache::counters);
+        let hits = |of: &BlockCacheCounters| of.memory_hits.get().saturating_add(of.disk_hits.get());
         TopStore {
             operations: Operation::ALL.into_iter().map(operation).collect(),
             waiting_reads: reads.count,
             oldest_read_seconds: reads.oldest.as_secs(),
-            block_cache_hits: blocks.memory_hits.saturating_add(blocks.disk_hits),
-            block_cache_misses: blocks.misses,
+            block_cache_hits: blocks.map_or(0, hits),
+            block_cache_misses: blocks.map_or(0, |of| of.misses.get()),
         }
     }
 }
 
 /// What somebody has to do something about now, a sentence each.
-pub(super) fn warnings(
-    router: &Router,
-    workers: &[Worker],
-    cache: &Cache,
-    store: Option<&Store>,
-) -> Vec<String> {
-    let stats = cache.stats();
+pub(super) fn warnings(parts: &Parts) -> Vec<String> {
+    let (stats, store) = (parts.cache.stats(), parts.store.as_ref());
     let damaged = stats.corrupt_frames + stats.lost_frames + stats.doubted_exports;
-    let waiting_writes: u64 = workers.iter().map(|worker| worker.stats().log_line.get()).sum();
+    let waiting_writes: u64 = parts.workers.iter().map(|worker| worker.stats().log_line.get()).sum();
     let reads = store.map(Store::reads_waiting).filter(|reads| reads.oldest > READ_WAIT_LONG);
     let some = |holds: bool, text: &str| holds.then(|| text.to_owned());
     let warnings = [
@@ -122,7 +112,7 @@ pub(super) fn warnings(
             stats.segments_poisoned + stats.segments_quarantined > 0,
             "the disk under the cache has failed to write, read or sync segments: replace the disk",
         ),
-        router.catalog_health().failing().map(|reason| {
+        parts.router.catalog_health().failing().map(|reason| {
             format!("the catalog cannot be written: {reason}: make room on the disk of cache.dir")
         }),
         store.and_then(Store::away).map(|reason| format!("the store cannot be used: {reason}")),

@@ -8,7 +8,7 @@
 //! | `record`, `volume_record`, `loss`, `encoding` | values, and their bytes |
 //! | `tables`, `commit` | the tables, and how changes are made in them |
 //! | `change`, `queue`, `writer` | changes on their way to the one thread that writes |
-//! | `journal` | the journals of volumes, for writers in the store |
+//! | `journal` | the journals of volumes, in memory |
 //! | `handle` | the way to the catalog for the cache and the store's side |
 //! | `health` | whether the catalog can be written |
 //! | `glance` | a look at a copy, without a daemon |
@@ -47,7 +47,7 @@ use self::error::CatalogError;
 pub use self::glance::CatalogGlance;
 pub use self::handle::CatalogHandle;
 use self::health::{CatalogHealth, TRY_AGAIN};
-use self::journal::{CatalogJournal, JournalMemory};
+use self::journal::JournalMemory;
 use self::loss::decode_loss;
 use self::queue::Changes;
 use self::record::{Desired, ExportRecord};
@@ -56,7 +56,7 @@ use self::volume_record::VolumeRecord;
 use self::writer::{Opener, Writer, reserve, write_again};
 use super::name::ExportName;
 use super::size::ExportSize;
-use crate::cache::{SeqMarks, Start};
+use crate::cache::SeqMarks;
 use crate::store::volume::{Notes, Resume};
 use crate::units::{ExportId, Seq};
 
@@ -73,10 +73,8 @@ pub struct Catalog {
     volumes: HashMap<ExportId, VolumeRecord>,
     store_id: Option<Uuid>,
     next_export_id: u32,
-    start: Arc<Mutex<Start>>,
-    journal: CatalogJournal,
     health: Arc<CatalogHealth>,
-    changes: Changes,
+    handle: CatalogHandle,
     writer: Option<JoinHandle<()>>,
     /// Whether a test has the changes of exports refused.
     #[cfg(test)]
@@ -113,12 +111,7 @@ impl Catalog {
     fn of(path: &Path, database: Database, open: Opener, pause: Duration) -> Result<Self, CatalogError> {
         let open_error =
             |source: redb::Error| CatalogError::Open { path: path.into(), source: Arc::new(source) };
-        let version = initialise(&database).map_err(open_error)?;
-        if version != SCHEMA_VERSION {
-            return Err(CatalogError::Newer { path: path.into(), found: version });
-        }
-        let contents = read(&database)
-            .map_err(|source| CatalogError::Read { path: path.into(), source: Arc::new(source) })?;
+        let contents = Contents::of(path, &database)?;
         let (start, store_id) = (contents.start, contents.store_id);
         let next_export_id = u32::try_from(contents.next).unwrap_or(u32::MAX);
         let Loaded { exports, volumes, journal } = Loaded::decode(path, contents)?;
@@ -146,10 +139,8 @@ impl Catalog {
             volumes,
             store_id,
             next_export_id,
-            start: Arc::new(Mutex::new(start)),
-            journal: CatalogJournal::new(changes.clone(), journal),
             health,
-            changes,
+            handle: CatalogHandle { changes, start: Arc::new(Mutex::new(start)), journal },
             writer: Some(writer),
             #[cfg(test)]
             refuses: std::sync::atomic::AtomicBool::default(),
@@ -184,12 +175,12 @@ impl Catalog {
 
     /// The way to the catalog for the cache and the store's side.
     pub fn handle(&self) -> CatalogHandle {
-        CatalogHandle::new(self.changes.clone(), Arc::clone(&self.start))
+        self.handle.clone()
     }
 
     /// The journals for the writers of volumes in the store.
     pub fn journal(&self) -> Arc<dyn Notes> {
-        Arc::new(self.journal.clone())
+        Arc::new(self.handle.clone())
     }
 
     /// Hands over the exports read by [`Catalog::open`], each with the state of the volume in the store, for the volume's writer
@@ -251,7 +242,7 @@ impl Catalog {
     /// Refuses every change from now on.
     #[cfg(test)]
     pub(super) fn close(&self) {
-        self.changes.close();
+        self.handle.changes.close();
     }
 
     /// Refuses every change of an export until told otherwise.
@@ -266,7 +257,7 @@ impl Catalog {
         if self.refuses.load(std::sync::atomic::Ordering::SeqCst) {
             return Err(CatalogError::Closed { path: self.path.clone() });
         }
-        let written = self.changes.write(change).await;
+        let written = self.handle.changes.write(change).await;
         written.unwrap_or_else(|_| Err(CatalogError::Closed { path: self.path.clone() }))
     }
 }
@@ -275,10 +266,22 @@ impl Drop for Catalog {
     fn drop(&mut self) {
         // Handles and journals may keep senders, so the end of all senders is not waited for. The file is closed when the
         // writer has ended.
-        self.changes.close();
+        self.handle.changes.close();
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
+    }
+}
+
+impl Contents {
+    /// The contents of `database`, which is at `path`, if this program knows the schema.
+    fn of(path: &Path, database: &Database) -> Result<Self, CatalogError> {
+        let open_error = |source| CatalogError::Open { path: path.into(), source: Arc::new(source) };
+        let version = initialise(database).map_err(open_error)?;
+        if version != SCHEMA_VERSION {
+            return Err(CatalogError::Newer { path: path.into(), found: version });
+        }
+        read(database).map_err(|source| CatalogError::Read { path: path.into(), source: Arc::new(source) })
     }
 }
 

@@ -233,7 +233,7 @@ impl Router {
     }
 
     /// Carries out the consequences of the store's answer: `false` when the store has to be asked again.
-    async fn follow(&self, held: &HeldExport, ownership: Ownership) -> bool {
+    async fn follow(self: &Arc<Self>, held: &HeldExport, ownership: Ownership) -> bool {
         // Another operation may have changed the export while this one waited for the right to.
         let state = held.entry().state();
         if held.is_gone() || !matches!(state, State::Waiting | State::Serving) {
@@ -253,7 +253,7 @@ impl Router {
     }
 
     /// Gives an export that waited its device. A lost export keeps an existing device and gets no new one.
-    async fn end_waiting(&self, held: &HeldExport, ownership: Ownership) {
+    async fn end_waiting(self: &Arc<Self>, held: &HeldExport, ownership: Ownership) {
         let is_claimed = matches!(ownership, Ownership::Ours);
         let done = match ownership {
             // An existing device of a lost export is served too: its waiting requests are answered with errors.

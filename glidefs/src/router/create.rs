@@ -373,11 +373,12 @@ fn compare(record: &ExportRecord, request: &CreateExport) -> Result<(), RouterEr
         ("queue_depth", record.queue_depth.into(), request.queue_depth.map(u64::from)),
     ];
     let PropertiesChange { durability, on_unreachable, settings } = &request.properties;
-    if durability.is_some_and(|wanted| wanted != record.durability()) {
-        return Err(RouterError::OtherDurability { name: record.name.clone() });
-    }
-    if on_unreachable.is_some_and(|wanted| wanted != record.on_unreachable()) {
-        return Err(RouterError::OtherOnUnreachable { name: record.name.clone() });
+    let differ = [
+        ("durability", durability.is_some_and(|wanted| wanted != record.durability())),
+        ("on_unreachable", on_unreachable.is_some_and(|wanted| wanted != record.on_unreachable())),
+    ];
+    if let Some((property, _)) = differ.into_iter().find(|(_, differs)| *differs) {
+        return Err(RouterError::OtherProperty { name: record.name.clone(), property });
     }
     settings.compare(&record.name, &record.settings())?;
     for (parameter, existing, wanted) in pairs {

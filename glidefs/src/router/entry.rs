@@ -51,18 +51,12 @@ struct Status {
     path: Option<Result<(), Box<str>>>,
     /// Why the export could not be released in the store.
     unreleased: Option<String>,
-    /// How long requests of the device waited for an upgrade, milliseconds.
-    pause_millis: Option<u32>,
+    /// How long requests of the device waited for an upgrade.
+    pause: Option<Duration>,
     /// Whether the store answers other questions, but not whose this export is.
     silent: bool,
     /// Whether the export was removed from memory. Whoever waited for the right to change the export looks the name up again.
     gone: bool,
-}
-
-impl Status {
-    fn pause(&self) -> Option<Duration> {
-        self.pause_millis.map(|millis| Duration::from_millis(millis.into()))
-    }
 }
 
 /// The right to change an export: the operation lock, and a guard that delays the end of the daemon.
@@ -86,7 +80,7 @@ impl ExportEntry {
             strays,
             path,
             unreleased,
-            pause_millis: None,
+            pause: None,
             silent: false,
             gone: false,
         };
@@ -223,7 +217,7 @@ impl ExportEntry {
             damaged_bytes,
             at_risk: self.at_risk(),
             waiting_for: self.export().and_then(|export| export.volume().waits_for()),
-            pause: status.pause(),
+            pause: status.pause,
         }
     }
 
@@ -260,7 +254,7 @@ impl ExportEntry {
 
     /// How long requests of the device waited for an upgrade.
     pub fn pause(&self) -> Option<Duration> {
-        self.status().pause()
+        self.status().pause
     }
 
     /// Memory of the export without the parts that I/O needs, bytes.
@@ -395,8 +389,7 @@ impl HeldExport {
 
     /// Notes how long requests of the device have waited, once only: later waits have other reasons.
     pub fn set_pause(&self, pause: Duration) {
-        let millis = u32::try_from(pause.as_millis()).unwrap_or(u32::MAX);
-        self.entry.status().pause_millis.get_or_insert(millis);
+        self.entry.status().pause.get_or_insert(pause);
     }
 
     /// Notes whether the device has its stable path, or why not.

@@ -36,18 +36,12 @@ pub enum RouterError {
         existing: u64,
         wanted: u64,
     },
-    /// The name is taken by an export with another durability.
+    /// The name is taken by an export with another durability or `on_unreachable`.
     #[error(
-        "export {name} exists with another durability: ask for the one it has, or choose another name for a new export; to change \
+        "export {name} exists with another {property}: ask for the one it has, or choose another name for a new export; to change \
          it, detach the export and open it on another host with this option"
     )]
-    OtherDurability { name: String },
-    /// The name is taken by an export with another `on_unreachable`.
-    #[error(
-        "export {name} exists with another on_unreachable: ask for the one it has, or choose another name for a new export; to \
-         change it, detach the export and open it on another host with this option"
-    )]
-    OtherOnUnreachable { name: String },
+    OtherProperty { name: String, property: &'static str },
     /// The name is taken by an export with other limits or another weight.
     #[error(
         "export {name} exists with other limits or another weight: change them with `glidefs export set {name}`"

@@ -8,9 +8,9 @@ use super::Router;
 use super::error::RouterError;
 use super::name::ExportName;
 use crate::cache::Volume;
-use crate::store::StoreName;
-use crate::store::gc::{GcOptions, GcReport};
-use crate::store::volume::{self, DeletedVolume, SnapshotInfo, VolumeError};
+use crate::store::gc::{self, GcOptions, GcReport};
+use crate::store::volume::{self, DeletedVolume, SnapshotInfo, VolumeError, VolumeStore};
+use crate::store::{StoreName, SystemClock};
 use crate::units::Seq;
 
 impl Router {
@@ -79,24 +79,26 @@ impl Router {
         deleted.await.map_err(|source| RouterError::Store { name: name.into(), source })
     }
 
+    /// The volumes of the store, for questions that are about no export.
+    async fn volumes(&self) -> Result<VolumeStore, RouterError> {
+        self.storage.volumes().await.map_err(list_error)?.ok_or(RouterError::NoStore)
+    }
+
     /// Names of the volumes in the store, open on any host or none.
     pub async fn stored_names(&self) -> Result<Vec<String>, RouterError> {
-        let names = self.storage.names().await;
-        let names = names.map_err(|source| RouterError::Store { name: "list".into(), source })?;
-        names.ok_or(RouterError::NoStore)
+        let names = self.volumes().await?.names().await.map_err(list_error)?;
+        Ok(names.iter().map(ToString::to_string).collect())
     }
 
     /// The deleted volumes that can be undeleted.
     pub async fn deleted(&self) -> Result<Vec<DeletedVolume>, RouterError> {
-        let deleted = self.storage.deleted().await;
-        let deleted = deleted.map_err(|source| RouterError::Store { name: "list".into(), source })?;
-        deleted.ok_or(RouterError::NoStore)
+        self.volumes().await?.deleted(None).await.map_err(list_error)
     }
 
     /// Removes unused objects from the store.
     pub async fn collect(&self, options: GcOptions) -> Result<GcReport, RouterError> {
-        let report = self.storage.collect(options).await.map_err(RouterError::Collect)?;
-        report.ok_or(RouterError::NoStore)
+        let volumes = self.volumes().await?;
+        gc::collect(volumes.store(), &SystemClock, &options).await.map_err(RouterError::Collect)
     }
 
     /// The volume of an export in the cache, and the writer of the volume in the store.
@@ -109,6 +111,10 @@ impl Router {
         let writer = volume.remote().ok_or_else(|| RouterError::NotInStore { name: name.into() })?.clone();
         Ok((volume, writer))
     }
+}
+
+fn list_error(source: VolumeError) -> RouterError {
+    RouterError::Store { name: "list".into(), source }
 }
 
 /// The name of an export or snapshot in the store. Both kinds of names follow one rule.

@@ -18,21 +18,9 @@ use crate::store::volume::check_size;
 use crate::units::SECTOR_BYTES;
 
 impl Router {
-    /// Gives an export its device. Succeeds also when the export has a device already.
-    pub async fn attach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
-        self.attach_confirmed(name, true).await
-    }
-
-    /// As [`Self::attach`], also when the store cannot be asked whose the export is: the data in the cache may be old.
-    pub async fn attach_unconfirmed(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
-        self.attach_confirmed(name, false).await
-    }
-
-    async fn attach_confirmed(
-        self: &Arc<Self>,
-        name: &str,
-        needs_answer: bool,
-    ) -> Result<ExportInfo, RouterError> {
+    /// Gives an export its device. Succeeds also when the export has a device already. Unless `needs_answer`, also when the store cannot
+    /// be asked whose the export is: the data in the cache may be old.
+    pub async fn attach(self: &Arc<Self>, name: &str, needs_answer: bool) -> Result<ExportInfo, RouterError> {
         self.on_held(name, move |router, held| async move {
             router.finish_rollback(&held).await?;
             if held.entry().state() != State::Serving {

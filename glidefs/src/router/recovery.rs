@@ -113,7 +113,7 @@ impl Router {
         started.await.unwrap_or_default()
     }
 
-    async fn go_on_deleting(&self, deletions: Vec<Planned>) {
+    async fn go_on_deleting(self: &Arc<Self>, deletions: Vec<Planned>) {
         let deletions = deletions.into_iter().map(|(held, plan)| self.carry_out(held, plan, None));
         let mut deletions = stream::iter(deletions).buffer_unordered(self.parallel());
         while deletions.next().await.is_some() {}
@@ -256,7 +256,7 @@ impl Router {
 
     /// Carries out the plan for one export, as far as the store's answer allows. Without an answer the store is asked later.
     pub(super) async fn carry_out(
-        &self,
+        self: &Arc<Self>,
         held: HeldExport,
         plan: Result<Plan, RouterError>,
         ownership: Option<Ownership>,

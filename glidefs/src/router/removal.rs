@@ -20,7 +20,7 @@ const USER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How the users of a device are treated when the device is to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Users {
+pub enum Users {
     /// A device that is mounted, or held in another way, stays.
     Spare,
     /// The device is removed, and the next requests of its users fail.
@@ -36,19 +36,17 @@ pub enum Deleted {
     Absent,
 }
 
+impl Users {
+    /// The treatment of users with or without force.
+    pub fn by_force(force: bool) -> Self {
+        if force { Self::Cut } else { Self::Spare }
+    }
+}
+
 impl Router {
     /// Removes the device of an export, keeps the data, and releases the export in the store, if the store can be asked.
-    /// Succeeds also without a device; refused while the device is in use.
-    pub async fn detach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
-        self.detach_from(name, Users::Spare).await
-    }
-
-    /// As [`Self::detach`], also while the device is in use: the next requests of its users fail.
-    pub async fn force_detach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
-        self.detach_from(name, Users::Cut).await
-    }
-
-    async fn detach_from(self: &Arc<Self>, name: &str, users: Users) -> Result<ExportInfo, RouterError> {
+    /// Succeeds also without a device.
+    pub async fn detach(self: &Arc<Self>, name: &str, users: Users) -> Result<ExportInfo, RouterError> {
         self.on_held(name, move |router, held| async move {
             router.detach_held(&held, users).await?;
             router.release(&held).await;
@@ -57,18 +55,9 @@ impl Router {
         .await
     }
 
-    /// Removes an export: device, data and catalog entry. Succeeds also without such an export; refused while the device is in
-    /// use. A deletion that failed half-way goes on at the failed step when this is called again.
-    pub async fn delete(self: &Arc<Self>, name: &str) -> Result<Deleted, RouterError> {
-        self.delete_from(name, Users::Spare).await
-    }
-
-    /// As [`Self::delete`], also while the device is in use.
-    pub async fn force_delete(self: &Arc<Self>, name: &str) -> Result<Deleted, RouterError> {
-        self.delete_from(name, Users::Cut).await
-    }
-
-    async fn delete_from(self: &Arc<Self>, name: &str, users: Users) -> Result<Deleted, RouterError> {
+    /// Removes an export: device, data and catalog entry. Succeeds also without such an export. A deletion that failed half-way goes
+    /// on at the failed step when this is called again.
+    pub async fn delete(self: &Arc<Self>, name: &str, users: Users) -> Result<Deleted, RouterError> {
         let deleted = self
             .on_held(name, move |router, held| async move { router.delete_held(&held, users).await })
             .await;

@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 
 use super::name::ExportName;
 use super::size::ExportSize;
 use crate::cache::Volume;
 use crate::properties::Properties;
-use crate::store::gc::{GcError, GcOptions, GcReport};
-use crate::store::volume::{DeletedVolume, Resume, VolumeError};
+use crate::store::volume::{Resume, VolumeError, VolumeStore};
 use crate::units::ExportId;
 
 /// The content that a new export begins with.
@@ -60,6 +59,7 @@ pub struct Begun {
 }
 
 /// The data of exports, in the cache and in the store.
+#[async_trait]
 pub trait Storage: Send + Sync + 'static {
     /// The volume of export `id` in the cache: recovered, or empty. An export with a volume in the store is linked to that
     /// volume, from the state `resume` on. Call once for each export.
@@ -74,50 +74,40 @@ pub trait Storage: Send + Sync + 'static {
     /// one keeps the properties of its past, or of its origin. A new volume for an export that is to be `detached` may be released
     /// to other hosts from the beginning. The volume of an earlier creation that stopped is gone on with, released or not, and
     /// perhaps of another size or with other properties.
-    fn begin(
+    async fn begin(
         &self,
         name: ExportName,
         content: InitialContent,
         properties: Properties,
         detached: bool,
-    ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>>;
+    ) -> Result<Option<Begun>, VolumeError>;
 
     /// Takes the volume of a lost export over from the host that has the volume. `None` without a store.
     ///
     /// # Errors
     /// [`VolumeError::OtherVolume`] when the store gives `name` to another volume, which is left alone.
-    fn regain(
-        &self,
-        name: ExportName,
-        volume: Arc<Volume>,
-    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>>;
+    async fn regain(&self, name: ExportName, volume: Arc<Volume>) -> Result<Option<Resume>, VolumeError>;
 
     /// Creates a volume in the store with the content that this host has of a lost export: the last state that this host wrote
     /// back, and the data at risk. The properties are those of the lost export. `None` without a store.
-    fn rescue(
+    async fn rescue(
         &self,
         name: ExportName,
         volume: Arc<Volume>,
         size_sectors: u64,
-    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>>;
+    ) -> Result<Option<Resume>, VolumeError>;
 
     /// Deletes the volume of an export in the store, unless there is none, or another host has taken the volume over.
-    fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>>;
+    async fn delete(&self, volume: Arc<Volume>) -> Result<(), VolumeError>;
 
     /// Links an export's volume in the cache to its new volume in the store.
     fn link(&self, volume: &Volume, size_bytes: u64, resume: &Resume);
 
     /// Asks the store for its identity: whether the store answers, and is the one with the exports' volumes. Asks about no volume.
-    fn reach(&self) -> BoxFuture<'_, Result<(), VolumeError>>;
+    async fn reach(&self) -> Result<(), VolumeError>;
 
-    /// Names of all volumes in the store; `None` without a store.
-    fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>>;
-
-    /// The deleted volumes that can be undeleted; `None` without a store.
-    fn deleted(&self) -> BoxFuture<'_, Result<Option<Vec<DeletedVolume>>, VolumeError>>;
-
-    /// Removes unused objects from the store; `None` without a store.
-    fn collect(&self, options: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>>;
+    /// The volumes of the store, once the place is known to be the store; `None` without a store.
+    async fn volumes(&self) -> Result<Option<VolumeStore>, VolumeError>;
 
     /// Removes the data of export `id` from the cache. Called when the device is gone and the catalog has the export as
     /// deleted, or not at all.

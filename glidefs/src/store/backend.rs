@@ -15,11 +15,11 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
+use tokio::sync::OnceCell;
 
 use super::aws;
 use super::classify::Connector;
 use super::error::{BoxError, StoreError};
-use super::later::Later;
 use super::url::{Bucket, StoreUrl};
 use super::variables::Variables;
 
@@ -28,7 +28,9 @@ use crate::locks::MutexExt;
 /// A place for a store, and how to reach the place.
 #[derive(Clone, Debug)]
 pub struct Backend {
-    pub(super) objects: Arc<dyn ObjectStore>,
+    objects: OnceCell<Arc<dyn ObjectStore>>,
+    /// How the place is set up by a request, unless it is already.
+    setup: Option<(StoreUrl, Variables)>,
     /// Beginning of every key in the place.
     pub(super) prefix: Path,
     /// Whether listings ascend by key.
@@ -49,8 +51,8 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    fn new(path: &FsPath, inode: Option<u64>) -> Self {
-        Self { path: path.into(), inode: Arc::new(Mutex::new(inode)) }
+    fn new(path: &FsPath) -> Self {
+        Self { path: path.into(), inode: Arc::default() }
     }
 
     fn found(path: &FsPath) -> io::Result<u64> {
@@ -87,59 +89,69 @@ impl Backend {
     /// The place that `url` names, with credentials from `variables`. Sends no request. For `file:` a missing directory is made
     /// if `make_directory` is set.
     pub fn connect(url: &StoreUrl, variables: &Variables, make_directory: bool) -> Result<Self, StoreError> {
-        let location = url.to_string();
-        let mut found = None;
-        let (objects, prefix): (Arc<dyn ObjectStore>, &str) = match url {
-            StoreUrl::Memory => (Arc::new(InMemory::new()), ""),
-            StoreUrl::File(path) => {
-                if make_directory {
-                    fs::create_dir_all(path).map_err(|error| directory_error(&location, error))?;
-                }
-                let inode = Directory::found(path).map_err(|error| directory_error(&location, error))?;
-                found = Some(Directory::new(path, Some(inode)));
-                let directory = LocalFileSystem::new_with_prefix(path);
-                let directory = directory
-                    .map_err(|error| setup(&location, "it is not a directory", Some(Box::new(error))))?;
-                // A created object survives a power cut, as in S3.
-                (Arc::new(directory.with_fsync(true)), "")
-            }
-            StoreUrl::S3(bucket) => (s3(&location, bucket, variables)?, &bucket.prefix),
-            StoreUrl::Gcs(bucket) => (gcs(&location, bucket, variables)?, &bucket.prefix),
-            StoreUrl::Azure(bucket) => (azure(&location, bucket, variables)?, &bucket.prefix),
-        };
-        let prefix = Path::parse(prefix)
-            .map_err(|error| setup(&location, "its prefix is no path", Some(Box::new(error))))?;
-        let lists_in_order = !matches!(url, StoreUrl::File(_));
-        Ok(Self { objects, prefix, lists_in_order, location, directory: found })
+        let backend = Self::later(url, variables)?;
+        if let Some(directory) = &backend.directory {
+            let made = if make_directory { fs::create_dir_all(&directory.path) } else { Ok(()) };
+            made.and_then(|()| directory.keep())
+                .map_err(|error| directory_error(&backend.location, error))?;
+        }
+        Ok(Self { objects: objects(url, variables)?.into(), setup: None, ..backend })
     }
 
-    /// As [`Self::connect`], for a place that cannot be set up now: every request tries the setup, and fails until one setup
-    /// succeeds. No directory is made.
+    /// As [`Self::connect`], for a place that cannot be set up now, as its file system is not mounted yet, or the files with
+    /// credentials cannot be read: every request tries the setup, and fails until one setup succeeds. No directory is made.
     pub fn later(url: &StoreUrl, variables: &Variables) -> Result<Self, StoreError> {
         let location = url.to_string();
         let (prefix, directory) = match url {
             StoreUrl::Memory => ("", None),
-            StoreUrl::File(path) => ("", Some(Directory::new(path, None))),
+            StoreUrl::File(path) => ("", Some(Directory::new(path))),
             StoreUrl::S3(bucket) | StoreUrl::Gcs(bucket) | StoreUrl::Azure(bucket) => (&*bucket.prefix, None),
         };
         let prefix = Path::parse(prefix)
             .map_err(|error| setup(&location, "its prefix is no path", Some(Box::new(error))))?;
         let lists_in_order = !matches!(url, StoreUrl::File(_));
-        let objects = Arc::new(Later::new(url, variables));
-        Ok(Self { objects, prefix, lists_in_order, location, directory })
+        let setup = Some((url.clone(), variables.clone()));
+        Ok(Self { objects: OnceCell::new(), setup, prefix, lists_in_order, location, directory })
+    }
+
+    /// The objects of the place, set up now if that was not possible before.
+    pub(super) async fn objects(&self) -> Result<&Arc<dyn ObjectStore>, BoxError> {
+        let connect = || async {
+            let (url, variables) = self.setup.clone().ok_or("the place cannot be set up")?;
+            Ok(tokio::task::spawn_blocking(move || objects(&url, &variables)).await??)
+        };
+        self.objects.get_or_try_init(connect).await
     }
 
     /// The same place with all requests passing through the store that `wrap` makes, for tests and benches.
     #[must_use]
     pub fn through(self, wrap: impl FnOnce(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>) -> Self {
-        Self { objects: wrap(self.objects), ..self }
+        Self { objects: OnceCell::new_with(self.objects.into_inner().map(wrap)), ..self }
     }
 
     /// A place in `objects`, for tests. `lists_in_order`: whether listings of `objects` ascend by key.
     pub fn over(objects: Arc<dyn ObjectStore>, lists_in_order: bool) -> Self {
         let location = objects.to_string();
-        Self { objects, prefix: Path::default(), lists_in_order, location, directory: None }
+        let (objects, prefix) = (objects.into(), Path::default());
+        Self { objects, setup: None, prefix, lists_in_order, location, directory: None }
     }
+}
+
+/// The objects of the place that `url` names. Sends no request.
+fn objects(url: &StoreUrl, variables: &Variables) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    let location = url.to_string();
+    Ok(match url {
+        StoreUrl::Memory => Arc::new(InMemory::new()),
+        StoreUrl::File(path) => {
+            let directory = LocalFileSystem::new_with_prefix(path)
+                .map_err(|error| setup(&location, "it is not a directory", Some(Box::new(error))))?;
+            // A created object survives a power cut, as in S3.
+            Arc::new(directory.with_fsync(true))
+        }
+        StoreUrl::S3(bucket) => s3(&location, bucket, variables)?,
+        StoreUrl::Gcs(bucket) => gcs(&location, bucket, variables)?,
+        StoreUrl::Azure(bucket) => azure(&location, bucket, variables)?,
+    })
 }
 
 fn setup(location: &str, advice: impl Into<String>, source: Option<BoxError>) -> StoreError {

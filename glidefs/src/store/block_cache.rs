@@ -24,7 +24,6 @@
 //! that a reader still holds come on top as well.
 
 mod disk;
-mod figures;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -34,7 +33,7 @@ mod region;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use foyer_common::event::{Event, EventListener};
@@ -42,13 +41,12 @@ use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
 use tokio::runtime::Handle;
 
 use self::disk::Disk;
-pub use self::figures::BlockCacheFigures;
-pub(super) use self::figures::Counters;
 use self::region::{FILE_BYTES_MIN, Geometry};
 use crate::checksum::crc32c;
-use crate::locks::MutexExt;
+use crate::observe::repeat::Repeat;
 use crate::store::format::{Codec, IndexEntry};
 use crate::store::ids::PackId;
+use crate::store::stats::Count;
 
 /// A block: the pack, and the offset of the block in the pack.
 pub(super) type BlockId = (PackId, u64);
@@ -108,6 +106,29 @@ pub enum BlockCacheError {
     },
 }
 
+/// What the cache and its readers count.
+#[derive(Debug, Default)]
+pub struct BlockCacheCounters {
+    /// Blocks that readers found in memory.
+    pub memory_hits: Count,
+    /// Blocks that readers found on disk.
+    pub disk_hits: Count,
+    /// Blocks that readers needed and the cache did not have. Some of these blocks were on their way already.
+    pub misses: Count,
+    /// Blocks taken in, bytes of their data.
+    pub inserted_bytes: Count,
+    /// Read from the store for readers and by reading ahead, bytes as stored.
+    pub fetched_bytes: Count,
+    /// Blocks fetched by reading ahead, bytes as stored.
+    pub ahead_bytes: Count,
+    /// Blocks with a wrong length or checksum, which were fetched again.
+    pub bad_blocks: Count,
+    /// Failed reads and writes of the disk.
+    pub errors: Count,
+    /// Lets one of many log lines about a failing disk pass.
+    troubles: Repeat,
+}
+
 /// The cached blocks. Cheap to clone.
 #[derive(Clone)]
 pub struct BlockCache(Arc<Inner>);
@@ -115,8 +136,8 @@ pub struct BlockCache(Arc<Inner>);
 struct Inner {
     memory: Cache<BlockId, Bytes>,
     blocks_bytes_max: usize,
-    disk: Option<Arc<Leaving>>,
-    counters: Arc<Counters>,
+    disk: Option<Arc<Disk>>,
+    counters: Arc<BlockCacheCounters>,
 }
 
 impl fmt::Debug for BlockCache {
@@ -127,47 +148,16 @@ impl fmt::Debug for BlockCache {
     }
 }
 
-/// Receives blocks that leave memory.
-struct Leaving {
-    disk: Arc<Disk>,
-    way: Mutex<Way>,
-}
-
-/// Where blocks that leave memory go.
-#[derive(Debug, Default)]
-enum Way {
-    /// To disk, unless the disk is busy.
-    #[default]
-    Disk,
-    /// Here, to be written one by one: the cache is being closed.
-    Gathered(Vec<(u64, Bytes)>),
-    /// Nowhere: the cache was closed.
-    Nowhere,
-}
-
-impl Leaving {
-    fn change_way(&self, way: Way) -> Way {
-        std::mem::replace(&mut *self.way(), way)
-    }
-
-    fn way(&self) -> MutexGuard<'_, Way> {
-        self.way.lock_whole()
-    }
-}
+/// Hands blocks that leave memory to the disk.
+struct Leaving(Arc<Disk>);
 
 impl EventListener for Leaving {
     type Key = BlockId;
     type Value = Bytes;
 
     fn on_leave(&self, reason: Event, key: &BlockId, block: &Bytes) {
-        if reason != Event::Evict {
-            return;
-        }
-        let digest = digest(key);
-        match &mut *self.way() {
-            Way::Gathered(blocks) => blocks.push((digest, block.clone())),
-            Way::Disk => self.disk.put(digest, block),
-            Way::Nowhere => {}
+        if reason == Event::Evict {
+            self.0.put(digest(key), block);
         }
     }
 }
@@ -178,7 +168,7 @@ impl BlockCache {
     ///
     /// A damaged file starts empty. A directory that cannot be used at all is an error.
     pub async fn open(options: BlockCacheOptions) -> Result<Self, BlockCacheError> {
-        let counters = Arc::<Counters>::default();
+        let counters = Arc::<BlockCacheCounters>::default();
         let BlockCacheOptions { directory, memory_bytes_max, disk_bytes_max } = options;
         let needed = FILE_BYTES_MIN;
         let too_little = BlockCacheError::TooLittleDisk { found: disk_bytes_max, needed };
@@ -195,8 +185,7 @@ impl BlockCache {
         let mut disk = None;
         if let (Some(directory), Some(geometry)) = (directory, geometry) {
             let opened = Disk::open(&directory, geometry, Arc::clone(&counters), Handle::current()).await;
-            let opened = opened.map_err(|source| BlockCacheError::Directory { directory, source })?;
-            disk = Some(Arc::new(Leaving { disk: opened, way: Mutex::default() }));
+            disk = Some(opened.map_err(|source| BlockCacheError::Directory { directory, source })?);
         }
         let mut builder = CacheBuilder::new(blocks_bytes_max)
             .with_name("glidefs-clean")
@@ -206,42 +195,39 @@ impl BlockCache {
                 small_queue_capacity_ratio: SMALL_QUEUE_RATIO,
                 ..S3FifoConfig::default()
             });
-        if let Some(leaving) = &disk {
-            builder = builder.with_event_listener(Arc::clone(leaving) as Arc<_>);
+        if let Some(disk) = &disk {
+            builder = builder.with_event_listener(Arc::new(Leaving(Arc::clone(disk))));
         }
         Ok(Self(Arc::new(Inner { memory: builder.build(), blocks_bytes_max, disk, counters })))
     }
 
-    /// Present use of memory and disk, and counts since the cache was opened.
-    pub fn figures(&self) -> BlockCacheFigures {
-        let disk = self.0.disk.as_ref().map(|leaving| &leaving.disk);
-        let memory_bytes = self.0.memory.usage() as u64 + disk.map_or(0, |disk| disk.memory_bytes());
-        self.0.counters.snapshot(memory_bytes, disk.map_or(0, |disk| disk.disk_bytes()))
+    /// Counts since the cache was opened.
+    pub fn counters(&self) -> &BlockCacheCounters {
+        &self.0.counters
     }
 
-    /// Writes the blocks that are in memory only, so that a restarted daemon has these blocks. The caller may drop the future at
-    /// any time; blocks that were not written are fetched again later. Blocks that are kept after the close are not written.
+    /// Memory in use, bytes: blocks, regions, and the tables of the blocks on disk.
+    pub fn memory_bytes(&self) -> u64 {
+        self.0.memory.usage() as u64 + self.0.disk.as_ref().map_or(0, |disk| disk.memory_bytes())
+    }
+
+    /// Hands the blocks in memory to the disk, as far as it takes them now, and writes the regions in memory, so that a restarted daemon
+    /// has these blocks. The caller may drop the future at any time; blocks that were not written are fetched again later.
     pub async fn close(&self) {
-        let Some(leaving) = &self.0.disk else { return };
-        leaving.change_way(Way::Gathered(Vec::new()));
-        self.0.memory.evict_all();
-        if let Way::Gathered(blocks) = leaving.change_way(Way::Nowhere) {
-            leaving.disk.settle(&blocks).await;
+        if let Some(disk) = &self.0.disk {
+            self.0.memory.evict_all();
+            disk.settle().await;
         }
     }
 
     /// Whether the disk is busy, so that blocks that leave memory now are lost.
     #[cfg(test)]
     pub(super) fn is_busy(&self) -> bool {
-        self.0.disk.as_ref().is_some_and(|leaving| leaving.disk.is_busy())
+        self.0.disk.as_ref().is_some_and(|disk| disk.is_busy())
     }
 
     pub(super) fn blocks_bytes_max(&self) -> usize {
         self.0.blocks_bytes_max
-    }
-
-    pub(super) fn counters(&self) -> &Counters {
-        &self.0.counters
     }
 
     /// The data of a block, if the cache has the block.
@@ -249,7 +235,7 @@ impl BlockCache {
         if let Some(block) = self.get_here(pack, entry) {
             return Some(block);
         }
-        let Leaving { disk, .. } = &**self.0.disk.as_ref()?;
+        let disk = self.0.disk.as_ref()?;
         let key = (pack, entry.offset_bytes);
         let digest = digest(&key);
         let block = disk.get(digest, entry.plain_bytes()).await?;
@@ -277,8 +263,7 @@ impl BlockCache {
     /// Whether a block may be here.
     pub(super) fn has(&self, pack: PackId, entry: &IndexEntry) -> bool {
         let key = (pack, entry.offset_bytes);
-        self.0.memory.contains(&key)
-            || self.0.disk.as_ref().is_some_and(|leaving| leaving.disk.has(digest(&key)))
+        self.0.memory.contains(&key) || self.0.disk.as_ref().is_some_and(|disk| disk.has(digest(&key)))
     }
 
     /// Takes in fetched and checked data: `blocks` are the data of `entries` of a pack.
@@ -291,8 +276,8 @@ impl BlockCache {
             let block =
                 if entry.codec == Codec::Stored { Bytes::copy_from_slice(block) } else { block.clone() };
             counters.inserted_bytes.add(block.len() as u64);
-            if let Some(leaving) = &self.0.disk {
-                leaving.disk.put(digest(&key), &block);
+            if let Some(disk) = &self.0.disk {
+                disk.put(digest(&key), &block);
             }
             self.0.memory.insert(key, block);
         }
@@ -302,8 +287,8 @@ impl BlockCache {
         let good = block.len() == entry.plain_bytes() && crc32c(block) == entry.plain_crc;
         if !good {
             self.0.counters.bad_blocks.add(1);
-            if self.0.counters.may_log() {
-                tracing::warn!("blocks in the block cache are damaged, and fetched again");
+            if let Some(suppressed) = self.0.counters.troubles.pass() {
+                tracing::warn!(suppressed, "blocks in the block cache are damaged, and fetched again");
             }
         }
         good

@@ -148,33 +148,14 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Where a virtual machine of Azure learns its credentials. The SDK of Amazon has a client of its own.
-const METADATA_HOST: &str = "169.254.169.254";
-
-/// A virtual machine has no credentials, and may get credentials later.
-#[derive(Debug, thiserror::Error)]
-#[error("the metadata service of this virtual machine gave no credentials: {0}")]
-struct NoCredentials(String);
-
-fn no_credentials(answer: String) -> HttpError {
-    HttpError::new(HttpErrorKind::Unknown, NoCredentials(answer))
-}
-
 #[derive(Debug)]
 struct Service(HttpClient);
 
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let from_metadata = request.uri().host() == Some(METADATA_HOST);
-        let response = match self.0.execute(request).await {
-            Err(error) if from_metadata => return Err(no_credentials(error.to_string())),
-            response => response?,
-        };
+        let response = self.0.execute(request).await?;
         let status = response.status().as_u16();
-        if from_metadata && !response.status().is_success() {
-            return Err(no_credentials(format!("status {status}")));
-        }
         // `object_store` has errors of its own for these statuses.
         if response.status().is_success() || matches!(status, 304 | 401 | 403 | 409 | 412) {
             return Ok(response);

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use object_store::ObjectMeta;
 use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -26,7 +26,7 @@ use super::hedge::Hedge;
 use super::ids::{Entropy, StoreName, SystemEntropy, VolumeId};
 use super::key::Key;
 use super::outage::{Outage, ReadsWaiting};
-use super::retry::{Failure, Passage, RetryPolicy, Tries, stopped};
+use super::retry::{Failure, RetryPolicy, Tries, stopped};
 use super::stats::{Operation, StoreStats};
 use super::turns::{Reader, Turns};
 use crate::locks::LocksByKey;
@@ -126,9 +126,9 @@ impl Store {
         Self { inner: Arc::new(inner), reader: None }
     }
 
-    /// The same store for readers of `volume`: GETs take turns by `weight` with GETs of other volumes, a late
-    /// GET gets a second request, and
-    /// a failing GET fails soon, because readers wait for the store in another way ([`Self::reads_waiting`]).
+    /// The same store for readers of `volume`: GETs take turns by `weight` with GETs of other volumes, a late GET gets a
+    /// second request, and a failing GET fails soon, because readers wait for the store in another way
+    /// ([`Self::reads_waiting`]).
     #[must_use]
     pub fn for_readers(&self, volume: VolumeId, weight: u16) -> Self {
         Self { inner: Arc::clone(&self.inner), reader: Some(Reader { volume, weight }) }
@@ -224,6 +224,11 @@ impl Store {
         }
     }
 
+    /// Where requests are sent. A place that cannot be set up counts as away.
+    async fn objects(&self) -> Result<&Arc<dyn ObjectStore>, Failure> {
+        self.inner.backend.objects().await.map_err(|error| Failure::Again(error, None))
+    }
+
     fn tries<'a>(&'a self, operation: Operation, key: &'a str, payload_bytes: u64) -> Tries<'a> {
         let StoreOptions { retry, entropy, stats, shutdown, .. } = &self.inner.options;
         let (mut policy, shutdown) = (*retry, shutdown.as_ref());
@@ -234,11 +239,7 @@ impl Store {
         }
         // No store is made where there are volumes.
         let is_look = key == self.path(&Key::Marker).1 || key == self.path(&VOLUMES).1;
-        let passage = match (self.is_open(), is_look) {
-            (true, _) => Passage::Open,
-            (false, true) => Passage::Looking,
-            (false, false) => Passage::Closed(&self.inner.is_open),
-        };
+        let is_open = &self.inner.is_open;
         Tries {
             policy,
             entropy: &**entropy,
@@ -249,7 +250,8 @@ impl Store {
             payload_bytes,
             directory,
             reader,
-            passage,
+            is_open,
+            is_look,
         }
     }
 

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 
 use crate::locks::MutexExt;
+use crate::observe::repeat::Repeat;
 
 /// Pause before the READ with the turn asks the store.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
@@ -22,8 +23,6 @@ const PROBE_PAUSE: Duration = Duration::from_secs(1);
 /// longest. An answer during the pause does not end the pause.
 const AGAIN_PAUSE_MIN: Duration = Duration::from_millis(250);
 const AGAIN_PAUSE_MAX: Duration = Duration::from_secs(4);
-/// Least time between two log lines about waiting READs.
-const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The READs that need the store.
 #[derive(Debug, Default)]
@@ -31,6 +30,8 @@ pub(super) struct Outage {
     inner: Mutex<Inner>,
     /// Notified when the store has answered a GET.
     answered: Notify,
+    /// Lets one of many log lines about waiting READs pass.
+    waits: Repeat,
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +44,6 @@ struct Inner {
     waiting: BTreeMap<(u32, u64), oneshot::Sender<Probe>>,
     /// Whether a READ has the turn.
     probing: bool,
-    logged: Option<Instant>,
 }
 
 /// Number and age of the READs that need the store, for metrics and messages.
@@ -159,15 +159,11 @@ impl WaitingRead {
     }
 
     fn log(&self, error: &(dyn std::error::Error + Send + Sync + 'static)) {
-        let (mut inner, now) = (self.outage.lock(), Instant::now());
-        if inner.logged.is_some_and(|logged| now.saturating_duration_since(logged) < LOG_INTERVAL) {
-            return;
-        }
-        inner.logged = Some(now);
-        drop(inner);
+        let Some(suppressed) = self.outage.waits.pass() else { return };
         let ReadsWaiting { count, oldest } = self.outage.figures();
         tracing::warn!(
             reads = count,
+            suppressed,
             oldest_seconds = oldest.as_secs(),
             error = error as &dyn std::error::Error,
             "the store does not give what READs need; they wait until it does"

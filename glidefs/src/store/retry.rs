@@ -90,19 +90,10 @@ pub(super) struct Tries<'a> {
     pub directory: Option<&'a Directory>,
     /// For a reader: each try takes a turn. A pause holds no turn.
     pub reader: Option<(&'a Arc<Turns>, Reader)>,
-    /// Whether the request may be sent.
-    pub passage: Passage<'a>,
-}
-
-/// Whether a request may be sent to a place.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Passage<'a> {
-    /// The place is known to be the store.
-    Open,
-    /// The request itself checks whether the place is the store.
-    Looking,
-    /// Every try fails until the flag tells that the store was found at the place.
-    Closed(&'a AtomicBool),
+    /// Whether the store was found at the place. Every try of any other request than a look fails before.
+    pub is_open: &'a AtomicBool,
+    /// Whether the request itself checks whether the place is the store.
+    pub is_look: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -201,15 +192,13 @@ impl Tries<'_> {
 
     /// Checks that the directory of the store is there: data written to an empty mount point would be in no store.
     async fn in_place(&self) -> Result<(), Failure> {
-        if let Passage::Closed(is_open) = self.passage
-            && !is_open.load(Ordering::Acquire)
-        {
+        let is_open = self.is_open.load(Ordering::Acquire);
+        if !is_open && !self.is_look {
             return Err(Failure::Again(Box::new(NotChecked), None));
         }
         let Some(directory) = self.directory.cloned() else { return Ok(()) };
-        let any = matches!(self.passage, Passage::Looking);
         // A network file system may be away; then this call blocks.
-        let checked = tokio::task::spawn_blocking(move || directory.check(any)).await;
+        let checked = tokio::task::spawn_blocking(move || directory.check(!is_open)).await;
         checked
             .unwrap_or_else(|error| Err(io::Error::other(error)))
             .map_err(|error| Failure::Again(Box::new(error), None))
@@ -250,7 +239,8 @@ mod tests {
         let stats = StoreStats::default();
         let refuse = |key: &'static str| {
             let tries = Tries {
-                passage: Passage::Open,
+                is_open: &AtomicBool::new(true),
+                is_look: false,
                 policy: RetryPolicy::default(),
                 entropy: &SystemEntropy,
                 stats: &stats,

@@ -316,7 +316,7 @@ async fn every_reason_not_to_import_is_said_with_what_to_do() {
         assert!(refused.contains(says), "{line}: {refused}");
     }
     assert_eq!(daemon.names(), ["vm"]);
-    daemon.router.detach("vm").await.unwrap();
+    daemon.router.detach("vm", crate::router::Users::Spare).await.unwrap();
     for line in ["import DIR/x.raw --name vm --resume", "export dump vm DIR/y"] {
         let refused = daemon.run(&format!("glidefs {line}")).await.unwrap_err();
         assert!(refused.contains("glidefs export attach vm"), "{refused}");

@@ -11,7 +11,7 @@ use crate::cache::{CacheStats, ShardStats};
 use crate::daemon::collecting::Collections;
 use crate::observe::counter::Counter;
 use crate::observe::metrics::{Metric, Samples};
-use crate::store::{BlockCacheFigures, Operation, Store};
+use crate::store::{BlockCacheCounters, Operation, Store};
 
 pub(super) fn cache_samples(stats: &CacheStats, out: &mut Samples) {
     for (state, segments) in [
@@ -87,16 +87,16 @@ pub(super) fn api_samples(stats: &ApiStats, out: &mut Samples) {
     out.value(Metric::ApiEncodings, &[], get(&stats.scrapes.encodings));
 }
 
-pub(super) fn clean_samples(figures: &BlockCacheFigures, out: &mut Samples) {
-    out.value(Metric::CleanHits, &["memory"], figures.memory_hits);
-    out.value(Metric::CleanHits, &["disk"], figures.disk_hits);
+pub(super) fn clean_samples(counters: &BlockCacheCounters, out: &mut Samples) {
+    out.value(Metric::CleanHits, &["memory"], counters.memory_hits.get());
+    out.value(Metric::CleanHits, &["disk"], counters.disk_hits.get());
     out.values(
         &[],
         [
-            (Metric::CleanMisses, figures.misses),
-            (Metric::CleanFetched, figures.fetched_bytes),
-            (Metric::CleanErrors, figures.errors),
-            (Metric::AheadBytes, figures.ahead_bytes),
+            (Metric::CleanMisses, counters.misses.get()),
+            (Metric::CleanFetched, counters.fetched_bytes.get()),
+            (Metric::CleanErrors, counters.errors.get()),
+            (Metric::AheadBytes, counters.ahead_bytes.get()),
         ],
     );
 }

@@ -5,6 +5,7 @@ use super::host::{Host, World, request};
 use super::sim::faults::Crash;
 use crate::cache::driver::bytes_of;
 use crate::properties::Properties;
+use crate::router::Users;
 use crate::router::{CreateExport, ExportInfo, ExportSize, InitialContent, RouterError, State};
 use crate::store::volume::VolumeError;
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -24,7 +25,7 @@ fn create(world: &World, host: &Host, request: CreateExport) -> Result<ExportInf
 }
 
 fn detach(world: &World, host: &Host) {
-    let info = world.runtime.block_on(host.router().detach("vm")).unwrap();
+    let info = world.runtime.block_on(host.router().detach("vm", Users::Spare)).unwrap();
     assert_eq!(info.unreleased, None);
 }
 
@@ -172,7 +173,7 @@ fn an_export_that_was_lost_is_shown_as_lost_after_a_start() {
     create(&world, &first, CreateExport { detached: true, ..blank(SECTORS) }).unwrap();
     let mut host = at_rest(&world);
     create(&world, &Host::new(&world), request("vm", InitialContent::TakeOver)).unwrap();
-    let attached = world.runtime.block_on(host.router().attach("vm"));
+    let attached = world.runtime.block_on(host.router().attach("vm", true));
     assert!(matches!(attached, Err(RouterError::Lost { .. })), "{attached:?}");
     host.restart(&world);
     let state = host.router().show("vm").unwrap().state;

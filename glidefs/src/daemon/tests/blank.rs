@@ -3,6 +3,7 @@
 use super::host::{Host, World, name, request};
 use super::sim::faults::Crash;
 use crate::cache::driver::bytes_of;
+use crate::router::Users;
 use crate::router::{ExportSize, InitialContent};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
@@ -50,9 +51,9 @@ fn an_export_is_blank_until_the_first_write_and_not_after_a_discard() {
     }
     world.runtime.block_on(host.router().write_back("vm")).unwrap();
     world.runtime.block_on(host.router().snapshot("vm", &name("empty"))).unwrap();
-    world.runtime.block_on(host.router().detach("vm")).unwrap();
+    world.runtime.block_on(host.router().detach("vm", Users::Spare)).unwrap();
     assert!(!is_blank(&host, "vm"), "nothing is known of an export which is not in service");
-    world.runtime.block_on(host.router().attach("vm")).unwrap();
+    world.runtime.block_on(host.router().attach("vm", true)).unwrap();
     assert!(is_blank(&host, "vm"));
 
     write(&mut host, "vm");
@@ -83,9 +84,9 @@ fn no_copy_and_no_earlier_state_of_a_written_export_is_blank() {
         assert!(!is_blank(&host, &fork), "{fork}");
     }
     let router = host.router();
-    world.runtime.block_on(router.detach("vm")).unwrap();
+    world.runtime.block_on(router.detach("vm", Users::Spare)).unwrap();
     world.runtime.block_on(router.rollback("vm", name("empty"))).unwrap();
-    world.runtime.block_on(router.attach("vm")).unwrap();
+    world.runtime.block_on(router.attach("vm", true)).unwrap();
     assert!(!is_blank(&host, "vm"), "an earlier life may have left anything");
     drop(router);
 

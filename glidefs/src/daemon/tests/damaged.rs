@@ -4,6 +4,7 @@ use super::host::{Host, World, name, request};
 use super::sim::faults::Crash;
 use crate::cache::IoError;
 use crate::cache::driver::bytes_of;
+use crate::router::Users;
 use crate::router::{ExportInfo, ExportSize, InitialContent};
 use crate::units::{FRAME_BYTES, SECTOR_BYTES, SectorRange};
 
@@ -84,7 +85,7 @@ fn an_export_that_lost_a_frame_is_written_back_released_and_opened_elsewhere_wit
     first.crash(&world, Crash::PowerCut);
     assert_eq!((held(&mut first, "vm"), damaged_bytes(&first, "vm")), (expected.clone(), Some(4096)));
     world.runtime.block_on(first.router().snapshot("vm", &name("after"))).unwrap();
-    let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
+    let info = world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
     assert_eq!(info.unreleased, None);
 
     let mut other = Host::new(&world);
@@ -100,7 +101,7 @@ fn an_export_that_lost_a_frame_is_written_back_released_and_opened_elsewhere_wit
     assert_eq!((held(&mut other, "fork"), damaged_bytes(&other, "fork")), (expected.clone(), Some(4096)));
 
     let router = other.router();
-    world.runtime.block_on(router.detach("vm")).unwrap();
+    world.runtime.block_on(router.detach("vm", Users::Spare)).unwrap();
     world.runtime.block_on(router.rollback("vm", name("after"))).unwrap();
     assert_eq!((held(&mut other, "vm"), damaged_bytes(&other, "vm")), (expected, Some(4096)));
     world.runtime.block_on(router.rollback("vm", name("before"))).unwrap();

@@ -6,6 +6,7 @@ use super::host::{Host, World, request};
 use super::sim::faults::Crash;
 use crate::cache::IoError;
 use crate::cache::driver::bytes_of;
+use crate::router::Users;
 use crate::router::{ExportSize, InitialContent, RouterError};
 use crate::store::volume::VolumeError;
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -59,7 +60,7 @@ fn fill(world: &World, elsewhere: &World, place: Place) {
             elsewhere.runtime.block_on(copied).unwrap();
             create(elsewhere, &other, InitialContent::TakeOver);
             if matches!(place, Place::Deleted) {
-                elsewhere.runtime.block_on(other.router().delete("vm")).unwrap();
+                elsewhere.runtime.block_on(other.router().delete("vm", Users::Spare)).unwrap();
             }
         }
     }
@@ -123,7 +124,7 @@ fn a_directory_from_before_an_export_was_deleted_does_not_write_to_what_was_dele
     host.go_down(Crash::Kill);
     let backup = host.copy();
     host.come_up(&world);
-    world.runtime.block_on(host.router().delete("vm")).unwrap();
+    world.runtime.block_on(host.router().delete("vm", Users::Spare)).unwrap();
     host.go_down(Crash::Kill);
     host.put(&backup);
     host.come_up(&world);
@@ -133,7 +134,7 @@ fn a_directory_from_before_an_export_was_deleted_does_not_write_to_what_was_dele
     let read = host.driver().read(&volume, written(1).0);
     assert_eq!(read, Err(IoError::Fenced));
     // The name is free, on this host and in the store.
-    world.runtime.block_on(host.router().delete("vm")).unwrap();
+    world.runtime.block_on(host.router().delete("vm", Users::Spare)).unwrap();
     create(&world, &host, blank());
     assert!(!holds(&mut host, 1));
 }

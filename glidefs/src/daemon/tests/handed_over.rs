@@ -7,6 +7,7 @@ use super::loss::{blank, has_first, held, lost, write, written};
 use super::sim::faults::Crash;
 use crate::cache::IoError;
 use crate::properties::{Bound, Durability};
+use crate::router::Users;
 use crate::router::{CreateExport, InitialContent, RouterError, State};
 use crate::units::ExportId;
 
@@ -141,9 +142,9 @@ fn an_export_that_may_be_released_waits_for_the_store_and_keeps_the_daemon() {
     let world = World::new(95, 0);
     let mut host = serving(&world);
     world.store_comes_back();
-    world.runtime.block_on(host.router().detach("vm")).unwrap();
+    world.runtime.block_on(host.router().detach("vm", Users::Spare)).unwrap();
     world.store_goes_away();
-    world.runtime.block_on(host.router().attach_unconfirmed("vm")).unwrap();
+    world.runtime.block_on(host.router().attach("vm", false)).unwrap();
     assert!(host.router().tenures().is_empty(), "another host may open the volume");
     assert_eq!(world.runtime.block_on(host.router().may_hand_over()), Err(name("vm")));
     host.hand_over(&world);

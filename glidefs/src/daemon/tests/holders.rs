@@ -2,6 +2,7 @@
 
 use super::host::{Host, World, name, request};
 use crate::cache::driver::bytes_of;
+use crate::router::Users;
 use crate::router::tests::fake::Fault;
 use crate::router::{CreateExport, ExportInfo, ExportSize, InitialContent, RouterError, State};
 use crate::store::volume::VolumeError;
@@ -55,11 +56,11 @@ fn an_export_that_is_made_detached_may_be_opened_elsewhere_until_it_is_attached(
     let request = CreateExport { detached: true, ..request("vm", blank) };
     let made = world.runtime.block_on(first.router().create(request)).unwrap();
     assert_eq!((made.info.state, made.info.unreleased), (State::Detached, None));
-    world.runtime.block_on(first.router().attach("vm")).unwrap();
+    world.runtime.block_on(first.router().attach("vm", true)).unwrap();
     let other = Host::new(&world);
     let refused = create(&world, &other, InitialContent::Store);
     assert!(is_held(&refused), "{refused:?}");
-    world.runtime.block_on(first.router().detach("vm")).unwrap();
+    world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
     create(&world, &other, InitialContent::Store).unwrap();
 }
 
@@ -67,20 +68,20 @@ fn an_export_that_is_made_detached_may_be_opened_elsewhere_until_it_is_attached(
 fn a_detached_export_is_written_back_and_released_and_its_own_host_takes_it_back() {
     let world = World::new(21, 0);
     let mut first = serving(&world);
-    let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
+    let info = world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
     assert_eq!(info.unreleased, None);
-    world.runtime.block_on(first.router().attach("vm")).unwrap();
+    world.runtime.block_on(first.router().attach("vm", true)).unwrap();
     let mut other = Host::new(&world);
     let refused = create(&world, &other, InitialContent::Store);
     assert!(is_held(&refused), "{refused:?}");
     write(&mut first, 2);
-    world.runtime.block_on(first.router().detach("vm")).unwrap();
+    world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
     // No question is asked twice, and a restart changes nothing.
-    world.runtime.block_on(first.router().detach("vm")).unwrap();
+    world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
     first.restart(&world);
     create(&world, &other, InitialContent::Store).unwrap();
     assert!(holds(&mut other, 2));
-    let lost = world.runtime.block_on(first.router().attach("vm"));
+    let lost = world.runtime.block_on(first.router().attach("vm", true));
     assert!(matches!(lost, Err(RouterError::Lost { .. })), "{lost:?}");
 }
 
@@ -90,10 +91,10 @@ fn a_detach_while_the_store_is_away_succeeds_and_says_that_nothing_was_released(
     let mut first = serving(&world);
     world.runtime.block_on(first.router().write_back("vm")).unwrap();
     world.objects.end_after(0, false);
-    let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
+    let info = world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
     assert!(info.device.is_none() && info.unreleased.is_some(), "{info:?}");
     // The export was not released, so no other host has it.
-    world.runtime.block_on(first.router().attach_unconfirmed("vm")).unwrap();
+    world.runtime.block_on(first.router().attach("vm", false)).unwrap();
     assert!(holds(&mut first, 1));
     world.objects.go_on();
     let other = Host::new(&world);
@@ -101,7 +102,7 @@ fn a_detach_while_the_store_is_away_succeeds_and_says_that_nothing_was_released(
     assert!(is_held(&refused), "{refused:?}");
     // Detached again a while later, the export is released.
     std::thread::sleep(first.router().options().confirm_patience);
-    let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
+    let info = world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
     assert_eq!(info.unreleased, None);
     create(&world, &other, InitialContent::Store).unwrap();
 }
@@ -116,7 +117,7 @@ fn of_exports_detached_one_after_the_other_one_waits_for_a_store_that_is_away_an
         world.runtime.block_on(first.router().create(request(export, blank))).unwrap();
     }
     let reason = |export| {
-        let info = world.runtime.block_on(first.router().detach(export)).unwrap();
+        let info = world.runtime.block_on(first.router().detach(export, Users::Spare)).unwrap();
         assert_eq!((info.state, info.device), (State::Detached, None));
         info.unreleased
     };
@@ -133,16 +134,16 @@ fn of_exports_detached_one_after_the_other_one_waits_for_a_store_that_is_away_an
 fn a_released_export_gets_no_device_while_the_store_cannot_say_whose_it_is() {
     let world = World::new(23, 0);
     let mut first = serving(&world);
-    world.runtime.block_on(first.router().detach("vm")).unwrap();
+    world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
     first.restart(&world);
     world.objects.end_after(0, false);
-    let refused = world.runtime.block_on(first.router().attach("vm"));
+    let refused = world.runtime.block_on(first.router().attach("vm", true));
     assert!(
         matches!(refused, Err(RouterError::Released { .. } | RouterError::Unconfirmed { .. })),
         "{refused:?}"
     );
     world.objects.go_on();
-    world.runtime.block_on(first.router().attach("vm")).unwrap();
+    world.runtime.block_on(first.router().attach("vm", true)).unwrap();
     assert!(holds(&mut first, 1));
 }
 
@@ -225,13 +226,13 @@ fn an_export_that_a_drain_released_is_taken_back_by_attaching_it() {
     let first = serving(&world);
     world.runtime.block_on(first.router().write_back("vm")).unwrap();
     world.objects.end_after(0, false);
-    let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
+    let info = world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
     assert!(info.unreleased.is_some());
     world.objects.go_on();
     let drain = world.runtime.block_on(first.router().drain());
     assert_eq!((drain.written_back, drain.kept, drain.failed.len()), (1, 0, 0));
     assert_eq!(first.router().show("vm").unwrap().unreleased, None);
-    world.runtime.block_on(first.router().attach("vm")).unwrap();
+    world.runtime.block_on(first.router().attach("vm", true)).unwrap();
     is_held_for(&world, &first);
 }
 
@@ -240,9 +241,9 @@ fn what_is_served_unconfirmed_is_taken_back_when_the_store_answers() {
     for restarted in [false, true] {
         let world = World::new(30, 0);
         let mut first = serving(&world);
-        world.runtime.block_on(first.router().detach("vm")).unwrap();
+        world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
         world.objects.end_after(0, false);
-        world.runtime.block_on(first.router().attach_unconfirmed("vm")).unwrap();
+        world.runtime.block_on(first.router().attach("vm", false)).unwrap();
         if restarted {
             first.restart(&world);
         }
@@ -257,10 +258,10 @@ fn what_is_served_unconfirmed_is_taken_back_when_the_store_answers() {
 fn an_export_whose_device_failed_is_taken_back_when_it_is_created_again() {
     let world = World::new(31, 0);
     let first = serving(&world);
-    world.runtime.block_on(first.router().detach("vm")).unwrap();
+    world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
     world.objects.end_after(0, false);
     first.kernel().fault("attach", Fault::Fail);
-    world.runtime.block_on(first.router().attach_unconfirmed("vm")).unwrap_err();
+    world.runtime.block_on(first.router().attach("vm", false)).unwrap_err();
     first.kernel().fault("attach", Fault::None);
     world.objects.go_on();
     create(&world, &first, InitialContent::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap())).unwrap();
@@ -272,7 +273,7 @@ fn a_deleted_export_is_had_back_under_its_name_or_another() {
     let world = World::new(25, 0);
     let first = serving(&world);
     world.runtime.block_on(first.router().write_back("vm")).unwrap();
-    world.runtime.block_on(first.router().delete("vm")).unwrap();
+    world.runtime.block_on(first.router().delete("vm", Users::Spare)).unwrap();
     let mut other = Host::new(&world);
     let listed = world.runtime.block_on(other.router().deleted()).unwrap();
     assert_eq!(listed.iter().map(|deleted| deleted.name.as_str()).collect::<Vec<_>>(), ["vm"]);
@@ -293,7 +294,7 @@ fn half_deleted_and_had_back(world: &World) -> Host {
     let host = serving(world);
     world.runtime.block_on(host.router().write_back("vm")).unwrap();
     world.objects.end_after(3, false);
-    let half = world.runtime.block_on(host.router().delete("vm"));
+    let half = world.runtime.block_on(host.router().delete("vm", Users::Spare));
     assert!(matches!(half, Err(RouterError::PartlyDeleted { .. })), "{half:?}");
     world.objects.go_on();
     let source = InitialContent::Deleted { of: name("vm") };
@@ -323,7 +324,7 @@ fn the_end_of_a_half_deleted_export_takes_nothing_of_the_one_that_has_its_volume
     // deleted again meanwhile.
     world.objects.fail_creations("manifests", u32::MAX, false);
     world.clock.advance(std::time::Duration::from_millis(5));
-    let deleted = world.runtime.block_on(host.router().delete("vm")).unwrap();
+    let deleted = world.runtime.block_on(host.router().delete("vm", Users::Spare)).unwrap();
     world.objects.fail_creations("manifests", 0, false);
     assert_eq!(deleted, crate::router::Deleted::Now);
     assert!(world.manifest_number("vm2") > before);
@@ -336,7 +337,7 @@ fn the_end_of_a_half_deleted_export_takes_nothing_of_the_one_that_has_its_volume
 fn a_name_that_a_half_deletion_left_opens_nothing_of_who_had_the_volume_back() {
     let world = World::new(32, 0);
     let host = half_deleted_and_had_back(&world);
-    world.runtime.block_on(host.router().delete("vm")).unwrap();
+    world.runtime.block_on(host.router().delete("vm", Users::Spare)).unwrap();
     // Opening, not taking over: an export that some host has is refused.
     let opened = create(&world, &host, InitialContent::Store);
     let second = host.volume("vm2");

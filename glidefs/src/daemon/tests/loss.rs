@@ -6,6 +6,7 @@ use super::host::{Host, World, name, request};
 use super::sim::faults::Crash;
 use crate::cache::IoError;
 use crate::cache::driver::bytes_of;
+use crate::router::Users;
 use crate::router::tests::fake::Fault;
 use crate::router::{CreateExport, ExportSize, InitialContent, RouterError, State};
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -103,7 +104,7 @@ fn what_is_on_its_way_out_of_a_lost_export_is_not_given_up_meanwhile() {
             let router = first.router();
             let gives_up = world.runtime.spawn(async move {
                 if deletes {
-                    router.delete("vm").await.map(drop)
+                    router.delete("vm", Users::Spare).await.map(drop)
                 } else {
                     router.discard_local("vm").await.map(drop)
                 }
@@ -122,7 +123,7 @@ fn nothing_is_rescued_of_a_lost_export_whose_deletion_has_begun() {
     let world = World::new(18, 0);
     let (first, _other) = lost(&world);
     first.kernel().fault("detach", Fault::Fail);
-    world.runtime.block_on(first.router().delete("vm")).unwrap_err();
+    world.runtime.block_on(first.router().delete("vm", Users::Spare)).unwrap_err();
     let router = first.router();
     let rescued =
         world.runtime.block_on(router.create(request("here", InitialContent::Local { of: name("vm") })));
@@ -190,7 +191,7 @@ fn what_another_host_took_over_is_not_served_after_a_reboot_while_the_store_is_a
         // A device that waits for a server goes on waiting, and no new device is made.
         assert!(first.kernel().devices().values().all(|device| device.quiesced), "{crash:?}");
         assert_eq!(first.kernel().devices().len(), usize::from(crash == Crash::Kill));
-        let attached = world.runtime.block_on(first.router().attach("vm"));
+        let attached = world.runtime.block_on(first.router().attach("vm", true));
         assert!(matches!(attached, Err(RouterError::Unconfirmed { .. })), "{attached:?}");
 
         world.store_comes_back();
@@ -228,11 +229,8 @@ fn what_another_host_took_over_gets_no_device_when_this_host_tries_again() {
     let deadline = Instant::now() + Duration::from_mins(1);
     while !reason().is_some_and(|reason| reason.contains("another host")) {
         assert!(Instant::now() < deadline, "{:?}", reason());
-        world.runtime.block_on(async {
-            // A try goes on meanwhile.
-            let _ = tokio::time::timeout(Duration::from_millis(100), router.has_to_try()).await;
-            router.begin_tries();
-        });
+        // A try goes on meanwhile.
+        world.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(100)).await });
         assert!(first.kernel().devices().is_empty(), "two hosts serve the export");
     }
 }
@@ -269,20 +267,23 @@ fn whoever_waits_for_the_store_may_be_attached_unconfirmed_detached_or_deleted()
     write(&mut host, 1);
     world.store_goes_away();
     host.restart(&world);
-    let info = world.runtime.block_on(host.router().attach_unconfirmed("vm")).unwrap();
+    let info = world.runtime.block_on(host.router().attach("vm", false)).unwrap();
     assert_eq!(info.state, State::Serving);
     assert!(has_first(&mut host));
     host.restart(&world);
-    assert_eq!(world.runtime.block_on(host.router().detach("vm")).unwrap().state, State::Detached);
+    assert_eq!(
+        world.runtime.block_on(host.router().detach("vm", Users::Spare)).unwrap().state,
+        State::Detached
+    );
     world.store_comes_back();
     world.runtime.block_on(host.router().confirm());
     assert_eq!(host.router().show("vm").unwrap().state, State::Detached, "nobody wants a device");
-    world.runtime.block_on(host.router().attach("vm")).unwrap();
+    world.runtime.block_on(host.router().attach("vm", true)).unwrap();
     world.store_goes_away();
     host.restart(&world);
     host.router().show("vm").unwrap();
     world.store_comes_back();
-    world.runtime.block_on(host.router().delete("vm")).unwrap();
+    world.runtime.block_on(host.router().delete("vm", Users::Spare)).unwrap();
     assert!(host.kernel().devices().is_empty());
 }
 
@@ -311,9 +312,9 @@ fn where_the_user_wants_that_exports_are_served_before_the_store_has_confirmed_t
                 // The device of the killed daemon is left alone.
                 assert_eq!(served, vec![false; usize::from(crash == Crash::Kill)]);
                 let router = host.router();
-                let attached = world.runtime.block_on(router.attach("vm"));
+                let attached = world.runtime.block_on(router.attach("vm", true));
                 assert!(matches!(attached, Err(RouterError::Unconfirmed { .. })), "{attached:?}");
-                let info = world.runtime.block_on(router.attach_unconfirmed("vm")).unwrap();
+                let info = world.runtime.block_on(router.attach("vm", false)).unwrap();
                 assert_eq!((info.state, router.unconfirmed()), (State::Serving, 0), "{crash:?}");
                 assert!(host.kernel().devices().values().all(|device| !device.quiesced), "{crash:?}");
             }
@@ -322,9 +323,9 @@ fn where_the_user_wants_that_exports_are_served_before_the_store_has_confirmed_t
             assert_eq!(held(&mut host, "vm"), [1]);
 
             // The same for a device made while the daemon runs.
-            world.runtime.block_on(host.router().detach("vm")).unwrap();
+            world.runtime.block_on(host.router().detach("vm", Users::Spare)).unwrap();
             world.store_goes_away();
-            let attached = world.runtime.block_on(host.router().attach("vm"));
+            let attached = world.runtime.block_on(host.router().attach("vm", true));
             assert_eq!(attached.is_ok(), serves, "{attached:?}");
             assert_eq!(host.kernel().devices().len(), usize::from(serves));
         }
@@ -357,14 +358,14 @@ fn giving_up_what_is_here_takes_no_other_volume_that_has_the_name_now() {
     let world = World::new(77, 0);
     let (first, mut other) = lost(&world);
     // The host with the volume deletes the export, and creates another one of the same name.
-    world.runtime.block_on(other.router().delete("vm")).unwrap();
+    world.runtime.block_on(other.router().delete("vm", Users::Spare)).unwrap();
     world.runtime.block_on(other.router().create(blank())).unwrap();
     write(&mut other, 4);
     let discarded = world.runtime.block_on(first.router().discard_local("vm"));
     assert!(matches!(discarded, Err(RouterError::Replaced { .. })), "{discarded:?}");
     world.runtime.block_on(other.router().write_back("vm")).unwrap();
     // The advice in the refusal works.
-    world.runtime.block_on(first.router().delete("vm")).unwrap();
+    world.runtime.block_on(first.router().delete("vm", Users::Spare)).unwrap();
     let opened = world.runtime.block_on(first.router().create(request("vm", InitialContent::Store)));
     assert!(opened.is_err(), "the other host has it: {opened:?}");
     world.runtime.block_on(other.router().write_back("vm")).unwrap();

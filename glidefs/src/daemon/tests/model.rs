@@ -26,6 +26,7 @@ use super::twin::{Content, Twin};
 use crate::cache::IoError;
 use crate::cache::driver::{PATIENCE, bytes_of, number_of};
 use crate::properties::Durability;
+use crate::router::Users;
 use crate::router::{CreateExport, ExportSize, InitialContent, RouterError};
 use crate::store::gc::GcOptions;
 use crate::store::volume::VolumeError;
@@ -313,8 +314,8 @@ impl Run {
 
     fn detach(&mut self, name: &str) {
         let router = self.hosts[self.twins[name].host].router();
-        self.insist(|| router.detach(name)).unwrap();
-        self.insist(|| router.attach(name)).unwrap();
+        self.insist(|| router.detach(name, Users::Spare)).unwrap();
+        self.insist(|| router.attach(name, true)).unwrap();
         self.check(name);
         self.count("detachments");
     }

@@ -7,6 +7,7 @@ use tokio::task::JoinHandle;
 use super::host::{Host, World, name, request};
 use crate::cache::IoError;
 use crate::cache::driver::{PATIENCE, bytes_of};
+use crate::router::Users;
 use crate::router::{CreateExport, ExportInfo, ExportSize, InitialContent, RouterError};
 use crate::store::volume::{VOLUME_BYTES_MAX, VolumeError};
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -61,7 +62,7 @@ fn an_export_without_a_device_is_at_rest_after_a_start_and_goes_on_with_the_numb
     assert!(first.router().exports().is_empty(), "nothing needs a volume");
     (1..9).for_each(|number| write(&mut first, number));
     let last = world.runtime.block_on(first.router().write_back("vm")).unwrap();
-    world.runtime.block_on(first.router().detach("vm")).unwrap();
+    world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
 
     // Nothing of the export is in the cache of this host.
     let mut host = Host::new(&world);
@@ -163,7 +164,7 @@ fn opening_an_export_twice_at_once_does_not_take_it_from_itself() {
         let mut other = Host::new(&world);
         world.runtime.block_on(other.router().create(request("vm", InitialContent::TakeOver))).unwrap();
         assert!(holds(&mut other, 1));
-        world.runtime.block_on(router.delete("vm")).unwrap();
+        world.runtime.block_on(router.delete("vm", Users::Spare)).unwrap();
     }
 }
 
@@ -176,7 +177,7 @@ fn an_export_that_another_host_took_over_is_neither_opened_nor_attached_nor_serv
         write(&mut first, 1);
         world.runtime.block_on(first.router().write_back("vm")).unwrap();
         if through == "attach" {
-            world.runtime.block_on(first.router().detach("vm")).unwrap();
+            world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
         }
         let mut other = Host::new(&world);
         world.runtime.block_on(other.router().create(request("vm", InitialContent::TakeOver))).unwrap();
@@ -188,7 +189,7 @@ fn an_export_that_another_host_took_over_is_neither_opened_nor_attached_nor_serv
             "open" => {
                 world.runtime.block_on(router.create(request("vm", InitialContent::TakeOver))).map(drop)
             }
-            "attach" => world.runtime.block_on(router.attach("vm")).map(drop),
+            "attach" => world.runtime.block_on(router.attach("vm", true)).map(drop),
             _ => {
                 drop(router);
                 first.restart(&world);
@@ -204,7 +205,7 @@ fn an_export_that_another_host_took_over_is_neither_opened_nor_attached_nor_serv
         let range = SectorRange::new(8, 8).unwrap();
         assert_eq!(first.driver().read(&volume, range), Err(IoError::Fenced), "{through}");
         // The advice in the message works.
-        world.runtime.block_on(first.router().delete("vm")).unwrap();
+        world.runtime.block_on(first.router().delete("vm", Users::Spare)).unwrap();
         world.runtime.block_on(first.router().create(request("vm", InitialContent::TakeOver))).unwrap();
         assert!(holds(&mut first, 1) && holds(&mut first, 2), "{through}");
     }
@@ -290,7 +291,7 @@ fn a_rollback_that_the_store_did_not_take_is_finished_before_the_export_has_a_de
         write(&mut host, 1);
         world.runtime.block_on(router.snapshot("vm", &name("before"))).unwrap();
         write(&mut host, 2);
-        world.runtime.block_on(router.detach("vm")).unwrap();
+        world.runtime.block_on(router.detach("vm", Users::Spare)).unwrap();
         world.objects.end_after(requests, requests % 2 == 1);
         let rollback = world.runtime.spawn({
             let router = router.clone();
@@ -314,11 +315,11 @@ fn a_rollback_that_the_store_did_not_take_is_finished_before_the_export_has_a_de
             assert!(!done);
             let refused = world.runtime.block_on(router.resize("vm", ExportSize::new(1 << 30).unwrap()));
             assert!(matches!(refused, Err(RouterError::HalfRolledBack { .. })), "{refused:?}");
-            world.runtime.block_on(router.attach("vm")).unwrap();
+            world.runtime.block_on(router.attach("vm", true)).unwrap();
             assert!(holds(&mut host, 1) && !holds(&mut host, 2), "lost after {requests} requests");
         } else {
             pending.unwrap();
-            world.runtime.block_on(router.attach("vm")).unwrap();
+            world.runtime.block_on(router.attach("vm", true)).unwrap();
             assert!(holds(&mut host, 1), "lost after {requests} requests");
             assert_eq!(holds(&mut host, 2), !done, "it went back, or it did not begin to");
         }
@@ -370,7 +371,7 @@ fn an_export_whose_snapshot_is_deleted_while_it_begins_to_go_back_can_be_attache
     world.objects.resume();
     let rolled_back = world.runtime.block_on(rollback).unwrap();
     assert!(matches!(rolled_back, Err(RouterError::SnapshotGone { .. })), "{rolled_back:?}");
-    world.runtime.block_on(router.attach("vm")).unwrap();
+    world.runtime.block_on(router.attach("vm", true)).unwrap();
     drop(router);
     assert!(holds(&mut host, 1) && holds(&mut host, 2), "nothing was given up");
     // The same for the next daemon.
@@ -394,9 +395,9 @@ fn an_export_that_went_back_without_an_answer_to_a_snapshot_that_is_gone_is_what
     // The deletion of the snapshot was in flight before the rollback began.
     let remote = host.volume("vm").remote().unwrap().clone();
     world.runtime.block_on(remote.delete_snapshot(&"before".parse().unwrap())).unwrap();
-    let attached = world.runtime.block_on(router.attach("vm"));
+    let attached = world.runtime.block_on(router.attach("vm", true));
     assert!(matches!(attached, Err(RouterError::SnapshotGone { .. })), "{attached:?}");
-    let info = world.runtime.block_on(router.attach("vm")).unwrap();
+    let info = world.runtime.block_on(router.attach("vm", true)).unwrap();
     assert_eq!(info.size_bytes, SECTORS * SECTOR_BYTES);
     drop(router);
     assert!(holds(&mut host, 1) && !holds(&mut host, 2));

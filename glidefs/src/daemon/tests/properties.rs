@@ -6,6 +6,7 @@ use super::host::{Host, World, durable, name, request};
 use crate::cache::driver::PATIENCE;
 use crate::properties::limits::{Limit, SettingsChange};
 use crate::properties::{Bound, Durability, OnUnreachable, Properties, PropertiesChange};
+use crate::router::Users;
 use crate::router::{CreateExport, ExportInfo, ExportSize, InitialContent, RouterError};
 use crate::store::volume::StatePoint;
 use crate::units::SECTOR_BYTES;
@@ -33,7 +34,7 @@ fn blank() -> CreateExport {
 }
 
 fn detach(world: &World, host: &Host) {
-    world.runtime.block_on(host.router().detach("vm")).unwrap();
+    world.runtime.block_on(host.router().detach("vm", Users::Spare)).unwrap();
 }
 
 fn of(info: &ExportInfo) -> Properties {
@@ -97,7 +98,7 @@ fn a_host_that_opens_undeletes_or_forks_a_volume_keeps_its_promises() {
     detach(&world, &other);
     world.runtime.block_on(other.router().rollback("vm", name("monday"))).unwrap();
     assert_eq!((of(&other.router().show("vm").unwrap()), stored(&world, &other)), (promised, promised));
-    world.runtime.block_on(other.router().delete("vm")).unwrap();
+    world.runtime.block_on(other.router().delete("vm", Users::Spare)).unwrap();
     let content = InitialContent::Deleted { of: name("vm") };
     let undeleted = create(&world, &Host::new(&world), request("vm", content)).unwrap();
     assert_eq!((of(&undeleted.info), undeleted.is_assumed), (promised, false), "undeleted");
@@ -152,7 +153,7 @@ fn a_property_named_by_the_host_that_opens_is_the_volumes_from_then_on() {
     assert!(open(&world, &other).existed, "whoever names nothing takes what is there");
     let stronger = CreateExport { properties: durable(Durability::Store), ..content() };
     let refused = create(&world, &other, stronger);
-    assert!(matches!(refused, Err(RouterError::OtherDurability { .. })));
+    assert!(matches!(refused, Err(RouterError::OtherProperty { .. })));
 }
 
 #[test]

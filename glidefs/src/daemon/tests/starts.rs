@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::host::{Host, World, request};
 use super::sim::faults::Crash;
+use crate::router::Users;
 use crate::router::{ExportSize, InitialContent, State};
 use crate::units::SECTOR_BYTES;
 
@@ -69,13 +70,13 @@ fn a_start_asks_once_for_every_export_with_a_device_and_for_no_other() {
     let world = World::new(52, 0);
     let mut host = down(&world, 8);
     host.come_up(&world);
-    world.runtime.block_on(host.router().detach("vm7")).unwrap();
+    world.runtime.block_on(host.router().detach("vm7", Users::Spare)).unwrap();
     host.go_down(Crash::Kill);
     host.come_up(&world);
     let before = world.objects.requests();
     world.runtime.block_on(host.router().confirm());
     assert_eq!(world.objects.requests() - before, 0, "an export without a device costs no request");
-    world.runtime.block_on(host.router().attach("vm7")).unwrap();
+    world.runtime.block_on(host.router().attach("vm7", true)).unwrap();
     assert!(world.objects.requests() > before, "the store is asked before the export gets a device");
 }
 

@@ -4,6 +4,7 @@ use super::host::{Host, World, request};
 use super::sim::faults::{Crash, Faults};
 use crate::cache::IoError;
 use crate::cache::driver::{bytes_of, number_of};
+use crate::router::Users;
 use crate::router::{ExportSize, InitialContent};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
@@ -41,9 +42,9 @@ fn killed(world: &World, failed: u64) -> Host {
     let blank = InitialContent::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap());
     world.runtime.block_on(host.router().create(request("vm", blank))).unwrap();
     write(&mut host, 1).unwrap();
-    world.runtime.block_on(host.router().detach("vm")).unwrap();
+    world.runtime.block_on(host.router().detach("vm", Users::Spare)).unwrap();
     world.objects.end_after(0, false);
-    world.runtime.block_on(host.router().attach_unconfirmed("vm")).unwrap();
+    world.runtime.block_on(host.router().attach("vm", false)).unwrap();
     write(&mut host, 2).unwrap();
     host.machine().faults = Faults { write: 1000, ..Faults::default() };
     assert_eq!(write(&mut host, failed), Err(IoError::Write));

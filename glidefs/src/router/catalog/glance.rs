@@ -12,7 +12,7 @@ use redb::{Database, StorageBackend};
 use uuid::Uuid;
 
 use super::error::CatalogError;
-use super::tables::{SCHEMA_VERSION, initialise, read};
+use super::tables::Contents;
 use super::{Catalog, Loaded, PAGE_CACHE_BYTES};
 
 /// The contents of a catalog, as far as a start depends on them.
@@ -39,12 +39,7 @@ impl Catalog {
         copied.map_err(|error| open_error(redb::Error::Io(error)))?;
         let database = Database::builder().set_cache_size(PAGE_CACHE_BYTES).create_with_backend(copy);
         let database = database.map_err(|error| open_error(error.into()))?;
-        let version = initialise(&database).map_err(open_error)?;
-        if version != SCHEMA_VERSION {
-            return Err(CatalogError::Newer { path: path.into(), found: version });
-        }
-        let contents = read(&database)
-            .map_err(|source| CatalogError::Read { path: path.into(), source: Arc::new(source) })?;
+        let contents = Contents::of(path, &database)?;
         let store_id = contents.store_id;
         let Loaded { exports, volumes, .. } = Loaded::decode(path, contents)?;
         Ok(CatalogGlance {

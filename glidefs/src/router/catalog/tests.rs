@@ -7,6 +7,7 @@ use super::record::tests::record;
 use super::tables::{ALLOWED, EXPORTS, INTENTS, META, SCHEMA_VERSION_KEY};
 use super::volume_record::tests::resume;
 use super::*;
+use crate::cache::Start;
 use crate::store::volume::{Loss, NotesInMemory, VolumeError, VolumeStore, VolumeStoreOptions};
 use crate::store::{Backend, Store, StoreOptions, WriterId};
 
@@ -318,7 +319,7 @@ async fn nothing_is_left_of_the_journals_of_exports_that_were_deleted_or_never_c
     futures_util::future::join_all((1..=1000).map(round)).await;
     // The answer comes after the answers to all earlier changes.
     catalog.put(record(2000, "last")).await.unwrap();
-    assert!(catalog.journal.is_empty());
+    assert!(catalog.handle.has_no_journal());
     drop((here, catalog));
     let database = Database::open(&path).unwrap();
     let contents = read(&database).unwrap();

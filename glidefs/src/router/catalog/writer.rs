@@ -28,9 +28,10 @@ use redb::{Database, StorageBackend};
 use super::commit::commit;
 use super::error::CatalogError;
 use super::health::CatalogHealth;
-use super::journal::{self, JournalMemory};
+use super::journal::JournalMemory;
 use super::queue::{QueuedChange, WriterMessage};
 use super::tables::commits;
+use crate::locks::MutexExt;
 
 /// Most changes in one transaction.
 const CHANGES_PER_COMMIT_MAX: usize = 1024;
@@ -142,7 +143,7 @@ impl Writer {
                 commit(database, batch.iter().map(|queued| &queued.change), number, &mut forgotten)
             else {
                 self.acknowledged = number;
-                let mut journal = journal::lock(&self.journal);
+                let mut journal = self.journal.lock_whole();
                 for (queued, forgotten) in batch.iter().zip(forgotten) {
                     journal.apply(&queued.change, forgotten);
                 }

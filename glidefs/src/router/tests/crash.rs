@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fake::{FakeDevice, Fault, Host, create};
+use crate::router::Users;
 use crate::router::{Router, State};
 use crate::units::ExportId;
 
@@ -75,7 +76,7 @@ fn a_crash_at_any_step_of_detach_ends_detached() {
         killed_while(&host, async |router| {
             router.create(create("a", MIB)).await.unwrap();
             host.kernel.fault("detach", fault);
-            let _ = router.detach("a").await;
+            let _ = router.detach("a", Users::Spare).await;
         });
         after_restart(&host, async |router| {
             assert_eq!(router.show("a").unwrap().state, State::Detached, "{fault:?}");
@@ -91,7 +92,7 @@ fn a_crash_at_any_step_of_delete_ends_deleted() {
         killed_while(&host, async |router| {
             router.create(create("a", MIB)).await.unwrap();
             host.kernel.fault("detach", fault);
-            let _ = router.delete("a").await;
+            let _ = router.delete("a", Users::Spare).await;
         });
         after_restart(&host, async |router| {
             assert!(router.list().is_empty(), "{fault:?}");
@@ -159,7 +160,7 @@ async fn one_export_that_fails_stops_no_other_and_is_tried_again_by_attach() {
     assert!(router.show("e2").unwrap().state.reason().is_some());
     assert_eq!(host.kernel.devices().len(), 6, "the device that waits is not removed");
     host.kernel.broken.lock().unwrap().clear();
-    assert_eq!(router.attach("e2").await.unwrap().state, State::Serving);
+    assert_eq!(router.attach("e2", true).await.unwrap().state, State::Serving);
     assert_eq!(host.kernel.devices().len(), 6);
 }
 
@@ -170,8 +171,8 @@ async fn after_a_reboot_every_export_gets_a_new_device_of_the_same_number() {
     for name in ["a", "b", "c"] {
         router.create(create(name, MIB)).await.unwrap();
     }
-    router.delete("a").await.unwrap();
-    router.detach("b").await.unwrap();
+    router.delete("a", Users::Spare).await.unwrap();
+    router.detach("b", Users::Spare).await.unwrap();
     super::fake::drop_last(router);
     host.reboot();
     let router = host.started().await;
@@ -189,11 +190,11 @@ async fn operations_on_a_loaded_export_wait_for_its_recovery_and_new_exports_do_
     host.kernel.daemon_died();
     let router = host.router();
     assert_eq!(router.show("a").unwrap().state, State::Recovering);
-    let waiting = tokio::time::timeout(Duration::from_millis(20), router.attach("a")).await;
+    let waiting = tokio::time::timeout(Duration::from_millis(20), router.attach("a", true)).await;
     assert!(waiting.is_err());
     router.create(create("b", MIB)).await.unwrap();
     router.start().await;
-    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    assert_eq!(router.detach("a", Users::Spare).await.unwrap().state, State::Detached);
 }
 
 #[tokio::test]

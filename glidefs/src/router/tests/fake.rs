@@ -122,27 +122,6 @@ pub async fn tries_ended(router: &Router) {
     }
 }
 
-/// Lets a daemon try exports again, until dropped.
-pub struct Tending(tokio::task::JoinHandle<()>);
-
-impl Tending {
-    pub fn begin(router: &Arc<Router>) -> Self {
-        let router = Arc::clone(router);
-        Self(tokio::spawn(async move {
-            loop {
-                router.has_to_try().await;
-                router.begin_tries();
-            }
-        }))
-    }
-}
-
-impl Drop for Tending {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// Returns when the export has its device. For paused time.
 pub async fn served(router: &Router, name: &str) {
     let served = async {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::fake::{Fault, Host, create, drop_last};
+use crate::router::Users;
 use crate::router::{ExportSize, RouterError, State};
 
 #[derive(Clone, Debug)]
@@ -102,7 +103,7 @@ async fn run(steps: Vec<Step>) {
             }
             Step::Attach { name } => {
                 let name = NAMES[name];
-                let result = router.attach(name).await;
+                let result = router.attach(name, true).await;
                 match model.get_mut(name) {
                     None => assert!(matches!(result, Err(RouterError::NotFound { .. }))),
                     Some(known) if known.wish == Wish::Deleted => {
@@ -115,7 +116,7 @@ async fn run(steps: Vec<Step>) {
             }
             Step::Detach { name } => {
                 let name = NAMES[name];
-                let result = router.detach(name).await;
+                let result = router.detach(name, Users::Spare).await;
                 match model.get_mut(name) {
                     None => assert!(matches!(result, Err(RouterError::NotFound { .. }))),
                     Some(known) if known.wish == Wish::Deleted => {
@@ -140,7 +141,7 @@ async fn run(steps: Vec<Step>) {
             }
             Step::Delete { name } => {
                 let name = NAMES[name];
-                if router.delete(name).await.is_ok() {
+                if router.delete(name, Users::Spare).await.is_ok() {
                     model.remove(name);
                 } else {
                     model.get_mut(name).unwrap().wish = Wish::Deleted;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::fake::{Fault, Host, catalog_is_closed, create, drop_last};
 use crate::properties::PropertiesChange;
 use crate::properties::limits::{Limit, Limits, SettingsChange};
+use crate::router::Users;
 use crate::router::{
     CreateExport, Deleted, ExportName, ExportSize, InitialContent, Router, RouterError, State,
 };
@@ -60,7 +61,7 @@ async fn the_limit_of_exports_holds_and_deleting_makes_room() {
     }
     assert!(matches!(router.create(create("more", MIB)).await, Err(RouterError::TooMany { max: 16 })));
     assert!(router.create(create("e0", MIB)).await.unwrap().existed, "what exists is not one more");
-    router.delete("e3").await.unwrap();
+    router.delete("e3", Users::Spare).await.unwrap();
     let info = router.create(create("more", MIB)).await.unwrap().info;
     assert_eq!(info.device.unwrap().0, 3, "the number of a deleted export is used again");
     assert_eq!(info.id, ExportId(17), "its id is not");
@@ -80,12 +81,12 @@ async fn an_export_that_is_made_detached_has_no_device_until_it_is_attached_also
     assert_eq!(router.show("a").unwrap().state, State::Detached);
     assert!(router.create(create("a", MIB)).await.unwrap().existed);
     assert!(host.kernel.devices().is_empty(), "what exists stays as it is");
-    let number = router.attach("a").await.unwrap().device.unwrap().0;
+    let number = router.attach("a", true).await.unwrap().device.unwrap().0;
     assert_eq!(host.kernel.devices()[&number].size_bytes, MIB);
     assert!(router.create(detached).await.unwrap().existed);
     assert_eq!(router.show("a").unwrap().state, State::Serving);
     router.create(CreateExport { detached: true, ..create("b", MIB) }).await.unwrap();
-    assert_eq!(router.delete("b").await.unwrap(), Deleted::Now);
+    assert_eq!(router.delete("b", Users::Spare).await.unwrap(), Deleted::Now);
 }
 
 #[tokio::test]
@@ -96,9 +97,9 @@ async fn growing_reaches_the_device_and_shrinking_is_refused() {
     assert_eq!(router.resize("a", size(2 * MIB)).await.unwrap().size_bytes, 2 * MIB);
     assert_eq!(host.kernel.devices()[&0].size_bytes, 2 * MIB);
     assert!(matches!(router.resize("a", size(MIB)).await, Err(RouterError::Shrink { .. })));
-    router.detach("a").await.unwrap();
+    router.detach("a", Users::Spare).await.unwrap();
     router.resize("a", size(4 * MIB)).await.unwrap();
-    router.attach("a").await.unwrap();
+    router.attach("a", true).await.unwrap();
     assert_eq!(host.kernel.devices()[&0].size_bytes, 4 * MIB);
 }
 
@@ -170,7 +171,7 @@ async fn a_device_that_was_made_although_the_call_failed_is_taken_over_not_doubl
     host.kernel.fault("attach", Fault::FailAfter);
     router.create(create("a", MIB)).await.unwrap_err();
     host.kernel.fault("attach", Fault::None);
-    router.attach("a").await.unwrap();
+    router.attach("a", true).await.unwrap();
     assert_eq!(host.kernel.devices().len(), 1);
     assert_eq!(host.kernel.take_log(), ["attach 0", "find 0", "recover 0"]);
 }
@@ -211,7 +212,7 @@ async fn an_operation_is_finished_although_its_caller_went_away() {
     *host.kernel.delay.lock().unwrap() = Duration::from_millis(20);
     let gone = tokio::time::timeout(Duration::from_millis(5), router.create(create("a", MIB))).await;
     assert!(gone.is_err());
-    assert_eq!(router.attach("a").await.unwrap().state, State::Serving);
+    assert_eq!(router.attach("a", true).await.unwrap().state, State::Serving);
     assert_eq!(host.kernel.take_log(), ["attach 0"]);
 }
 
@@ -245,8 +246,8 @@ async fn what_does_not_exist_is_named() {
     let router = host.started().await;
     for error in [
         router.show("x").unwrap_err(),
-        router.attach("x").await.unwrap_err(),
-        router.detach("x").await.unwrap_err(),
+        router.attach("x", true).await.unwrap_err(),
+        router.detach("x", Users::Spare).await.unwrap_err(),
         router.resize("x", size(MIB)).await.unwrap_err(),
     ] {
         assert!(matches!(&error, RouterError::NotFound { name } if name == "x"), "{error}");
@@ -305,14 +306,14 @@ async fn an_export_has_nothing_for_io_before_its_first_device_and_then_what_was_
     router.set("a", limited(2000, 8)).await.unwrap();
     router.resize("a", size(3 * MIB)).await.unwrap();
     assert!(router.exports().is_empty(), "a record is all there is");
-    let info = router.attach("a").await.unwrap();
+    let info = router.attach("a", true).await.unwrap();
     assert_eq!((info.state, info.size_bytes), (State::Serving, 3 * MIB));
     let export = router.exports().remove(0);
     let rate = export.throttle().and_then(|throttle| throttle.figures().find_map(|figures| figures.rate));
     assert_eq!((export.size_bytes(), rate, export.weight()), (3 * MIB, Some(2000), 8));
     assert_eq!(host.kernel.devices().values().next().unwrap().size_bytes, 3 * MIB);
-    router.detach("a").await.unwrap();
-    assert_eq!(router.delete("a").await.unwrap(), Deleted::Now);
+    router.detach("a", Users::Spare).await.unwrap();
+    assert_eq!(router.delete("a", Users::Spare).await.unwrap(), Deleted::Now);
 }
 
 #[tokio::test]
@@ -353,7 +354,7 @@ async fn an_export_without_a_device_that_was_never_attached_is_deleted_in_cache_
     let router = host.started().await;
     let id = router.create(CreateExport { detached: true, ..create("a", MIB) }).await.unwrap().info.id;
     assert!(router.exports().is_empty());
-    assert_eq!(router.delete("a").await.unwrap(), Deleted::Now);
+    assert_eq!(router.delete("a", Users::Spare).await.unwrap(), Deleted::Now);
     assert_eq!(*host.storage.deleted.lock().unwrap(), [id]);
     assert_eq!(*host.storage.removed.lock().unwrap(), [id]);
 }
@@ -397,7 +398,7 @@ async fn at_the_start_an_export_without_a_device_waits_for_no_other() {
     host.kernel.hangs.notified().await;
     let states: Vec<_> = router.list().into_iter().map(|info| info.state).collect();
     assert_eq!(states, [State::Recovering, State::Detached]);
-    assert_eq!(router.delete("idle").await.unwrap(), Deleted::Now);
+    assert_eq!(router.delete("idle", Users::Spare).await.unwrap(), Deleted::Now);
     router.create(CreateExport { detached: true, ..create("new", 1 << 20) }).await.unwrap();
     starting.abort();
 }
@@ -411,14 +412,14 @@ async fn an_export_without_a_stable_path_is_served_and_says_why_until_a_path_is_
     let created = router.create(create("a", MIB)).await.unwrap();
     assert_eq!((created.info.state, created.info.path), (State::Serving, Some(Err("no /dev".into()))));
     *host.kernel.no_path.lock().unwrap() = None;
-    router.attach("a").await.unwrap();
+    router.attach("a", true).await.unwrap();
     assert_eq!(path(&router), Some(Ok("/dev/glidefs/a".into())));
     *host.kernel.no_path.lock().unwrap() = Some("lost");
-    router.attach("a").await.unwrap();
+    router.attach("a", true).await.unwrap();
     assert_eq!(path(&router), Some(Err("lost".into())), "an attach looks again");
     *host.kernel.no_path.lock().unwrap() = None;
-    assert_eq!(router.detach("a").await.unwrap().path, None);
-    router.attach("a").await.unwrap();
+    assert_eq!(router.detach("a", Users::Spare).await.unwrap().path, None);
+    router.attach("a", true).await.unwrap();
     drop_last(router);
     host.kernel.daemon_died();
     let router = host.started().await;

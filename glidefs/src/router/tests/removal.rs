@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::fake::{Fault, Host, create, drop_last};
+use crate::router::Users;
 use crate::router::{Deleted, ExportSize, RouterError, State};
 use crate::units::ExportId;
 
@@ -18,12 +19,16 @@ async fn detach_keeps_the_data_and_attach_gives_the_same_number_back() {
     let router = host.started().await;
     router.create(create("a", MIB)).await.unwrap();
     let number = router.create(create("b", MIB)).await.unwrap().info.device;
-    let info = router.detach("b").await.unwrap();
+    let info = router.detach("b", Users::Spare).await.unwrap();
     assert_eq!((info.state, info.device), (State::Detached, None));
-    assert_eq!(router.detach("b").await.unwrap().state, State::Detached, "detaching twice is no error");
+    assert_eq!(
+        router.detach("b", Users::Spare).await.unwrap().state,
+        State::Detached,
+        "detaching twice is no error"
+    );
     router.create(create("c", MIB)).await.unwrap();
-    assert_eq!(router.attach("b").await.unwrap().device, number);
-    assert_eq!(router.attach("b").await.unwrap().device, number, "attaching twice is no error");
+    assert_eq!(router.attach("b", true).await.unwrap().device, number);
+    assert_eq!(router.attach("b", true).await.unwrap().device, number, "attaching twice is no error");
     assert!(host.storage.removed.lock().unwrap().is_empty());
 }
 
@@ -32,8 +37,8 @@ async fn delete_removes_device_data_and_entry_and_may_be_repeated() {
     let host = Host::new();
     let router = host.started().await;
     let id = router.create(create("a", MIB)).await.unwrap().info.id;
-    assert_eq!(router.delete("a").await.unwrap(), Deleted::Now);
-    assert_eq!(router.delete("a").await.unwrap(), Deleted::Absent);
+    assert_eq!(router.delete("a", Users::Spare).await.unwrap(), Deleted::Now);
+    assert_eq!(router.delete("a", Users::Spare).await.unwrap(), Deleted::Absent);
     assert!(host.kernel.devices().is_empty() && router.list().is_empty());
     assert_eq!(*host.storage.removed.lock().unwrap(), [id]);
     drop_last(router);
@@ -46,12 +51,12 @@ async fn a_failed_delete_is_finished_by_another_and_by_nothing_else() {
     let router = host.started().await;
     router.create(create("a", MIB)).await.unwrap();
     host.kernel.fault("detach", Fault::Fail);
-    router.delete("a").await.unwrap_err();
-    assert!(matches!(router.attach("a").await, Err(RouterError::HalfDeleted { .. })));
-    assert!(matches!(router.detach("a").await, Err(RouterError::HalfDeleted { .. })));
+    router.delete("a", Users::Spare).await.unwrap_err();
+    assert!(matches!(router.attach("a", true).await, Err(RouterError::HalfDeleted { .. })));
+    assert!(matches!(router.detach("a", Users::Spare).await, Err(RouterError::HalfDeleted { .. })));
     assert!(matches!(router.resize("a", size(2 * MIB)).await, Err(RouterError::HalfDeleted { .. })));
     host.kernel.fault("detach", Fault::None);
-    assert_eq!(router.delete("a").await.unwrap(), Deleted::Now);
+    assert_eq!(router.delete("a", Users::Spare).await.unwrap(), Deleted::Now);
     assert!(host.kernel.devices().is_empty());
 }
 
@@ -61,7 +66,7 @@ async fn a_delete_that_failed_half_way_says_what_is_left_and_has_freed_the_cache
     let router = host.started().await;
     let id = router.create(create("a", MIB)).await.unwrap().info.id;
     *host.storage.keeps.lock().unwrap() = true;
-    let error = router.delete("a").await.unwrap_err().to_string();
+    let error = router.delete("a", Users::Spare).await.unwrap_err().to_string();
     assert!(error.contains("left are its volume in the store and its catalog entry"), "{error}");
     assert!(router.show("a").unwrap().state.reason().unwrap().contains("left are its volume"));
     assert!(host.kernel.devices().is_empty());
@@ -71,9 +76,9 @@ async fn a_delete_that_failed_half_way_says_what_is_left_and_has_freed_the_cache
         "what fills the cache does not wait for the store"
     );
     *host.storage.keeps.lock().unwrap() = false;
-    assert_eq!(router.delete("a").await.unwrap(), Deleted::Now);
+    assert_eq!(router.delete("a", Users::Spare).await.unwrap(), Deleted::Now);
     assert_eq!(*host.storage.deleted.lock().unwrap(), [id]);
-    assert_eq!(router.delete("a").await.unwrap(), Deleted::Absent);
+    assert_eq!(router.delete("a", Users::Spare).await.unwrap(), Deleted::Absent);
 }
 
 #[tokio::test]
@@ -85,7 +90,10 @@ async fn a_device_in_use_is_removed_by_force_only_and_the_refusal_changes_nothin
     }
     host.kernel.users.lock().unwrap().extend([(0, "mounted on /mnt/a"), (1, "used as swap")]);
     host.kernel.take_log();
-    for error in [router.detach("a").await.unwrap_err(), router.delete("a").await.unwrap_err()] {
+    for error in [
+        router.detach("a", Users::Spare).await.unwrap_err(),
+        router.delete("a", Users::Spare).await.unwrap_err(),
+    ] {
         assert!(matches!(&error, RouterError::InUse { .. }), "{error}");
         assert!(error.to_string().contains("/dev/ublkb0 is mounted on /mnt/a"), "{error}");
     }
@@ -95,8 +103,8 @@ async fn a_device_in_use_is_removed_by_force_only_and_the_refusal_changes_nothin
     host.kernel.daemon_died();
     let router = host.started().await;
     assert_eq!(router.show("a").unwrap().state, State::Serving, "nor was it written down");
-    assert_eq!(router.force_detach("a").await.unwrap().state, State::Detached);
-    assert_eq!(router.force_delete("b").await.unwrap(), Deleted::Now);
+    assert_eq!(router.detach("a", Users::Cut).await.unwrap().state, State::Detached);
+    assert_eq!(router.delete("b", Users::Cut).await.unwrap(), Deleted::Now);
     assert!(host.kernel.devices().is_empty());
 }
 
@@ -110,7 +118,11 @@ async fn a_device_stays_while_nobody_can_tell_who_uses_it_unless_removed_by_forc
     tokio::time::pause();
     for (action, detaches) in [("detach", true), ("delete", false)] {
         let asked = async {
-            if detaches { router.detach("a").await.map(drop) } else { router.delete("a").await.map(drop) }
+            if detaches {
+                router.detach("a", Users::Spare).await.map(drop)
+            } else {
+                router.delete("a", Users::Spare).await.map(drop)
+            }
         };
         let answer = tokio::time::timeout(Duration::from_hours(1), asked).await;
         let error = answer.expect("an answer comes in time").unwrap_err();
@@ -124,7 +136,7 @@ async fn a_device_stays_while_nobody_can_tell_who_uses_it_unless_removed_by_forc
     host.kernel.daemon_died();
     let router = host.started().await;
     assert_eq!(router.show("a").unwrap().state, State::Serving, "nor was it written down");
-    assert_eq!(router.force_detach("a").await.unwrap().state, State::Detached);
+    assert_eq!(router.detach("a", Users::Cut).await.unwrap().state, State::Detached);
     assert!(host.kernel.devices().is_empty());
 }
 
@@ -136,7 +148,7 @@ async fn a_deletion_that_was_not_finished_delays_no_start_and_no_stop() {
         router.create(create(name, MIB)).await.unwrap();
     }
     *host.storage.keeps.lock().unwrap() = true;
-    router.delete("a").await.unwrap_err();
+    router.delete("a", Users::Spare).await.unwrap_err();
     drop_last(router);
     host.kernel.daemon_died();
     *host.storage.hangs.lock().unwrap() = true;
@@ -169,11 +181,11 @@ async fn a_device_that_has_the_number_of_one_that_went_away_is_not_removed_in_it
     // Operations on "a" leave the device of "b" alone.
     let grown = router.resize("a", size(2 * MIB)).await;
     assert!(matches!(grown, Err(RouterError::SizeNotTold { .. })), "{grown:?}");
-    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    assert_eq!(router.detach("a", Users::Spare).await.unwrap().state, State::Detached);
     let device = host.kernel.devices().get(&number).cloned().unwrap();
     assert_eq!((device.export, device.size_bytes), (second.id, MIB));
     // Operations on "b" leave another program's device alone.
     host.kernel.devices().get_mut(&number).unwrap().export = ExportId(u32::MAX);
-    assert_eq!(router.force_delete("b").await.unwrap(), Deleted::Now);
+    assert_eq!(router.delete("b", Users::Cut).await.unwrap(), Deleted::Now);
     assert!(host.kernel.devices().contains_key(&number));
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::fake::{Fault, Host, catalog_refuses, create, drop_last};
+use crate::router::Users;
 use crate::router::{Deleted, Router, RouterError, State};
 
 const MIB: u64 = 1 << 20;
@@ -35,10 +36,10 @@ async fn with_a_stray_device() -> (Host, Arc<Router>) {
 #[tokio::test]
 async fn an_export_with_a_stray_device_gets_no_second_one() {
     let (host, router) = with_a_stray_device().await;
-    router.attach("a").await.unwrap_err();
+    router.attach("a", true).await.unwrap_err();
     assert_eq!(numbers(&host), [1], "the catalog still refuses the number");
     catalog_refuses(&router, false);
-    let info = router.attach("a").await.unwrap();
+    let info = router.attach("a", true).await.unwrap();
     assert_eq!((info.state, info.device.unwrap().0), (State::Serving, 1));
     assert_eq!(numbers(&host), [1]);
     drop_last(router);
@@ -63,12 +64,12 @@ async fn a_device_that_could_be_neither_started_nor_removed_is_found_under_any_n
 async fn an_export_is_detached_only_when_its_stray_device_is_gone() {
     let (host, router) = with_a_stray_device().await;
     catalog_refuses(&router, false);
-    router.detach("a").await.unwrap_err();
+    router.detach("a", Users::Spare).await.unwrap_err();
     assert!(router.show("a").unwrap().state.reason().is_some());
     host.kernel.fault("detach", Fault::None);
-    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    assert_eq!(router.detach("a", Users::Spare).await.unwrap().state, State::Detached);
     assert!(numbers(&host).is_empty());
-    assert_eq!(router.attach("a").await.unwrap().state, State::Serving);
+    assert_eq!(router.attach("a", true).await.unwrap().state, State::Serving);
     assert_eq!(numbers(&host).len(), 1);
 }
 
@@ -76,10 +77,10 @@ async fn an_export_is_detached_only_when_its_stray_device_is_gone() {
 async fn an_export_is_deleted_only_when_its_stray_device_is_gone() {
     let (host, router) = with_a_stray_device().await;
     catalog_refuses(&router, false);
-    router.delete("a").await.unwrap_err();
+    router.delete("a", Users::Spare).await.unwrap_err();
     assert!(host.storage.removed.lock().unwrap().is_empty(), "a device may still show the data");
     host.kernel.fault("detach", Fault::None);
-    assert_eq!(router.delete("a").await.unwrap(), Deleted::Now);
+    assert_eq!(router.delete("a", Users::Spare).await.unwrap(), Deleted::Now);
     assert!(numbers(&host).is_empty());
 }
 
@@ -89,9 +90,9 @@ async fn a_stray_device_in_use_stays_unless_removed_by_force() {
     catalog_refuses(&router, false);
     host.kernel.fault("detach", Fault::None);
     host.kernel.users.lock().unwrap().insert(1, "mounted on /mnt/a");
-    assert!(matches!(router.detach("a").await, Err(RouterError::InUse { .. })));
+    assert!(matches!(router.detach("a", Users::Spare).await, Err(RouterError::InUse { .. })));
     assert_eq!(numbers(&host), [1]);
-    assert_eq!(router.force_detach("a").await.unwrap().state, State::Detached);
+    assert_eq!(router.detach("a", Users::Cut).await.unwrap().state, State::Detached);
     assert!(numbers(&host).is_empty());
 }
 
@@ -123,7 +124,7 @@ async fn a_start_that_cannot_record_the_number_of_a_device_makes_no_second_devic
     assert_eq!(numbers(&host), [5]);
     assert!(host.kernel.devices()[&5].quiesced, "the device waits with its requests");
     catalog_refuses(&router, false);
-    assert_eq!(router.attach("a").await.unwrap().device.unwrap().0, 5);
+    assert_eq!(router.attach("a", true).await.unwrap().device.unwrap().0, 5);
     assert!(!host.kernel.devices()[&5].quiesced);
     assert_eq!(numbers(&host), [5]);
 }
@@ -150,9 +151,9 @@ async fn the_device_of_the_catalog_is_served_also_where_a_start_is_told_of_a_str
     assert_eq!(router.start().await.recovered, 1);
     assert_eq!(router.show("a").unwrap().device.unwrap().0, 0);
     assert!(host.kernel.devices()[&5].quiesced, "the stray device waits");
-    router.detach("a").await.unwrap_err();
+    router.detach("a", Users::Spare).await.unwrap_err();
     host.kernel.fault("detach", Fault::None);
-    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    assert_eq!(router.detach("a", Users::Spare).await.unwrap().state, State::Detached);
     assert!(numbers(&host).is_empty());
 }
 
@@ -163,9 +164,9 @@ async fn the_device_of_the_catalog_is_served_while_the_kernel_says_nothing_about
     assert_eq!(router.start().await.recovered, 1);
     assert_eq!(router.show("a").unwrap().state, State::Serving);
     host.kernel.fault("detach", Fault::None);
-    router.detach("a").await.unwrap_err();
+    router.detach("a", Users::Spare).await.unwrap_err();
     host.kernel.mute.lock().unwrap().clear();
-    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    assert_eq!(router.detach("a", Users::Spare).await.unwrap().state, State::Detached);
     assert!(numbers(&host).is_empty());
 }
 
@@ -176,10 +177,10 @@ async fn a_device_of_which_the_kernel_says_nothing_is_not_forgotten_when_another
     assert_eq!(router.start().await.recovered, 1);
     assert_eq!(router.show("a").unwrap().device.unwrap().0, 5);
     host.kernel.fault("detach", Fault::None);
-    router.detach("a").await.unwrap_err();
+    router.detach("a", Users::Spare).await.unwrap_err();
     assert_eq!(numbers(&host), [0], "the other device may still be there");
     host.kernel.mute.lock().unwrap().clear();
-    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    assert_eq!(router.detach("a", Users::Spare).await.unwrap().state, State::Detached);
     assert!(numbers(&host).is_empty());
 }
 
@@ -187,10 +188,10 @@ async fn a_device_of_which_the_kernel_says_nothing_is_not_forgotten_when_another
 async fn the_number_of_the_catalog_is_no_stray_device_once_the_kernel_has_none() {
     let (host, router) = with_a_stray_device().await;
     catalog_refuses(&router, false);
-    assert_eq!(router.attach("a").await.unwrap().device.unwrap().0, 1);
+    assert_eq!(router.attach("a", true).await.unwrap().device.unwrap().0, 1);
     host.kernel.fault("detach", Fault::None);
     host.kernel.mute.lock().unwrap().insert(0);
-    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    assert_eq!(router.detach("a", Users::Spare).await.unwrap().state, State::Detached);
 }
 
 #[tokio::test]
@@ -199,7 +200,7 @@ async fn a_detached_export_is_failed_while_the_start_cannot_remove_its_device() 
     let router = host.started().await;
     router.create(create("a", MIB)).await.unwrap();
     let orphan = host.kernel.devices()[&0].clone();
-    router.detach("a").await.unwrap();
+    router.detach("a", Users::Spare).await.unwrap();
     drop_last(router);
     host.kernel.devices().insert(5, orphan);
     host.kernel.daemon_died();
@@ -207,6 +208,6 @@ async fn a_detached_export_is_failed_while_the_start_cannot_remove_its_device() 
     let router = host.started().await;
     assert!(router.show("a").unwrap().state.reason().is_some(), "the export has a device");
     host.kernel.fault("detach", Fault::None);
-    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    assert_eq!(router.detach("a", Users::Spare).await.unwrap().state, State::Detached);
     assert!(numbers(&host).is_empty());
 }

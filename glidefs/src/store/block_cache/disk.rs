@@ -10,7 +10,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -18,7 +18,7 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::figures::Counters;
+use super::BlockCacheCounters;
 use super::file::{FILE_NAME, SCANNERS, open_file, scan};
 use super::places::{BlockPlace, Places, Region, RegionBuffer};
 use super::region::{ENTRIES_MAX, Geometry, HEADER_BYTES};
@@ -30,7 +30,7 @@ use crate::store::format::BLOCK_BYTES_MAX;
 pub(super) struct Disk {
     file: File,
     geometry: Geometry,
-    counters: Arc<Counters>,
+    counters: Arc<BlockCacheCounters>,
     runtime: Handle,
     places: Mutex<Places>,
     /// Told whenever a region was written.
@@ -42,7 +42,7 @@ impl Disk {
     pub async fn open(
         directory: &Path,
         geometry: Geometry,
-        counters: Arc<Counters>,
+        counters: Arc<BlockCacheCounters>,
         runtime: Handle,
     ) -> io::Result<Arc<Self>> {
         let path = directory.join(FILE_NAME);
@@ -108,17 +108,10 @@ impl Disk {
     /// Stores a block, unless the block is on disk already or the disk is busy. A block that a busy disk did not take is fetched
     /// again when needed.
     pub fn put(self: &Arc<Self>, digest: u64, block: &[u8]) {
-        if !self.try_put(digest, block) {
-            self.counters.unwritten_bytes.add(block.len() as u64);
-        }
-    }
-
-    /// As [`Self::put`]. `false`: the disk is busy.
-    fn try_put(self: &Arc<Self>, digest: u64, block: &[u8]) -> bool {
         debug_assert!((1..=BLOCK_BYTES_MAX).contains(&block.len()), "blocks of packs are not longer");
         let mut places = self.places();
         if places.index.get(&digest).is_some_and(|place| !places.is_old(*place)) {
-            return true;
+            return;
         }
         let has_room = |buffer: &RegionBuffer| {
             let end = HEADER_BYTES as usize + buffer.blocks.len() + block.len();
@@ -126,13 +119,12 @@ impl Disk {
         };
         if !places.open.as_ref().is_some_and(has_room) {
             if places.open.is_some() && places.writing.is_some() {
-                return false;
+                return;
             }
             self.write_open(&mut places);
             places.open = places.next_buffer(self.geometry);
         }
         places.add(digest, block);
-        true
     }
 
     /// Forgets a block that turned out to be wrong.
@@ -140,11 +132,8 @@ impl Disk {
         self.places().index.remove(&digest);
     }
 
-    /// Writes `blocks`, and all blocks that are in memory only.
-    pub async fn settle(self: &Arc<Self>, blocks: &[(u64, Bytes)]) {
-        for (digest, block) in blocks {
-            self.until(|| self.try_put(*digest, block)).await;
-        }
+    /// Writes the region that is being filled.
+    pub async fn settle(self: &Arc<Self>) {
         let all_begun = || {
             let mut places = self.places();
             if places.writing.is_none() {
@@ -165,11 +154,6 @@ impl Disk {
         let index = places.index.capacity() * 8 / 7 * (size_of::<(u64, BlockPlace)>() + 1);
         let lists = places.index.len() * size_of::<u64>() + places.regions.len() * size_of::<Region>();
         buffers * u64::from(self.geometry.region_bytes) + (index + lists) as u64
-    }
-
-    /// Space of the disk in use, bytes.
-    pub fn disk_bytes(&self) -> u64 {
-        self.file.metadata().map_or(0, |metadata| metadata.blocks() * 512)
     }
 
     /// Whether a region is being written.
@@ -208,9 +192,8 @@ impl Disk {
         let disk = Arc::clone(self);
         self.runtime.spawn_blocking(move || {
             let result = disk.write(&buffer);
-            match &result {
-                Ok(()) => disk.counters.written_bytes.add(buffer.blocks.len() as u64),
-                Err(error) => disk.failed("writing", error),
+            if let Err(error) = &result {
+                disk.failed("writing", error);
             }
             disk.places().was_written(&buffer, result.is_ok());
             disk.written.notify_waiters();
@@ -227,9 +210,10 @@ impl Disk {
 
     fn failed(&self, doing: &'static str, error: &io::Error) {
         self.counters.errors.add(1);
-        if self.counters.may_log() {
+        if let Some(suppressed) = self.counters.troubles.pass() {
             tracing::warn!(
                 doing,
+                suppressed,
                 error = error as &dyn std::error::Error,
                 "the disk of the block cache fails; blocks are read from the store"
             );
@@ -260,14 +244,14 @@ mod tests {
     #[tokio::test]
     async fn a_disk_that_fails_costs_blocks_and_nothing_else() {
         let directory = TempDir::new().unwrap();
-        let counters = Arc::<Counters>::default();
+        let counters = Arc::<BlockCacheCounters>::default();
         let open = || Disk::open(directory.path(), GEOMETRY, Arc::clone(&counters), Handle::current());
         let mut disk = open().await.unwrap();
         for digest in 0..16 {
             disk.put(digest, &[9; 60_000]);
             disk.until(|| !disk.is_busy()).await;
         }
-        disk.settle(&[]).await;
+        disk.settle().await;
         // Nothing can be written from now on, then not even be read.
         let path = directory.path().join(FILE_NAME);
         for (file, reads) in [(File::open(&path), true), (OpenOptions::new().write(true).open(&path), false)]
@@ -286,7 +270,7 @@ mod tests {
                 );
                 assert!(disk.get(digest, 60_000).await.is_none_or(|block| block == [1; 60_000][..]));
             }
-            disk.settle(&[(1, Bytes::from(vec![9; 60_000]))]).await;
+            disk.settle().await;
             assert!(!reads || counters.errors.get() >= before + 70);
             let held = disk.places().index.len();
             assert!(held <= 32, "{held} blocks are believed to be there");
@@ -294,7 +278,7 @@ mod tests {
         drop(disk);
         let disk = open().await.unwrap();
         disk.put(1000, &[2; 100]);
-        disk.settle(&[]).await;
+        disk.settle().await;
         assert!(disk.get(1000, 100).await.is_some());
     }
 }

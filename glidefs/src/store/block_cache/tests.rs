@@ -79,7 +79,7 @@ async fn a_directory_that_cannot_be_used_is_an_error_and_a_file_of_garbage_is_no
         cache.close().await;
         let cache = BlockCache::open(in_directory(&deep)).await.unwrap();
         assert!(has(&cache, 0, 8).await);
-        assert_eq!(cache.figures().disk_hits, 1);
+        assert_eq!(cache.counters().disk_hits.get(), 1);
     }
 }
 
@@ -100,7 +100,7 @@ async fn a_block_of_another_length_or_checksum_is_not_used() {
     assert_eq!(cache.get(PackId([8; 16]), &entry).await, None);
     keep(&cache, 0, 8);
     assert_eq!(cache.get(PACK, &entry).await, Some(bytes));
-    assert_eq!(cache.figures().bad_blocks, 3);
+    assert_eq!(cache.counters().bad_blocks.get(), 3);
 }
 
 #[tokio::test]
@@ -110,8 +110,8 @@ async fn memory_stays_within_its_bound_and_what_leaves_it_is_found_on_disk() {
     let cache = BlockCache::open(options).await.unwrap();
     for at in 0..400 {
         keep(&cache, at * 128, if at % 5 == 0 { 3 } else { 128 });
-        let figures = cache.figures();
-        assert!(figures.memory_bytes <= (4 << 20) + 400 * 200, "{figures:?}");
+        let figures = cache.counters();
+        assert!(cache.memory_bytes() <= (4 << 20) + 400 * 200, "{figures:?}");
         // As fast as the disk.
         while cache.is_busy() {
             tokio::task::yield_now().await;
@@ -120,9 +120,9 @@ async fn memory_stays_within_its_bound_and_what_leaves_it_is_found_on_disk() {
     for at in 0..400 {
         assert!(has(&cache, at * 128, if at % 5 == 0 { 3 } else { 128 }).await, "{at}");
     }
-    let figures = cache.figures();
-    assert_eq!((figures.unwritten_bytes, figures.errors, figures.bad_blocks), (0, 0, 0));
-    assert!(figures.disk_hits > 300 && figures.written_bytes > 15 << 20, "{figures:?}");
+    let figures = cache.counters();
+    assert_eq!((figures.errors.get(), figures.bad_blocks.get()), (0, 0));
+    assert!(figures.disk_hits.get() > 300, "{figures:?}");
 }
 
 #[tokio::test]

@@ -70,7 +70,7 @@ impl Store {
         let payload: PutPayload = parts.iter().cloned().collect();
         let attempt = || async {
             let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-            match self.inner.backend.objects.put_opts(&path, payload.clone(), options).await {
+            match self.objects().await?.put_opts(&path, payload.clone(), options).await {
                 Ok(_) => Ok(Created::Created),
                 Err(error) if classify(&error) == Verdict::Exists => {
                     tracing::debug!(key = text, error = &error as &dyn Error, "a creation is refused");

@@ -34,7 +34,7 @@ impl Store {
         let listed: Mutex<Vec<ObjectMeta>> = Mutex::default();
         let listed = || listed.lock_whole();
         let attempt = || async {
-            let objects = &self.inner.backend.objects;
+            let objects = self.objects().await?;
             if !self.inner.backend.lists_in_order {
                 listed().clear();
             }
@@ -71,7 +71,7 @@ impl Store {
         let (prefix, text) = self.path(&VOLUMES);
         let tries = self.tries(Operation::List, &text, 0);
         let attempt = || async {
-            let found = self.inner.backend.objects.list_with_delimiter(Some(&prefix)).await;
+            let found = self.objects().await?.list_with_delimiter(Some(&prefix)).await;
             found.map_err(|error| failure(Operation::List, &text, error))
         };
         let (found, _) = tries.run(attempt).await?;
@@ -100,7 +100,7 @@ impl Store {
                 let paths = left.lock_whole().clone();
                 let mut failing: HashSet<Path> = paths.iter().cloned().collect();
                 let paths = futures_util::stream::iter(paths.into_iter().map(Ok)).boxed();
-                let mut deleted = self.inner.backend.objects.delete_stream(paths);
+                let mut deleted = self.objects().await?.delete_stream(paths);
                 let mut failed = None;
                 while let Some(answer) = deleted.next().await {
                     match answer {

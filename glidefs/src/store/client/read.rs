@@ -46,7 +46,7 @@ impl Store {
         let once = || async {
             let options = GetOptions { range: range.clone().map(GetRange::Bounded), ..GetOptions::default() };
             let head =
-                self.inner.backend.objects.get_opts(&path, options).map_err(|error| match classify(&error) {
+                self.objects().await?.get_opts(&path, options).map_err(|error| match classify(&error) {
                     Verdict::TooShort => too_short(&text, 0, bytes_max),
                     _ => failure(Operation::Get, &text, error),
                 });
@@ -117,7 +117,7 @@ impl Store {
         let (path, text) = self.path(key);
         let attempt = || async {
             let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
-            let found = self.inner.backend.objects.get_opts(&path, options).await;
+            let found = self.objects().await?.get_opts(&path, options).await;
             let found = found.map_err(|error| match classify(&error) {
                 Verdict::TooShort => too_short(&text, 0, 1),
                 _ => failure(Operation::Head, &text, error),

@@ -117,7 +117,7 @@ async fn listings_ascend_and_count_what_is_not_ours() {
         }
         for foreign in ["README", "volumes/x/packs/y", "names/a/b"] {
             let (path, _) = store.path(&foreign);
-            store.inner.backend.objects.put(&path, "x".into()).await.unwrap();
+            store.inner.backend.objects().await.unwrap().put(&path, "x".into()).await.unwrap();
         }
         let keys = async |folder, after: Option<Key>| {
             let listing = store.list(folder, after.as_ref()).await.unwrap();

@@ -55,12 +55,6 @@ pub enum FormatError {
 }
 
 impl FormatError {
-    /// Whether the bytes may be intact, and a newer glidefs could read them.
-    pub fn is_newer(&self) -> bool {
-        matches!(self, Self::Section { .. } | Self::Property { .. })
-            || matches!(self, Self::Version { found } if *found > FORMAT_VERSION)
-    }
-
     /// Whether the bytes may be intact, and another glidefs could read them.
     pub fn is_other_version(&self) -> bool {
         matches!(self, Self::Version { .. } | Self::Section { .. } | Self::Property { .. })

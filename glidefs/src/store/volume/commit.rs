@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 
 use self::content::CutContent;
-use self::packing::{CutPack, Packing, READ_SECTORS};
+use self::packing::{CutPack, Packing};
 use self::upload::{Span, Upload};
 use super::compact::plan;
 use super::crowd::{Crowd, check_room};
@@ -25,7 +25,6 @@ use super::cut::CutSource;
 use super::damage;
 use super::error::VolumeError;
 use super::error::blocking;
-use super::types::between;
 use super::types::{Resume, next_number};
 use super::view::rows::Rows;
 use super::writer::VolumeWriter;
@@ -34,10 +33,8 @@ use super::writer::publish::Published;
 use crate::fair::WEIGHT_DEFAULT;
 use crate::store::format::{DAMAGED_RANGES_MAX, Manifest, PackRef, Sections};
 use crate::store::ids::PackId;
-use crate::units::{SECTOR_BYTES, SectorRange};
+use crate::units::SectorRange;
 
-/// Ranges of suspect sectors read by one blocking task.
-const SUSPECTS_AT_ONCE: usize = 1024;
 /// Packs of one cut uploaded at once.
 const UPLOADS_AT_ONCE: usize = 3;
 /// Number of times a cut is packed anew, because another manifest than expected turned out to be the newest.
@@ -78,27 +75,15 @@ impl VolumeWriter {
     /// # Errors
     /// [`VolumeError::Fenced`] when another writer has the volume: for good.
     pub async fn commit(&self, cut: Arc<dyn CutSource>, size_sectors: u64) -> Result<Committed, VolumeError> {
-        self.commit_on(cut, size_sectors, &Upload::default()).await
-    }
-
-    /// As [`Self::commit`], going on where an earlier try of the same cut with the same `upload` has stopped.
-    ///
-    /// # Errors
-    /// As [`Self::commit`].
-    pub async fn commit_on(
-        &self,
-        cut: Arc<dyn CutSource>,
-        size_sectors: u64,
-        upload: &Upload,
-    ) -> Result<Committed, VolumeError> {
+        let upload = Upload::default();
         loop {
-            if let Some(committed) = self.commit_turn(Arc::clone(&cut), size_sectors, upload).await? {
+            if let Some(committed) = self.commit_turn(Arc::clone(&cut), size_sectors, &upload).await? {
                 return Ok(committed);
             }
         }
     }
 
-    /// As [`Self::commit_on`], for [`TURN_TIME`] and the uploads that are under way then. `None` when the turn is over and the
+    /// As [`Self::commit`], going on where an earlier try of the same cut with the same `upload` has stopped, for [`TURN_TIME`] and the uploads that are under way then. `None` when the turn is over and the
     /// cut has more: the caller calls again after others who wait to upload.
     ///
     /// # Errors
@@ -110,11 +95,6 @@ impl VolumeWriter {
         upload: &Upload,
     ) -> Result<Option<Committed>, VolumeError> {
         let committed = self.try_commit(&cut, size_sectors, upload).await;
-        match &committed {
-            Ok(Some(_)) => upload.suspect(Vec::new()),
-            Err(VolumeError::TooDamaged { .. }) => upload.suspect([cut.damaged(), upload.lost()].concat()),
-            Ok(None) | Err(_) => {}
-        }
         if committed.is_err() && cut.may_come_back() {
             upload.forget_lossy();
         }
@@ -130,7 +110,6 @@ impl VolumeWriter {
         check(&**cut, size_sectors)?;
         let _change = self.shared.change.lock().await;
         self.refresh().await?;
-        read_suspects(cut, &upload.suspects()).await?;
         for _ in 0..PACKINGS_MAX {
             let base = self.manifest().await?;
             let shrinks = size_sectors < base.size_sectors;
@@ -325,31 +304,4 @@ fn damaged_after(
 fn check_damage(damaged: &[SectorRange]) -> Result<(), VolumeError> {
     let runs = damaged.len();
     if runs > DAMAGED_RANGES_MAX { Err(VolumeError::TooDamaged { runs }) } else { Ok(()) }
-}
-
-/// Reads the sectors of `suspects` that are in `cut`, so that the cut knows before the upload which of these sectors are lost.
-async fn read_suspects(cut: &Arc<dyn CutSource>, suspects: &[SectorRange]) -> Result<(), VolumeError> {
-    for some in suspects.chunks(SUSPECTS_AT_ONCE) {
-        let (cut, some) = (Arc::clone(cut), some.to_vec());
-        let work = move || some.iter().try_for_each(|suspect| read_part(&*cut, *suspect));
-        blocking(work).await?;
-    }
-    Ok(())
-}
-
-fn read_part(cut: &dyn CutSource, part: SectorRange) -> Result<(), VolumeError> {
-    let first = cut.extents().partition_point(|extent| extent.range.end() <= part.start());
-    let met = cut.extents().get(first..).unwrap_or_default();
-    let met = met.iter().take_while(|extent| extent.range.start() < part.end());
-    for extent in met.filter(|extent| !extent.zero) {
-        let (mut at, end) = (extent.range.start().max(part.start()), extent.range.end().min(part.end()));
-        while at < end {
-            let range = between(at, end.min(at.saturating_add(READ_SECTORS)));
-            let bytes = usize::try_from(range.count() * SECTOR_BYTES);
-            let mut data = vec![0; bytes.unwrap_or_else(|_| unreachable!("at most READ_SECTORS"))];
-            cut.read(range, &mut data).map_err(VolumeError::cut)?;
-            at = range.end();
-        }
-    }
-    Ok(())
 }

@@ -142,9 +142,7 @@ impl VolumeWriter {
         let Some(published) = published else { return Ok(StepOutcome::Overtaken) };
         for pack in inputs.iter().filter(|pack| !successors.iter().any(|other| other.pack == pack.pack)) {
             self.host.reader.metadata.forget_index(pack.pack);
-            if let Some(recent) = &self.host.reader.recent {
-                recent.forget(pack.pack);
-            }
+            self.host.reader.recent.forget(pack.pack);
         }
         let packs = &published.manifest.packs;
         if step.inputs.end == manifest.packs.len() {

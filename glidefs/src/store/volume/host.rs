@@ -61,12 +61,12 @@ pub struct VolumeStoreOptions {
     /// Memory for packs being made and uploaded, of all volumes together, bytes. A long pack takes about 40 MiB, a merge 64 MiB,
     /// or up to 160 MiB for a large volume. One merge is always possible.
     pub upload_bytes_max: usize,
-    /// Memory for packs uploaded last, of all volumes together, bytes: merging reads packs from this memory. `None`: merging
-    /// reads all packs from the store.
-    pub recent_bytes_max: Option<u64>,
+    /// Memory for packs uploaded last, of all volumes together, bytes: merging reads packs from this memory. With 0,
+    /// merging reads all packs from the store.
+    pub recent_bytes_max: u64,
     /// Memory for packs being made, uploaded, and uploaded last, together, bytes: as packs are made, packs uploaded last are
-    /// forgotten. `None`: `upload_bytes_max` and `recent_bytes_max` together.
-    pub pack_bytes_max: Option<u64>,
+    /// forgotten.
+    pub pack_bytes_max: u64,
     /// Memory for the blocks of READs of all volumes together, bytes. Exceeded by less than the needs of two READs.
     pub read_bytes_max: u64,
     /// Level of zstd for data: 1 is fast, 19 is small.
@@ -85,8 +85,8 @@ impl VolumeStoreOptions {
             clock: Arc::new(SystemClock),
             metadata_bytes_max: 64 << 20,
             upload_bytes_max: 256 << 20,
-            recent_bytes_max: None,
-            pack_bytes_max: None,
+            recent_bytes_max: 0,
+            pack_bytes_max: u64::MAX,
             read_bytes_max: 64 << 20,
             zstd_level: 1,
             block_cache: None,
@@ -134,7 +134,7 @@ impl Host {
             reader: Arc::new(PackReader {
                 metadata: Metadata::new(options.metadata_bytes_max),
                 fetcher: Fetcher::default(),
-                recent: options.recent_bytes_max.map(RecentPacks::new),
+                recent: RecentPacks::new(options.recent_bytes_max),
                 block_cache,
                 read_memory: ReadMemory::new(options.read_bytes_max),
             }),
@@ -164,9 +164,7 @@ impl Host {
         // The semaphore is never closed.
         let permit =
             self.uploads.clone().acquire_many_owned(permits).await.map_err(|_| VolumeError::Stopping)?;
-        if let Some(recent) = &self.reader.recent {
-            recent.shrink_to(|| self.recent_bytes_max());
-        }
+        self.reader.recent.shrink_to(|| self.recent_bytes_max());
         Ok(permit)
     }
 
@@ -176,17 +174,12 @@ impl Host {
         u64::from(self.upload_permits).saturating_sub(free) << 20
     }
 
-    /// Memory that packs being made leave to packs uploaded last at present, bytes; `u64::MAX` without `pack_bytes_max`.
+    /// Memory that packs being made leave to packs uploaded last at present, bytes.
     pub fn recent_bytes_max(&self) -> u64 {
-        self.options.pack_bytes_max.map_or(u64::MAX, |max| max.saturating_sub(self.upload_bytes()))
+        self.options.pack_bytes_max.saturating_sub(self.upload_bytes())
     }
 
-    /// Notes a manifest, then creates the manifest.
-    pub async fn create_manifest(&self, manifest: &Manifest) -> Result<Created, VolumeError> {
-        self.create_noted(manifest, &encode(manifest)?).await
-    }
-
-    /// As [`Self::create_manifest`], for a manifest whose number this host has just read to be free. Returns whether the manifest is
+    /// As [`Self::create_noted`], for a manifest whose number this host has just read to be free. Returns whether the manifest is
     /// the newest: this process may have stood still since the reading, so that others took the number and higher ones, and garbage
     /// collection freed the number again.
     ///
@@ -194,7 +187,7 @@ impl Host {
     /// [`VolumeError::Deleted`] when garbage collection removed the whole volume meanwhile.
     pub async fn create_newest(&self, manifest: &Manifest) -> Result<bool, VolumeError> {
         let Manifest { volume, number, .. } = *manifest;
-        if self.create_manifest(manifest).await? == Created::Existed {
+        if self.create_noted(manifest, &encode(manifest)?).await? == Created::Existed {
             return Ok(false);
         }
         // With the manifest before, which is there unless others went on.
@@ -219,7 +212,7 @@ impl Host {
         }
     }
 
-    /// As [`Self::create_manifest`], for a manifest that is encoded already.
+    /// Notes a manifest, then creates it.
     pub async fn create_noted(&self, manifest: &Manifest, encoded: &Bytes) -> Result<Created, VolumeError> {
         self.note_manifest(manifest, encoded).await?;
         self.create_after_note(manifest, encoded).await
@@ -261,13 +254,8 @@ impl Host {
         Ok(())
     }
 
-    /// The manifest meant by `point`, of a volume that is not deleted: garbage collection may be about to
-    /// make the deletion final, and then removes the packs.
-    pub async fn state(&self, point: &StatePoint) -> Result<Manifest, VolumeError> {
-        self.state_and_newest(point).await.map(|(state, _)| state)
-    }
-
-    /// As [`Self::state`], with the newest manifest of the volume. `None`: the newest manifest is damaged.
+    /// The manifest meant by `point`, of a volume that is not deleted: garbage collection may be about to make the deletion final, and then
+    /// removes the packs. And the newest manifest of the volume; `None`: it is damaged.
     pub async fn state_and_newest(
         &self,
         point: &StatePoint,

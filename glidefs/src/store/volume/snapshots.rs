@@ -200,11 +200,6 @@ impl VolumeWriter {
         Err(VolumeError::Contended { volume: self.id() })
     }
 
-    /// A new volume with the content of the last commit: see [`VolumeStore::fork`].
-    pub async fn fork(&self, name: &StoreName) -> Result<Self, VolumeError> {
-        VolumeStore::of(self.host.clone()).fork(&StatePoint { volume: self.id(), snapshot: None }, name).await
-    }
-
     /// A new volume with the content of the newest manifest this writer knows, even if the volume is lost. Makes one listing more,
     /// and one request for each pack.
     ///

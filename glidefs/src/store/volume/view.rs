@@ -26,6 +26,7 @@ use self::resolve::{Opened, Part, absent, resolve};
 use super::crowd::Crowd;
 use super::error::VolumeError;
 use super::types::ReadExtent;
+#[cfg(test)]
 use super::types::between;
 use crate::store::client::Store;
 use crate::store::format::{Manifest, PackRef};
@@ -71,8 +72,10 @@ impl View {
     }
 
     /// The bytes of `range`. The caller bounds the length: all of `range` is in memory at once.
+    #[cfg(test)]
     pub async fn read(&self, range: SectorRange) -> Result<Bytes, VolumeError> {
-        Ok(join(range, &self.read_extents(range).await?))
+        self.loaded.check(range)?;
+        Ok(join(range, &self.stored(range).await?))
     }
 
     /// As [`Self::read`], for a READ of a device that needs only `parts` of `range`: damage elsewhere in `range` is no error, and the
@@ -89,16 +92,16 @@ impl View {
         if let Some(bytes) = Box::pin(self.read_here(reader, range)).await {
             return Ok(bytes);
         }
-        let _place = self.reader.read_memory.place(reader).await;
+        let _place = self.reader.read_memory.places.take(reader, 1).await;
         Box::pin(async {
             let mut packs = self.open_packs(range).await?;
             let bytes = memory_bytes(range, &resolve(&packs, range));
-            let memory = match self.reader.read_memory.try_remote(reader, bytes) {
+            let memory = match self.reader.read_memory.remote.try_take(reader.volume, bytes) {
                 Some(memory) => memory,
                 None => {
                     // As in `read_here`: no index during the wait, which may last until the GETs of other READs are answered.
                     drop(packs);
-                    let memory = self.reader.read_memory.remote(reader, bytes).await;
+                    let memory = self.reader.read_memory.remote.take(reader, bytes).await;
                     packs = self.open_packs(range).await?;
                     memory
                 }
@@ -113,13 +116,13 @@ impl View {
     /// The bytes of `range`, if this host has all indexes and blocks; makes no request.
     async fn read_here(&self, reader: Reader, range: SectorRange) -> Option<Bytes> {
         let here = self.open_here(range)?;
-        let (here, memory) = match self.reader.read_memory.try_local(reader, here.bytes) {
+        let (here, memory) = match self.reader.read_memory.local.try_take(reader.volume, here.bytes) {
             Some(memory) => (here, memory),
             None => {
                 let bytes = here.bytes;
                 // A READ that waits for memory holds no index: the cache may give the index up meanwhile, to free the memory.
                 drop(here);
-                let memory = self.reader.read_memory.local(reader, bytes).await;
+                let memory = self.reader.read_memory.local.take(reader, bytes).await;
                 (self.open_here(range)?, memory)
             }
         };
@@ -143,19 +146,10 @@ impl View {
         self.reader.has(&packs, &parts).then_some(Here { packs, parts, bytes })
     }
 
-    /// The content of `range`: ascending extents without gaps, which cover `range`.
+    /// The content of `range` as packs have it, damaged sectors included: ascending extents without gaps, which cover `range`.
     ///
     /// Blocks missing in the block cache cost one request for each run of blocks near each other in a pack. Indexes not in memory
     /// cost one request each.
-    ///
-    /// # Errors
-    /// [`VolumeError::Damaged`] when a sector of `range` is damaged.
-    pub async fn read_extents(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
-        self.loaded.check(range)?;
-        self.stored(range).await
-    }
-
-    /// The content of `range` as packs have it, damaged sectors included.
     async fn stored(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
         let packs = self.open_packs(range).await?;
         let parts = resolve(&packs, range);
@@ -172,6 +166,7 @@ impl View {
     ///
     /// # Errors
     /// [`VolumeError::Damaged`] when a sector of `range` is damaged.
+    #[cfg(test)]
     pub async fn mapped(&self, range: SectorRange) -> Result<Vec<SectorRange>, VolumeError> {
         self.loaded.check(range)?;
         let packs = self.open_packs(range).await?;

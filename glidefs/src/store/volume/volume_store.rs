@@ -7,10 +7,7 @@ use std::sync::Arc;
 
 use super::error::VolumeError;
 use super::host::{Host, VolumeStoreOptions};
-use super::types::{Resume, SnapshotInfo, StatePoint};
-use super::view::View;
-use super::view::loaded::LoadedManifest;
-use super::view::recent::RecentPacks;
+use super::types::{Resume, SnapshotInfo};
 use super::writer::VolumeWriter;
 use crate::store::block_cache::BlockCache;
 use crate::store::client::{ObjectInfo, Store};
@@ -50,25 +47,13 @@ impl VolumeStore {
 
     /// Memory of manifests, pack indexes and packs uploaded a moment ago, bytes.
     pub fn memory_bytes(&self) -> u64 {
-        let recent = self.host.reader.recent.as_ref().map_or(0, RecentPacks::bytes);
-        recent.saturating_add(self.metadata_bytes() as u64)
-    }
-
-    /// Memory for packs being made and uploaded, bytes: what was set aside.
-    pub fn upload_bytes(&self) -> u64 {
-        self.host.upload_bytes()
-    }
-
-    /// Sets memory aside as for a pack of `data_bytes`.
-    #[cfg(test)]
-    pub(super) async fn set_upload_memory_aside(&self, data_bytes: u64) -> tokio::sync::OwnedSemaphorePermit {
-        self.host.pack_memory(data_bytes).await.unwrap()
+        self.host.reader.recent.bytes().saturating_add(self.metadata_bytes() as u64)
     }
 
     /// READs that look for data in the store.
     #[cfg(test)]
     pub(super) fn places_taken(&self) -> u64 {
-        self.host.reader.read_memory.places_taken()
+        self.host.reader.read_memory.places.taken()
     }
 
     /// Memory for the blocks of READs, bytes: what was set aside.
@@ -98,13 +83,6 @@ impl VolumeStore {
         let listing = self.host.store.list(Folder::Names, None).await?;
         let name = |key| if let Key::Name(name) = key { Some(name) } else { None };
         Ok(listing.objects.into_iter().filter_map(|object| name(object.key)).collect())
-    }
-
-    /// A state of any volume, for reading without taking the volume over.
-    pub async fn view(&self, point: &StatePoint) -> Result<View, VolumeError> {
-        let manifest = Arc::new(self.host.state(point).await?);
-        let (reader, store) = (Arc::clone(&self.host.reader), self.host.store.clone());
-        Ok(View::new(reader, store, Arc::new(LoadedManifest::of(manifest))))
     }
 
     /// Snapshots of any volume, without taking the volume over.

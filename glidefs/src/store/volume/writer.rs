@@ -116,14 +116,6 @@ impl VolumeWriter {
         self.head().own
     }
 
-    /// The writer that took the volume over, if this writer has noticed a takeover.
-    pub fn fenced(&self) -> Option<Fence> {
-        match self.head().lost {
-            Some(Loss::Fenced(fence)) => Some(fence),
-            _ => None,
-        }
-    }
-
     /// Why this writer cannot write the volume any more, if so.
     pub fn loss(&self) -> Option<Loss> {
         self.head().lost.clone()

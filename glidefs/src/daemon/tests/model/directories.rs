@@ -13,6 +13,7 @@ use crate::cache::IoError;
 use crate::daemon::tests::host::{Copy, Host};
 use crate::daemon::tests::sim::faults::Crash;
 use crate::daemon::tests::twin::Twin;
+use crate::router::Users;
 use crate::router::{InitialContent, RouterError};
 use crate::units::SectorRange;
 
@@ -99,7 +100,7 @@ impl Run {
         let error = self.write_to_store(name, host, None).expect_err("the export is not here any more");
         self.refused(name, host, &error);
         let router = self.hosts[host].router();
-        self.insist(|| router.delete(name)).unwrap();
+        self.insist(|| router.delete(name, Users::Spare)).unwrap();
         self.count("exports of a backup that were refused");
     }
 
@@ -130,7 +131,7 @@ impl Run {
     fn open_from_store(&mut self, name: &str, host: usize) {
         if self.hosts[host].knows(name) {
             let router = self.hosts[host].router();
-            self.insist(|| router.delete(name)).unwrap();
+            self.insist(|| router.delete(name, Users::Spare)).unwrap();
         }
         let waits_for_store = self.create(InitialContent::TakeOver, name, host);
         let content = self.seen(name, name, host);

@@ -8,6 +8,7 @@ use super::{EXPORTS_MAX, HOSTS, Run};
 use crate::cache::IoError;
 use crate::daemon::tests::host::name as export_name;
 use crate::daemon::tests::twin::{Content, Twin};
+use crate::router::Users;
 use crate::router::{InitialContent, RouterError};
 use crate::store::volume::VolumeError;
 use crate::units::SECTOR_BYTES;
@@ -67,7 +68,7 @@ impl Run {
         let router = self.hosts[self.twins[name].host].router();
         let refused = self.world.runtime.block_on(router.rollback(name, export_name(&snapshot)));
         assert!(matches!(refused, Err(RouterError::NotDetached { .. })), "{refused:?}");
-        self.insist(|| router.detach(name)).unwrap();
+        self.insist(|| router.detach(name, Users::Spare)).unwrap();
         if self.random.random_bool(0.5) {
             self.insist(|| router.rollback(name, export_name(&snapshot))).unwrap();
         } else {
@@ -82,7 +83,7 @@ impl Run {
             }
         }
         let router = self.hosts[self.twins[name].host].router();
-        self.insist(|| router.attach(name)).unwrap();
+        self.insist(|| router.attach(name, true)).unwrap();
         self.twin(name).begins_with(content);
         self.check(name);
         self.count("rollbacks");
@@ -126,7 +127,7 @@ impl Run {
 
     pub(super) fn forget_lost(&mut self, name: &str, host: usize) {
         let router = self.hosts[host].router();
-        self.insist(|| router.delete(name)).unwrap();
+        self.insist(|| router.delete(name, Users::Spare)).unwrap();
         self.twins.get_mut(name).unwrap().lost.retain(|lost| *lost != host);
     }
 
@@ -138,7 +139,7 @@ impl Run {
             self.forget_lost(name, host);
         }
         let router = self.hosts[self.twins[name].host].router();
-        self.insist(|| router.delete(name)).unwrap();
+        self.insist(|| router.delete(name, Users::Spare)).unwrap();
         self.twins.remove(name);
         self.count("deletions");
     }

@@ -2,14 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 
 use crate::cache::Volume;
 use crate::properties::Properties;
 use crate::router::catalog::volume_record::tests::resume;
 use crate::router::{Begun, ExportName, InitialContent, Storage};
-use crate::store::gc::{GcError, GcOptions, GcReport};
-use crate::store::volume::{DeletedVolume, Resume, VolumeError};
+use crate::store::volume::{Resume, VolumeError, VolumeStore};
 use crate::units::{ExportId, SECTOR_BYTES};
 
 /// Cache and store.
@@ -31,6 +30,7 @@ pub struct FakeStorage {
     pub made: Mutex<Vec<ExportId>>,
 }
 
+#[async_trait]
 impl Storage for FakeStorage {
     fn volume(&self, id: ExportId, _size_bytes: u64, _resume: Option<&Resume>) -> Arc<Volume> {
         self.made.lock().unwrap().push(id);
@@ -41,63 +41,48 @@ impl Storage for FakeStorage {
         !*self.has_data.lock().unwrap()
     }
 
-    fn begin(
+    async fn begin(
         &self,
         _name: ExportName,
         content: InitialContent,
         properties: Properties,
         detached: bool,
-    ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>> {
+    ) -> Result<Option<Begun>, VolumeError> {
         let has_store = *self.has_store.lock().unwrap();
         let mut resume = resume(1, 0);
         if let InitialContent::Blank(size) = content {
             resume.size_sectors = size.bytes() / SECTOR_BYTES;
         }
-        let begun = has_store.then_some(Begun { resume, is_released: detached, properties });
-        Box::pin(std::future::ready(Ok(begun)))
+        Ok(has_store.then_some(Begun { resume, is_released: detached, properties }))
     }
 
-    fn regain(&self, _: ExportName, _: Arc<Volume>) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn regain(&self, _: ExportName, _: Arc<Volume>) -> Result<Option<Resume>, VolumeError> {
+        Ok(None)
     }
 
-    fn rescue(
-        &self,
-        _: ExportName,
-        _: Arc<Volume>,
-        _: u64,
-    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn rescue(&self, _: ExportName, _: Arc<Volume>, _: u64) -> Result<Option<Resume>, VolumeError> {
+        Ok(None)
     }
 
     fn link(&self, _: &Volume, _: u64, _: &Resume) {}
 
-    fn collect(&self, _: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn volumes(&self) -> Result<Option<VolumeStore>, VolumeError> {
+        Ok(None)
     }
 
-    fn deleted(&self) -> BoxFuture<'_, Result<Option<Vec<DeletedVolume>>, VolumeError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn reach(&self) -> Result<(), VolumeError> {
+        Ok(())
     }
 
-    fn reach(&self) -> BoxFuture<'_, Result<(), VolumeError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>> {
-        Box::pin(std::future::ready(Ok(None)))
-    }
-
-    fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>> {
+    async fn delete(&self, volume: Arc<Volume>) -> Result<(), VolumeError> {
         if *self.hangs.lock().unwrap() {
-            return Box::pin(std::future::pending());
+            return std::future::pending().await;
         }
-        let kept = *self.keeps.lock().unwrap();
-        if !kept {
-            self.deleted.lock().unwrap().push(volume.id());
+        if *self.keeps.lock().unwrap() {
+            return Err(VolumeError::NoSuchName { name: "a".parse().unwrap() });
         }
-        let failed = || VolumeError::NoSuchName { name: "a".parse().unwrap() };
-        Box::pin(std::future::ready(if kept { Err(failed()) } else { Ok(()) }))
+        self.deleted.lock().unwrap().push(volume.id());
+        Ok(())
     }
 
     fn remove(&self, id: ExportId) {

@@ -123,7 +123,7 @@ async fn a_place_that_keeps_the_condition_has_one_winner_and_is_left_as_it_was()
         assert!(!trial.replaces);
         assert_eq!((trial.winners, trial.clock_ahead_millis), (1, 0));
         trial.removed.unwrap();
-        assert_eq!(store.inner.backend.objects.list(None).count().await, 0);
+        assert_eq!(store.inner.backend.objects().await.unwrap().list(None).count().await, 0);
     }
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }

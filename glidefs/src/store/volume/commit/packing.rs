@@ -18,7 +18,7 @@ use crate::store::volume::types::between;
 use crate::units::SECTOR_BYTES;
 
 /// Sectors of a cut read at once: whole blocks.
-pub(in crate::store::volume) const READ_SECTORS: u64 = (1 << 20) / SECTOR_BYTES;
+const READ_SECTORS: u64 = (1 << 20) / SECTOR_BYTES;
 
 /// Content whose beginning is packed.
 pub(in crate::store::volume) struct Packing {

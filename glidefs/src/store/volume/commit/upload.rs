@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::content::ContentHash;
 use crate::locks::MutexExt;
-use crate::store::format::{DAMAGED_RANGES_MAX, Manifest, PackRef};
+use crate::store::format::{Manifest, PackRef};
 use crate::store::ids::PackId;
 use crate::store::volume::limits::UPLOAD_TIME_MAX;
 use crate::store::volume::writer::new_packs::{NewPack, NewPacks, is_passed};
@@ -24,16 +24,9 @@ const REUSE_TIME_MAX: Duration = Duration::from_secs(UPLOAD_TIME_MAX.as_secs() /
 /// repeats no more than the uploads of this time.
 const KEEP_TIME: Duration = Duration::from_mins(15);
 
-/// Most ranges that are remembered as suspect: twice the number that a manifest can list.
-const SUSPECTS_MAX: usize = 2 * DAMAGED_RANGES_MAX;
-
 /// The upload of one cut: shared by the tries to commit the cut and by those who watch.
 #[derive(Debug, Default)]
-pub struct Upload {
-    cut: Mutex<Inner>,
-    /// Sectors found lost in the last cut, when the cut had more damage than a manifest can list.
-    suspects: Mutex<Vec<SectorRange>>,
-}
+pub struct Upload(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -145,20 +138,8 @@ impl Upload {
         self.lock().spans.iter().map(new).collect()
     }
 
-    /// Remembers `lost`, in any order: the next cut reads these sectors before anything is uploaded.
-    pub(in crate::store::volume) fn suspect(&self, mut lost: Vec<SectorRange>) {
-        lost.truncate(SUSPECTS_MAX);
-        // Assigning the list is the only change, so a panic elsewhere leaves the list usable.
-        *self.suspects.lock_whole() = lost;
-    }
-
-    /// The sectors remembered by [`Self::suspect`].
-    pub(in crate::store::volume) fn suspects(&self) -> Vec<SectorRange> {
-        self.suspects.lock_whole().clone()
-    }
-
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // No code that can panic runs under the lock in the middle of a change.
-        self.cut.lock_whole()
+        self.0.lock_whole()
     }
 }

@@ -13,7 +13,7 @@ use crate::store::gc::{GcOptions, collect};
 use crate::store::ids::WriterId;
 use crate::store::key::{Folder, Key};
 use crate::store::url::StoreUrl;
-use crate::store::volume::{CutExtent, CutSource, Fence, TRUST_TIME_MAX, VolumeError};
+use crate::store::volume::{CutExtent, CutSource, Fence, Loss, TRUST_TIME_MAX, VolumeError};
 use crate::units::{SECTOR_BYTES, Seq};
 
 const SIZE: u64 = 1 << 21;
@@ -48,7 +48,7 @@ async fn another_host_takes_over_and_the_first_is_fenced_for_good() {
         let before = first.requests();
         let error = old.commit(MemoryCut::new(2, &[(0, 8, 3)]), SIZE).await.unwrap_err();
         let VolumeError::Fenced(fence) = &error else { panic!("{error}") };
-        assert_eq!((*fence, old.fenced()), (new.writer(), Some(new.writer())));
+        assert_eq!((*fence, old.loss()), (new.writer(), Some(Loss::Fenced(new.writer()))));
         assert!(error.is_fatal() && !error.is_transient() && error.to_string().contains("one host"));
         assert!(round == 0 || first.since(before) == [0; 5]);
     }

@@ -1,11 +1,11 @@
 //! Damaged sectors: an error in every state that has the damage, until the sectors are written.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::support::*;
 use crate::store::format::DAMAGED_RANGES_MAX;
 use crate::store::gc::{GcOptions, collect};
-use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, Upload, VolumeError, VolumeWriter};
+use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, VolumeError, VolumeWriter};
 use crate::units::{SectorRange, Seq};
 
 const SIZE: u64 = 1 << 12;
@@ -181,64 +181,4 @@ async fn damage_in_more_places_than_a_manifest_lists_is_refused_and_nothing_whol
     assert_eq!(volume.damaged_sectors(), most);
     let other = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
     tags(&other, range(0, 4), &[LOST, 1, LOST, 1]).await;
-}
-
-/// Eight sectors after the damage of a [`Sieve`]. One of the eight turns out to be lost when read, unless the disk works again.
-struct Straw {
-    found: Mutex<Vec<SectorRange>>,
-    extents: Vec<CutExtent>,
-    is_well: bool,
-}
-
-impl Straw {
-    fn new(is_well: bool) -> Arc<Self> {
-        let at = 2 * DAMAGED_RANGES_MAX as u64;
-        let extent = |start, seq| CutExtent { range: range(at + start, 8), seq: Seq(seq), zero: false };
-        Arc::new(Self { found: Mutex::default(), extents: vec![extent(8, 10), extent(16, 11)], is_well })
-    }
-}
-
-impl CutSource for Straw {
-    fn seq(&self) -> Seq {
-        Seq(11)
-    }
-
-    fn extents(&self) -> &[CutExtent] {
-        &self.extents
-    }
-
-    fn read(&self, part: SectorRange, buffer: &mut [u8]) -> Result<(), crate::store::error::BoxError> {
-        let bad = self.extents[0].range.start() + 3;
-        if !self.is_well && part.start() <= bad && part.end() > bad {
-            *self.found.lock().unwrap() = vec![range(bad, 1)];
-        }
-        buffer.fill(7);
-        Ok(())
-    }
-
-    fn damaged(&self) -> Vec<SectorRange> {
-        self.found.lock().unwrap().clone()
-    }
-}
-
-#[tokio::test]
-async fn a_cut_that_turned_out_to_have_too_much_damage_is_not_uploaded_again_until_it_has_less() {
-    let daemon = World::new().daemon(1);
-    let (most, size) = (DAMAGED_RANGES_MAX as u64, 1 << 20);
-    let volume = daemon.volumes.create(&name("vm"), size).await.unwrap();
-    let other = daemon.volumes.create(&name("other"), size).await.unwrap();
-    volume.commit(Arc::new(Sieve(most)), size).await.unwrap();
-    let upload = Upload::default();
-    let (before, mut puts) = (daemon.requests(), Vec::new());
-    for _ in 0..4 {
-        let error = volume.commit_on(Straw::new(false), size, &upload).await.unwrap_err();
-        assert!(matches!(error, VolumeError::TooDamaged { runs } if runs as u64 == most + 1), "{error}");
-        // The cut is taken back, and made again.
-        upload.clear();
-        puts.push(daemon.since(before)[1]);
-    }
-    assert_eq!(puts, [1; 4], "a pack, once");
-    other.commit(MemoryCut::new(1, &[(0, 8, 1)]), size).await.unwrap();
-    volume.commit_on(Straw::new(true), size, &upload).await.unwrap();
-    assert_eq!(volume.damaged_sectors(), most);
 }

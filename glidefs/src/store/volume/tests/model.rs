@@ -468,7 +468,7 @@ async fn whatever_happens_volumes_are_what_the_model_says() {
             run.step().await;
         }
         run.end().await;
-        let hits = run.block_cache.as_ref().map_or(0, |block_cache| block_cache.figures().memory_hits);
+        let hits = run.block_cache.as_ref().map_or(0, |block_cache| block_cache.counters().memory_hits.get());
         *counts.entry("block cache hit").or_default() += hits;
         run.counts.iter().for_each(|(what, count)| *counts.entry(what).or_default() += count);
         silent.retain(|fault| run.faults.fired(*fault) == 0);

@@ -8,7 +8,7 @@ use crate::store::client::Created;
 use crate::store::error::StoreError;
 use crate::store::format::BLOCK_SECTORS_MAX;
 use crate::store::key::Key;
-use crate::store::volume::{ReadExtent, Resume, VolumeError};
+use crate::store::volume::{Resume, VolumeError};
 use crate::units::Seq;
 
 const SIZE: u64 = 1 << 21;
@@ -123,18 +123,12 @@ async fn zeroes_are_told_from_data_and_newer_packs_cover_older_ones() {
     let block = BLOCK_SECTORS_MAX;
     volume.commit(MemoryCut::new(1, &[(0, 6 * block, 1)]), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(2, &[(3 * block, 8, 4), (7 * block, 8, 4)]), SIZE).await.unwrap();
-    let extents: Vec<ReadExtent> = volume.read_extents(range(8, 8 * block)).await.unwrap();
-    let mut at = 8;
-    for extent in &extents {
-        assert_eq!(extent.range.start(), at);
-        at = extent.range.end();
-        let fours =
-            [3 * block, 7 * block].iter().any(|four| (*four..four + 8).contains(&extent.range.start()));
-        if let Some(data) = &extent.data {
-            compare(extent.range, data, &vec![if fours { 4 } else { 1 }; extent.range.count() as usize]);
-        }
-    }
-    assert_eq!((at, extents.iter().filter(|extent| extent.data.is_none()).count()), (8 * block + 8, 2));
+    let is_four = |at: u64| [3 * block, 7 * block].iter().any(|four| (*four..four + 8).contains(&at));
+    let content = |at: u64| if is_four(at) { 4 } else { Tag::from(at < 6 * block) };
+    let expected: Vec<Tag> = (8..8 * block + 8).map(content).collect();
+    tags(&volume, range(8, 8 * block), &expected).await;
+    let data = [range(8, 6 * block - 8), range(7 * block, 8)];
+    assert_eq!(volume.mapped(range(8, 8 * block)).await.unwrap(), data);
     assert_eq!(volume.read(range(20, 0)).await.unwrap(), Vec::<u8>::new());
 }
 

@@ -18,11 +18,66 @@ use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::key::{Folder, Key};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::stats::{Operation, StoreStats};
+use crate::store::volume::view::loaded::LoadedManifest;
 use crate::store::volume::{
-    CutExtent, CutSource, VolumeError, VolumeStore, VolumeStoreOptions, VolumeWriter,
+    Committed, CutExtent, CutSource, StatePoint, Upload, View, VolumeError, VolumeStore, VolumeStoreOptions,
+    VolumeWriter,
 };
 use crate::store::volume::{Notes, NotesInMemory};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
+
+impl VolumeWriter {
+    /// As [`Self::commit`], going on where an earlier try of the same cut with the same `upload` has stopped.
+    pub async fn commit_on(
+        &self,
+        cut: Arc<dyn CutSource>,
+        size_sectors: u64,
+        upload: &Upload,
+    ) -> Result<Committed, VolumeError> {
+        loop {
+            if let Some(committed) = self.commit_turn(Arc::clone(&cut), size_sectors, upload).await? {
+                return Ok(committed);
+            }
+        }
+    }
+}
+
+impl VolumeWriter {
+    /// See [`View::read`]. With a block cache, data that a sequential reader wants next is fetched meanwhile.
+    pub async fn read(&self, range: SectorRange) -> Result<Bytes, VolumeError> {
+        self.follow_reader(range).await;
+        self.looking(|view: View| async move { view.read(range).await }).await
+    }
+
+    /// As [`View::mapped`], on the newest state.
+    pub async fn mapped(&self, range: SectorRange) -> Result<Vec<SectorRange>, VolumeError> {
+        self.looking(|view: View| async move { view.mapped(range).await }).await
+    }
+
+    /// A new volume with the content of the last commit: see [`VolumeStore::fork`].
+    pub async fn fork(&self, name: &StoreName) -> Result<Self, VolumeError> {
+        VolumeStore::of(self.host.clone()).fork(&StatePoint { volume: self.id(), snapshot: None }, name).await
+    }
+}
+
+impl VolumeStore {
+    /// A state of any volume, for reading without taking the volume over.
+    pub async fn view(&self, point: &StatePoint) -> Result<View, VolumeError> {
+        let manifest = Arc::new(self.host.state_and_newest(point).await?.0);
+        let (reader, store) = (Arc::clone(&self.host.reader), self.host.store.clone());
+        Ok(View::new(reader, store, Arc::new(LoadedManifest::of(manifest))))
+    }
+
+    /// Memory for packs being made and uploaded, bytes: what was set aside.
+    pub fn upload_bytes(&self) -> u64 {
+        self.host.upload_bytes()
+    }
+
+    /// Sets memory aside as for a pack of `data_bytes`.
+    pub async fn set_upload_memory_aside(&self, data_bytes: u64) -> tokio::sync::OwnedSemaphorePermit {
+        self.host.pack_memory(data_bytes).await.unwrap()
+    }
+}
 
 /// Stands for the content of a sector; 0 means zeroes.
 pub type Tag = u64;
@@ -290,7 +345,7 @@ impl World {
     pub fn daemon_with_recent(&self, writer: u8, recent_bytes_max: u64) -> Daemon {
         let options = VolumeStoreOptions {
             clock: self.clock.clone(),
-            recent_bytes_max: Some(recent_bytes_max),
+            recent_bytes_max,
             ..VolumeStoreOptions::new(WriterId([writer; 16]))
         };
         self.daemon_as(Backend::over(self.objects.clone(), true), options)
@@ -301,8 +356,8 @@ impl World {
         let options = VolumeStoreOptions {
             clock: self.clock.clone(),
             upload_bytes_max: 64 << 20,
-            recent_bytes_max: Some(u64::MAX),
-            pack_bytes_max: Some(pack_bytes_max),
+            recent_bytes_max: u64::MAX,
+            pack_bytes_max,
             ..VolumeStoreOptions::new(WriterId([writer; 16]))
         };
         self.daemon_as(Backend::over(self.objects.clone(), true), options)

@@ -1,11 +1,12 @@
 //! A cache of manifests and pack indexes, shared by all volumes.
 //!
-//! Owns which of these objects stay in memory, by size and last use. Does not own the content of the objects. Invariant: the
+//! Owns that an object is loaded once, and which objects stay in memory: those used last, by foyer. Does not own the content of the objects. Invariant: the
 //! cache keeps at most the configured bytes, and fetches an object once for all who wait for the object.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
+use foyer_memory::{Cache, CacheBuilder, LruConfig};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 
@@ -38,41 +39,39 @@ type Load = Shared<Loading>;
 #[derive(Debug)]
 pub(in crate::store::volume) struct Metadata {
     bytes_max: usize,
-    inner: Mutex<Inner>,
+    kept: Cache<Id, Item>,
+    /// Loads under way, each for as long as somebody waits for the load. Whoever begins or ends a load looks into `kept` under this lock.
+    loads: Mutex<HashMap<Id, WeakShared<Loading>>>,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    kept: HashMap<Id, Kept>,
-    /// Keys by last use, oldest first.
-    order: BTreeMap<u64, Id>,
-    /// Memory of all kept objects.
-    bytes: usize,
-    uses: u64,
-    /// Loads under way, each for as long as somebody waits for the load.
-    loads: HashMap<Id, WeakShared<Loading>>,
-}
-
-#[derive(Debug)]
-struct Kept {
-    item: Item,
-    bytes: usize,
-    used: u64,
+impl Item {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Manifest(loaded) => loaded.manifest.memory_bytes() + loaded.rows.memory_bytes(),
+            Self::Index(index) => index.memory_bytes(),
+        }
+    }
 }
 
 impl Metadata {
     pub fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, inner: Mutex::default() }
+        // In one shard, as one manifest may take most of the memory.
+        let kept = CacheBuilder::new(bytes_max)
+            .with_name("glidefs-metadata")
+            .with_shards(1)
+            .with_weighter(|_: &Id, item: &Item| item.bytes())
+            .with_eviction_config(LruConfig::default());
+        Self { bytes_max, kept: kept.build(), loads: Mutex::default() }
     }
 
     /// Memory of all kept objects, bytes.
     pub fn bytes(&self) -> usize {
-        self.lock().bytes
+        self.kept.usage()
     }
 
     /// A manifest, if the cache has the manifest. Makes no request.
     pub fn manifest_here(&self, volume: VolumeId, number: u64) -> Option<Arc<LoadedManifest>> {
-        match self.lock().get(Id::Manifest(volume, number)) {
+        match self.get(Id::Manifest(volume, number)) {
             Some(Item::Manifest(loaded)) => Some(loaded),
             _ => None,
         }
@@ -80,7 +79,7 @@ impl Metadata {
 
     /// The index of a pack, if the cache has the index. Makes no request.
     pub fn index_here(&self, pack: PackId) -> Option<Arc<PackIndex>> {
-        match self.lock().get(Id::Index(pack)) {
+        match self.get(Id::Index(pack)) {
             Some(Item::Index(index)) => Some(index),
             _ => None,
         }
@@ -132,25 +131,18 @@ impl Metadata {
     /// Keeps a manifest in place of its predecessor.
     pub fn put_manifest(&self, manifest: &Arc<Manifest>) {
         let loaded = Arc::new(LoadedManifest::of(manifest.clone()));
-        let mut inner = self.lock();
-        let before = inner.remove(Id::Manifest(manifest.volume, manifest.number - 1));
-        let id = Id::Manifest(manifest.volume, manifest.number);
-        let evicted = inner.keep(id, Item::Manifest(loaded), self.bytes_max);
-        drop(inner);
-        // Freeing a long manifest takes time, so the lock is released first.
-        drop((before, evicted));
+        self.kept.remove(&Id::Manifest(manifest.volume, manifest.number - 1));
+        self.keep(Id::Manifest(manifest.volume, manifest.number), Item::Manifest(loaded));
     }
 
     /// Keeps the index of a pack made by this process.
     pub fn put_index(&self, pack: PackId, index: PackIndex) {
-        let evicted = self.lock().keep(Id::Index(pack), Item::Index(Arc::new(index)), self.bytes_max);
-        drop(evicted);
+        self.keep(Id::Index(pack), Item::Index(Arc::new(index)));
     }
 
     /// Forgets the index of a pack that the newest manifest no longer lists.
     pub fn forget_index(&self, pack: PackId) {
-        let forgotten = self.lock().remove(Id::Index(pack));
-        drop(forgotten);
+        self.kept.remove(&Id::Index(pack));
     }
 
     async fn item<F>(&self, id: Id, load: impl FnOnce() -> F) -> Result<Item, Arc<StoreError>>
@@ -158,77 +150,40 @@ impl Metadata {
         F: Future<Output = Result<Item, StoreError>> + Send + 'static,
     {
         let load = {
-            let mut inner = self.lock();
-            if let Some(item) = inner.get(id) {
+            let mut loads = self.loads.lock_whole();
+            if let Some(item) = self.get(id) {
                 return Ok(item);
             }
-            inner.loads.get(&id).and_then(WeakShared::upgrade).unwrap_or_else(|| {
-                if inner.loads.len() >= LOADS_CHECKED {
-                    inner.loads.retain(|_, weak| weak.upgrade().is_some());
+            loads.get(&id).and_then(WeakShared::upgrade).unwrap_or_else(|| {
+                if loads.len() >= LOADS_CHECKED {
+                    loads.retain(|_, weak| weak.upgrade().is_some());
                 }
                 let load: Load = load().map(|result| result.map_err(Arc::new)).boxed().shared();
                 // The future was not polled yet, so a weak handle exists.
-                inner.loads.extend(load.downgrade().map(|weak| (id, weak)));
+                loads.extend(load.downgrade().map(|weak| (id, weak)));
                 load
             })
         };
         let result = load.clone().await;
-        let mut evicted = Vec::new();
-        let mut inner = self.lock();
+        let mut loads = self.loads.lock_whole();
         // The first waiter that is woken keeps the object for all.
-        if inner.loads.get(&id).and_then(WeakShared::upgrade).is_some_and(|current| current.ptr_eq(&load)) {
-            inner.loads.remove(&id);
+        if loads.get(&id).and_then(WeakShared::upgrade).is_some_and(|current| current.ptr_eq(&load)) {
+            loads.remove(&id);
             if let Ok(item) = &result {
-                evicted = inner.keep(id, item.clone(), self.bytes_max);
+                self.keep(id, item.clone());
             }
         }
-        drop(inner);
-        drop(evicted);
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock_whole()
-    }
-}
-
-impl Inner {
-    fn get(&mut self, id: Id) -> Option<Item> {
-        self.uses += 1;
-        let kept = self.kept.get_mut(&id)?;
-        self.order.remove(&kept.used);
-        kept.used = self.uses;
-        self.order.insert(self.uses, id);
-        Some(kept.item.clone())
+    fn get(&self, id: Id) -> Option<Item> {
+        self.kept.get(&id).map(|kept| kept.value().clone())
     }
 
-    /// Keeps `item`. The caller drops the returned items, which had to leave, after releasing the lock.
-    fn keep(&mut self, id: Id, item: Item, bytes_max: usize) -> Vec<Item> {
-        let mut evicted: Vec<Item> = self.remove(id).into_iter().collect();
-        let bytes = match &item {
-            Item::Manifest(loaded) => loaded.manifest.memory_bytes() + loaded.rows.memory_bytes(),
-            Item::Index(index) => index.memory_bytes(),
-        };
-        if bytes > bytes_max {
-            return evicted;
+    /// Keeps `item` in place of others that were not used for longer. An item that fills all of the memory is not kept.
+    fn keep(&self, id: Id, item: Item) {
+        if item.bytes() <= self.bytes_max {
+            self.kept.insert(id, item);
         }
-        self.bytes += bytes;
-        self.uses += 1;
-        self.order.insert(self.uses, id);
-        self.kept.insert(id, Kept { item, bytes, used: self.uses });
-        while self.bytes > bytes_max
-            && let Some((_, oldest)) = self.order.first_key_value()
-        {
-            let oldest = *oldest;
-            evicted.extend(self.remove(oldest));
-        }
-        evicted
-    }
-
-    fn remove(&mut self, id: Id) -> Option<Item> {
-        let kept = self.kept.remove(&id)?;
-        self.bytes -= kept.bytes;
-        self.order.remove(&kept.used);
-        Some(kept.item)
     }
 }

@@ -27,8 +27,7 @@ use crate::units::{SECTOR_BYTES, SectorRange};
 pub(in crate::store::volume) struct PackReader {
     pub metadata: Metadata,
     pub fetcher: Fetcher,
-    /// `None`: uploaded packs are not kept in memory.
-    pub recent: Option<RecentPacks>,
+    pub recent: RecentPacks,
     /// `None`: fetched blocks are not kept.
     pub block_cache: Option<BlockCache>,
     pub read_memory: ReadMemory,
@@ -79,7 +78,7 @@ impl PackReader {
         parts.iter().filter_map(Part::block).all(|(pack, entry)| {
             // Parts name positions in `packs`.
             let pack = packs[pack].0.pack;
-            self.recent.as_ref().is_some_and(|recent| recent.has(pack))
+            self.recent.has(pack)
                 || self.block_cache.as_ref().is_some_and(|block_cache| block_cache.has(pack, &entry))
         })
     }
@@ -162,10 +161,8 @@ impl PackReader {
             let looks = needed.iter().map(|(pack, entry)| block_cache.get(packs[*pack].0.pack, entry));
             blocks = join_all(looks).await;
         }
-        if let Some(recent) = &self.recent {
-            for (block, (pack, entry)) in blocks.iter_mut().zip(needed).filter(|(block, _)| block.is_none()) {
-                *block = recent.block(packs[*pack].0.pack, entry);
-            }
+        for (block, (pack, entry)) in blocks.iter_mut().zip(needed).filter(|(block, _)| block.is_none()) {
+            *block = self.recent.block(packs[*pack].0.pack, entry);
         }
         blocks
     }

@@ -27,11 +27,12 @@ const LOCAL_PART: u64 = 4;
 /// The memory of all READs.
 #[derive(Debug)]
 pub(in crate::store::volume) struct ReadMemory {
-    places: Arc<Turns>,
+    /// One for each READ that looks for data in the store, which keeps it until the bytes of the READ are here.
+    pub places: Arc<Turns>,
     /// Bytes, for blocks of which some come from the store.
-    remote: Arc<Turns>,
+    pub remote: Arc<Turns>,
     /// Bytes, for blocks on this host.
-    local: Arc<Turns>,
+    pub local: Arc<Turns>,
     /// Bytes, for indexes being fetched and decoded.
     indexes: Arc<Turns>,
 }
@@ -49,41 +50,10 @@ impl ReadMemory {
         self.remote.taken().saturating_add(self.local.taken())
     }
 
-    /// READs that look for data in the store.
-    #[cfg(test)]
-    pub fn places_taken(&self) -> u64 {
-        self.places.taken()
-    }
-
-    /// Waits for a place, which a READ keeps until the bytes of the READ are here.
-    pub async fn place(&self, reader: Reader) -> Turn {
-        self.places.take(reader, 1).await
-    }
-
-    /// Waits for memory for blocks of `bytes`, of which some come from the store.
-    pub async fn remote(&self, reader: Reader, bytes: u64) -> Turn {
-        self.remote.take(reader, bytes).await
-    }
-
-    /// As [`Self::remote`]; `None` where the READ would have to wait.
-    pub fn try_remote(&self, reader: Reader, bytes: u64) -> Option<Turn> {
-        self.remote.try_take(reader.volume, bytes)
-    }
-
-    /// Waits for memory for blocks of `bytes`, all on this host.
-    pub async fn local(&self, reader: Reader, bytes: u64) -> Turn {
-        self.local.take(reader, bytes).await
-    }
-
     /// Waits for memory to fetch and decode an index, which takes `bytes` meanwhile.
     pub fn index(&self, reader: Reader, bytes: u64) -> impl Future<Output = Turn> + use<> {
         let indexes = Arc::clone(&self.indexes);
         async move { indexes.take(reader, bytes).await }
-    }
-
-    /// As [`Self::local`]; `None` where the READ would have to wait.
-    pub fn try_local(&self, reader: Reader, bytes: u64) -> Option<Turn> {
-        self.local.try_take(reader.volume, bytes)
     }
 }
 

@@ -120,8 +120,8 @@ impl VolumeWriter {
             Created::Existed => return Err(VolumeError::Contended { volume: self.id() }),
         }
         // Packs of level 0 are merged soon. Results of merges are read much later, and take no memory.
-        if let Some(recent) = host.reader.recent.as_ref().filter(|_| created.level == 0)
-            && let Some(index) = recent.put(pack, || host.recent_bytes_max())
+        if created.level == 0
+            && let Some(index) = host.reader.recent.put(pack, || host.recent_bytes_max())
         {
             host.reader.metadata.put_index(created.pack, index);
         }

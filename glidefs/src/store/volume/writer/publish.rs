@@ -11,10 +11,9 @@ use bytes::Bytes;
 use super::VolumeWriter;
 use super::new_packs::NewPacks;
 use crate::store::client::Created;
-use crate::store::error::unfit;
 use crate::store::format::{Manifest, Sections};
-use crate::store::key::Key;
 use crate::store::volume::error::VolumeError;
+use crate::store::volume::host::encode;
 use crate::store::volume::limits::{GRACE_MIN, ROUNDS_MAX};
 use crate::store::volume::types::{Resume, next_number};
 
@@ -60,8 +59,7 @@ impl VolumeWriter {
             sections: Sections { properties, ..manifest.sections },
             ..manifest
         };
-        let key = Key::Manifest(manifest.volume, manifest.number);
-        let encoded = manifest.encode().map_err(|source| unfit(&key, source))?.into();
+        let encoded = encode(&manifest)?;
         Ok(Some(Draft { manifest, encoded }))
     }
 

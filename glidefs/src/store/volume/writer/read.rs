@@ -13,7 +13,6 @@ use super::VolumeWriter;
 use crate::locks::MutexExt;
 use crate::store::volume::crowd::Crowd;
 use crate::store::volume::error::VolumeError;
-use crate::store::volume::types::ReadExtent;
 use crate::store::volume::view::View;
 use crate::units::SectorRange;
 
@@ -34,13 +33,8 @@ impl VolumeWriter {
         self.looking(|view: View| async { Ok(view) }).await
     }
 
-    /// See [`View::read`]. With a block cache, data that a sequential reader wants next is fetched meanwhile.
-    pub async fn read(&self, range: SectorRange) -> Result<Bytes, VolumeError> {
-        self.follow_reader(range).await;
-        self.looking(|view: View| async move { view.read(range).await }).await
-    }
-
-    /// As [`View::read_parts`]. While the store cannot be reached, or refuses this host, the call waits without limit.
+    /// As [`View::read_parts`]. With a block cache, data that a sequential reader wants next is fetched meanwhile. While the store cannot be
+    /// reached, or refuses this host, the call waits without limit.
     pub async fn read_waiting(
         &self,
         range: SectorRange,
@@ -54,16 +48,6 @@ impl VolumeWriter {
                 answer => return answer,
             }
         }
-    }
-
-    /// As [`View::read_extents`], on the newest state.
-    pub async fn read_extents(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
-        self.looking(|view: View| async move { view.read_extents(range).await }).await
-    }
-
-    /// As [`View::mapped`], on the newest state.
-    pub async fn mapped(&self, range: SectorRange) -> Result<Vec<SectorRange>, VolumeError> {
-        self.looking(|view: View| async move { view.mapped(range).await }).await
     }
 
     /// The result of `look` on the newest state. When an object is missing, the store is asked for the newest manifest, and
@@ -117,15 +101,9 @@ impl VolumeWriter {
         let mut fetching = Box::pin(async move {
             let _permit = permit;
             let Some(block_cache) = &volume.host.options.block_cache else { return };
-            let counters = block_cache.counters();
-            match volume.look(|view: View| async move { view.read_ahead(window).await }).await {
-                Ok(0) => {}
-                Ok(bytes) => {
-                    counters.ahead_windows.add(1);
-                    counters.ahead_bytes.add(bytes);
-                }
-                // The read that needs the data reports the error.
-                Err(_) => counters.ahead_errors.add(1),
+            // An error is reported by the read that needs the data.
+            if let Ok(bytes) = volume.look(|view: View| async move { view.read_ahead(window).await }).await {
+                block_cache.counters().ahead_bytes.add(bytes);
             }
         });
         if futures_util::poll!(&mut fetching).is_pending() {
@@ -135,15 +113,12 @@ impl VolumeWriter {
 
     fn next_window(&self, range: SectorRange) -> Option<(SectorRange, OwnedSemaphorePermit)> {
         let host = &self.host;
-        let (budget, block_cache) = (host.readahead.as_ref()?, host.options.block_cache.as_ref()?);
+        let budget = host.readahead.as_ref()?;
         // Without a runtime nothing can run in the background.
         Handle::try_current().ok()?;
         let mut permit = None;
         let admit = |window| {
             permit = budget.take(window);
-            if permit.is_none() {
-                block_cache.counters().ahead_skipped.add(1);
-            }
             permit.is_some()
         };
         let size_sectors = self.size_sectors();
