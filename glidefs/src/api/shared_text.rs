@@ -6,7 +6,7 @@
 //! no asynchronous task waits; texts are made for at most a tenth of the time while a text takes up to 111 ms. The text of one
 //! export is short, and made at once.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -38,22 +38,10 @@ pub struct Selection {
 /// The texts of one path, which scrapes share.
 pub struct SharedTexts {
     encode: Arc<Encode>,
-    none: Detail,
-    busy: Detail,
-    all: Detail,
-    /// The next text must not be made before. Locked while a text is made.
-    next: Arc<Mutex<Option<Instant>>>,
-    stats: Arc<SharedTextStats>,
-}
-
-/// Scrapes that ask for the same detail.
-#[derive(Default)]
-struct Detail {
     texts: Arc<Mutex<Texts>>,
-    /// Number of texts begun, or sent again in place of a new text.
-    begun: Arc<AtomicU64>,
-    /// Number of scrapes that wait for a text.
-    waiting: Arc<AtomicUsize>,
+    /// By [`ExportHistograms`]: each scrape that waits for a text has a clone.
+    waiting: [Arc<()>; 3],
+    stats: Arc<SharedTextStats>,
 }
 
 /// Counters of scrapes and texts.
@@ -67,13 +55,19 @@ pub struct SharedTextStats {
     pub text_bytes: AtomicU64,
 }
 
-/// The texts, locked by one scrape at a time.
+/// The texts, locked by one scrape at a time, and while a text is made.
 #[derive(Default)]
 struct Texts {
-    /// The number of the text made last, counted from 1.
-    number: u64,
-    /// The text made last, kept while a scrape waits.
-    last: Option<Result<SharedText, String>>,
+    /// The next text must not be made before.
+    next: Option<Instant>,
+    /// By [`ExportHistograms`].
+    details: [Detail; 3],
+}
+
+#[derive(Default)]
+struct Detail {
+    /// The text made last, and when it was begun; kept while a scrape waits.
+    last: Option<(Instant, Result<Bytes, String>)>,
     /// Every text that is being sent, newest last.
     sent: Vec<Weak<Text>>,
 }
@@ -97,21 +91,11 @@ impl Drop for Text {
     }
 }
 
-#[derive(Clone)]
 struct SharedText(Arc<Text>);
 
 impl AsRef<[u8]> for SharedText {
     fn as_ref(&self) -> &[u8] {
         self.0.text.as_bytes()
-    }
-}
-
-/// Counts a scrape as waiting until dropped.
-struct WaitingScrape(Arc<AtomicUsize>);
-
-impl Drop for WaitingScrape {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -127,77 +111,63 @@ impl SharedTexts {
         encode: impl Fn(&Selection) -> Result<String, String> + Send + Sync + 'static,
         stats: Arc<SharedTextStats>,
     ) -> Self {
-        let (none, busy, all) = <(Detail, Detail, Detail)>::default();
-        Self { encode: Arc::new(encode), none, busy, all, next: Arc::default(), stats }
+        Self { encode: Arc::new(encode), texts: Arc::default(), waiting: Default::default(), stats }
     }
 
     /// The figures of this moment, or of a later one, as text.
     pub async fn text(&self, selection: &Selection) -> Result<Bytes, String> {
+        let detail = selection.histograms as usize;
+        let waiting = Arc::clone(&self.waiting[detail]);
+        let asked = Instant::now();
         self.stats.scrapes.fetch_add(1, Ordering::Release);
         if selection.export.is_some() {
             return (self.encode)(selection).map(Bytes::from);
         }
-        let detail = match selection.histograms {
-            ExportHistograms::None => &self.none,
-            ExportHistograms::Busy => &self.busy,
-            ExportHistograms::All => &self.all,
-        };
-        self.shared_text(detail, selection.histograms).await
-    }
-
-    async fn shared_text(&self, detail: &Detail, histograms: ExportHistograms) -> Result<Bytes, String> {
-        detail.waiting.fetch_add(1, Ordering::SeqCst);
-        let waiting = WaitingScrape(Arc::clone(&detail.waiting));
-        // Read behind the line above: a text that was dropped because no scrape waited has been begun by now.
-        let begun = detail.begun.load(Ordering::SeqCst);
-        let mut texts = Arc::clone(&detail.texts).lock_owned().await;
-        if texts.number <= begun {
-            let next = Arc::clone(&self.next).lock_owned().await;
-            if let Some(next) = *next {
-                tokio::time::sleep_until(next).await;
-            }
-            texts = self.make(detail, histograms, texts, next).await?;
+        let mut texts = Arc::clone(&self.texts).lock_owned().await;
+        if texts.details[detail].last.as_ref().is_none_or(|(begun, _)| *begun <= asked) {
+            texts = self.make(selection.histograms, texts).await?;
         }
-        let text = texts.last.clone();
         drop(waiting);
-        if detail.waiting.load(Ordering::SeqCst) == 0 {
-            // No other scrape waits for this text.
-            texts.last = None;
-        }
-        // There is always a text: a scrape drops the text only when no other scrape waits, and a later scrape needs a later
-        // number.
-        text.unwrap_or_else(|| Err("the text was dropped".into())).map(Bytes::from_owner)
+        let last = &mut texts.details[detail].last;
+        // A scrape that comes from now on needs a later text.
+        let is_last = Arc::strong_count(&self.waiting[detail]) == 1;
+        let text = if is_last { last.take() } else { last.clone() };
+        // There is one: it was kept for this scrape, which was waiting.
+        text.map_or_else(|| Err("the text was dropped".into()), |(_, text)| text)
     }
 
     /// Makes the next text. The task goes on even if every scrape has gone: a second text must not be begun beside the first.
     async fn make(
         &self,
-        detail: &Detail,
         histograms: ExportHistograms,
         mut texts: OwnedMutexGuard<Texts>,
-        mut next: OwnedMutexGuard<Option<Instant>>,
     ) -> Result<OwnedMutexGuard<Texts>, String> {
         let (encode, stats) = (Arc::clone(&self.encode), Arc::clone(&self.stats));
-        let (begun, waiting) = (Arc::clone(&detail.begun), Arc::clone(&detail.waiting));
+        let waiting = Arc::clone(&self.waiting[histograms as usize]);
         let made = tasks::spawn(async move {
-            texts.sent.retain(|text| text.strong_count() > 0);
-            texts.number = begun.fetch_add(1, Ordering::SeqCst) + 1;
-            let newest = texts.sent.iter().rev().find_map(Weak::upgrade);
-            if let Some(newest) = newest.filter(|_| texts.sent.len() >= TEXTS_MAX) {
-                texts.last = Some(Ok(SharedText(newest)));
-                return texts;
+            let Texts { next, details } = &mut *texts;
+            let Detail { last, sent } = &mut details[histograms as usize];
+            if let Some(next) = *next {
+                tokio::time::sleep_until(next).await;
             }
-            stats.encodings.fetch_add(1, Ordering::Relaxed);
-            let began = Instant::now();
-            let selection = Selection { histograms, export: None };
-            let made = tokio::task::spawn_blocking(move || encode(&selection)).await;
-            let made = made.unwrap_or_else(|error| Err(error.to_string()));
-            let made = made.map(|text| Arc::new(Text::new(text, stats)));
-            *next = Some(Instant::now() + began.elapsed().saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX));
-            if let Ok(text) = &made {
-                texts.sent.push(Arc::downgrade(text));
-            }
-            texts.last = (waiting.load(Ordering::SeqCst) > 0).then(|| made.map(SharedText));
+            let begun = Instant::now();
+            sent.retain(|text| text.strong_count() > 0);
+            let newest = sent.iter().rev().find_map(Weak::upgrade).filter(|_| sent.len() >= TEXTS_MAX);
+            let text = if let Some(newest) = newest {
+                Ok(newest)
+            } else {
+                stats.encodings.fetch_add(1, Ordering::Relaxed);
+                let selection = Selection { histograms, export: None };
+                let made = tokio::task::spawn_blocking(move || encode(&selection)).await;
+                *next = Some(Instant::now() + begun.elapsed().saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX));
+                let made = made.unwrap_or_else(|error| Err(error.to_string()));
+                let made = made.map(|text| Arc::new(Text::new(text, stats)));
+                sent.extend(made.as_ref().map(Arc::downgrade));
+                made
+            };
+            // Beside the scrapes that wait, `self` and this task have a clone.
+            let is_wanted = Arc::strong_count(&waiting) > 2;
+            *last = is_wanted.then(|| (begun, text.map(|text| Bytes::from_owner(SharedText(text)))));
             texts
         });
         made.await.map_err(|error| error.to_string())
@@ -250,7 +220,8 @@ mod tests {
             assert_eq!(text.await.unwrap(), "text");
         }
         assert_eq!(stats.encodings.load(Ordering::Relaxed), 2);
-        assert!(scrapes.busy.texts.lock().await.last.is_none(), "nobody waits, so nothing is kept");
+        let texts = scrapes.texts.lock().await;
+        assert!(texts.details.iter().all(|detail| detail.last.is_none()), "nobody waits, so nothing is kept");
     }
 
     #[tokio::test(start_paused = true)]
