@@ -1,6 +1,6 @@
 //! Connections: a bounded number for each kind of clients, and a time limit on everything a client can be slow with.
 //!
-//! Owns the doors (TCP, the socket, and peers who may not use the socket), each with a connection limit of its own, and one connection:
+//! Owns the doors (TCP and the socket), each with a connection limit of its own, and one connection:
 //! HTTP/1.1, with time limits for the header of a request, which also limits how long a connection may rest, and for taking an answer. Does
 //! not own listeners (`serve`), the time limit of a body (`body`) nor the answers. Invariants: every connection ends, whatever the client does
 //! or leaves undone; at the limit a connection leaves for a newer one only while no request is under way, the longest resting first; an answer

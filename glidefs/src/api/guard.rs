@@ -1,7 +1,7 @@
 //! The access rules: which client may send which request.
 //!
-//! Owns the rules for requests over TCP, for peers who may not use the socket, and for web pages. Does not own the token
-//! (`token`) nor the identity of a peer (`peer`). Invariant: over TCP a request without the token can read [`OPEN_PATHS`], the meaning of
+//! Owns the rules for requests over TCP, and for web pages. Does not own the token (`token`), nor who may use the socket, which the mode of
+//! its file says (`serve`). Invariant: over TCP a request without the token can read [`OPEN_PATHS`], the meaning of
 //! the codes of refusals, and nothing else, but for the files of the status page where there is a token.
 
 use std::net::{IpAddr, SocketAddr};
@@ -86,16 +86,6 @@ pub(super) async fn tcp(State(rules): State<TcpRules>, request: Request, next: N
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
-}
-
-/// Refuses every request of a peer who may not use the socket.
-pub(super) async fn strangers(_request: Request, _next: Next) -> Response {
-    ApiError::new(
-            P::Forbidden,
-        "this socket is for root, the user of the daemon and the members of [api] group: run the command as root, or have \
-         yourself added to that group and log in again",
-    )
-    .into_response()
 }
 
 /// Refuses changes requested by a web page: a page could make a browser on this host send requests to the loopback address.

@@ -1,7 +1,7 @@
 //! Listening on the TCP address and the Unix socket, and answering on both until told to stop.
 //!
-//! Owns listeners, and which door a connection enters. Does not own connections (`connection`). Invariants: nobody but the intended users can ever connect to the socket file, not even
-//! for a moment; a socket on which a daemon answers is never taken from that daemon; no error of accepting ends the service.
+//! Owns listeners. Does not own connections (`connection`). Invariants: only the intended users can ever connect to the socket, by the mode
+//! of its file, which is set before the first connection; a socket on which a daemon answers is never taken from that daemon; no error of accepting ends the service.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,15 +19,13 @@ use super::connection::{Door, Patience, Stream};
 use super::routes::service;
 use super::state::AppState;
 use super::token::TokenFile;
-use super::{guard, peer};
+use super::guard;
 use crate::observe::repeat::Repeat;
 
 /// Most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 /// How long answers under way may take after the daemon was told to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
-/// Most connections of strangers at the socket. Strangers get refusals only.
-const STRANGERS_MAX: usize = 8;
 /// Pause after accepting failed. The usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -198,7 +196,7 @@ pub(super) async fn serve_with(
 ) -> io::Result<()> {
     let address = listeners.tcp_address();
     let Listeners { tcp, unix, _file: file } = listeners;
-    let Access { token, hosts, group, connections_max } = access;
+    let Access { token, hosts, connections_max, .. } = access;
     let stats = Arc::clone(&state.stats);
     let routes = service(state, connections_max);
     let door = |routes, max, stats: &Arc<_>| Door::new(routes, max, patience, Arc::clone(stats));
@@ -207,26 +205,15 @@ pub(super) async fn serve_with(
         let routes = routes.clone().layer(axum::middleware::from_fn_with_state(rules, guard::tcp));
         door(routes, connections_max, &stats.tcp)
     });
-    let refusing = routes.clone().layer(axum::middleware::from_fn(guard::strangers));
-    let strangers = door(refusing, STRANGERS_MAX, &stats.strangers);
     let over_unix = door(routes, connections_max, &stats.socket);
-    let accepting_unix =
-        accept(&unix, stop.clone(), &over_unix, |stream| match peer::may_use(stream, group) {
-            Ok(true) => &over_unix,
-            Ok(false) => &strangers,
-            Err(error) => {
-                tracing::debug!(error = %error, "the kernel does not tell who uses the socket");
-                &strangers
-            }
-        });
     let accepting_tcp = async {
         if let (Some(tcp), Some(door)) = (&tcp, &over_tcp) {
-            accept(tcp, stop.clone(), door, |_| door).await;
+            accept(tcp, stop.clone(), door).await;
         }
     };
-    tokio::join!(accepting_unix, accepting_tcp);
+    tokio::join!(accept(&unix, stop.clone(), &over_unix), accepting_tcp);
     drop((tcp, unix));
-    let doors = [&over_unix, &strangers].into_iter().chain(&over_tcp);
+    let doors = [&over_unix].into_iter().chain(&over_tcp);
     let drained = join_all(doors.map(|door| door.empty()));
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
         tracing::warn!("some requests to the API were cut off at the end");
@@ -261,18 +248,13 @@ impl Accept for UnixListener {
     }
 }
 
-/// Accepts connections until told to stop. `door_for` chooses the door of each connection; errors are counted for `door`.
-async fn accept<'a, A: Accept>(
-    listener: &A,
-    mut stop: watch::Receiver<bool>,
-    door: &Door,
-    door_for: impl Fn(&A::Stream) -> &'a Arc<Door>,
-) {
+/// Accepts connections for `door` until told to stop.
+async fn accept<A: Accept>(listener: &A, mut stop: watch::Receiver<bool>, door: &Arc<Door>) {
     let (repeat, of_connections) = (Repeat::default(), stop.clone());
     let accepting = async {
         loop {
             match listener.accept().await {
-                Ok(stream) => door_for(&stream).enter(stream, of_connections.clone()).await,
+                Ok(stream) => door.enter(stream, of_connections.clone()).await,
                 Err(error) if is_of_the_client(&error) => {}
                 Err(error) => {
                     door.stats().accept_errors.fetch_add(1, Ordering::Relaxed);
@@ -342,7 +324,7 @@ mod tests {
             stopping.send(true).unwrap();
             answer
         };
-        let (answer, ()) = tokio::join!(asking, accept(&listener, stop, &door, |_| &door));
+        let (answer, ()) = tokio::join!(asking, accept(&listener, stop, &door));
         assert!(answer.ends_with("here"), "{answer}");
         assert_eq!(door.stats().accept_errors.load(Ordering::Relaxed), 5);
         // The paused clock moves only while a task waits.

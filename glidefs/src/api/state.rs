@@ -73,8 +73,6 @@ pub struct ApiStats {
     pub tcp: Arc<DoorStats>,
     /// Connections over the Unix socket.
     pub socket: Arc<DoorStats>,
-    /// Connections over the Unix socket of peers who may not use the socket.
-    pub strangers: Arc<DoorStats>,
     /// Scrapes of `/metrics`.
     pub scrapes: Arc<SharedTextStats>,
     /// Answers of `/v1/top`, which are shared as the texts of scrapes are.

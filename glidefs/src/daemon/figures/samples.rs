@@ -75,7 +75,7 @@ pub(super) fn collection_samples(collections: &Collections, out: &mut Samples) {
 
 pub(super) fn api_samples(stats: &ApiStats, out: &mut Samples) {
     let get = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-    for (door, stats) in [("tcp", &stats.tcp), ("socket", &stats.socket), ("stranger", &stats.strangers)] {
+    for (door, stats) in [("tcp", &stats.tcp), ("socket", &stats.socket)] {
         let cells = [
             (Metric::ApiConnections, &stats.connections),
             (Metric::ApiRefused, &stats.refused),

@@ -286,7 +286,7 @@ metrics! {
         = "Times a write had to wait until the cache had room.";
 
     ApiConnections: Gauge "glidefs_api_connections" in Number by [door]
-        = "Connections to the API by door: over tcp, over the socket, or over the socket by a stranger, who may not use the socket.";
+        = "Connections to the API by door: over tcp, or over the socket.";
     ApiRefused: Counter "glidefs_api_refused_connections_total" in Number by [door]
         = "Connections that were closed at once because all others had requests.";
     ApiDisplaced: Counter "glidefs_api_displaced_connections_total" in Number by [door]
