@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use glidefs::testing::api::{
-    Access, ApiStats, AppState, Listeners, NoUpgrades, OffThread, Readiness, SharedTexts, serve, wire,
+    Access, ApiStats, AppState, Listeners, OffThread, Readiness, SharedTexts, serve, wire,
 };
 use glidefs::testing::cli;
 use glidefs::testing::observe::ExportHistograms;
@@ -52,7 +52,7 @@ async fn serve_api(directory: &Path, router: &Arc<Router>) -> watch::Sender<bool
         traces: Arc::default(),
         memory: Arc::new(|| None),
         off_thread: OffThread::default(),
-        upgrades: Arc::new(NoUpgrades),
+        upgrades: None,
         ready: Readiness::default(),
         started: Instant::now(),
     };

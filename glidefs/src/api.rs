@@ -54,4 +54,4 @@ pub use self::serve::{Access, Listeners, ServeError, serve};
 pub use self::shared_text::{Selection, SharedTextStats, SharedTexts};
 pub use self::state::{ApiStats, AppState, Readiness};
 pub use self::token::{Token, TokenError, TokenFile};
-pub use self::upgrade::{NoUpgrades, UpgradeError, Upgrades};
+pub use self::upgrade::{UpgradeError, Upgrades};

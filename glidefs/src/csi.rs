@@ -96,7 +96,7 @@ impl Service {
         name: &'static str,
         work: impl Future<Output = Result<T, CsiError>> + Send + 'static,
     ) -> Answer<T> {
-        let call = self.0.work.begin();
+        let call = self.0.work.begin().await;
         let done = tokio::spawn(async move {
             let _call = call;
             let done = work.await;

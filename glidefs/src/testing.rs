@@ -5,7 +5,7 @@
 /// The service over HTTP.
 pub mod api {
     pub use crate::api::{
-        Access, ApiStats, AppState, Listeners, NoUpgrades, OffThread, Readiness, SharedTexts, serve, wire,
+        Access, ApiStats, AppState, Listeners, OffThread, Readiness, SharedTexts, serve, wire,
     };
 }
 

@@ -27,4 +27,5 @@ pub use devices::UblkDevices;
 pub use features::bits as feature_bits;
 pub use features::{Features, defect_of};
 pub use limit::DeviceLimit;
-pub use survey::{Condition, Survey, Surveyed, survey};
+pub use driver::State as DeviceState;
+pub use survey::{Survey, Surveyed, survey};

@@ -4,14 +4,11 @@
 //! as any other client. Invariant: the page runs no script and no style but its own files, talks to this daemon only, and stands in
 //! no frame.
 
+use axum::http::HeaderName;
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
-
-use crate::checksum;
 
 /// Everything that the page may do in a browser.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
@@ -50,31 +47,17 @@ impl PageFile {
         Self { path, content_type: "text/javascript; charset=utf-8", text }
     }
 
-    /// The file, or the answer that the client has the same file already.
-    pub fn answer(&self, request: &HeaderMap) -> Response {
-        let tag = format!("\"{:x}-{:08x}\"", self.text.len(), checksum::crc32c(self.text.as_bytes()));
-        let headers: [(HeaderName, &str); 7] = [
+    /// The file.
+    pub fn answer(&self) -> Response {
+        let headers: [(HeaderName, &str); 6] = [
             (CONTENT_TYPE, self.content_type),
-            (ETAG, &tag),
             // The browser asks each time, so a page never runs beside a daemon of another version.
-            (CACHE_CONTROL, "no-cache"),
+            (CACHE_CONTROL, "no-store"),
             (CONTENT_SECURITY_POLICY, POLICY),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (X_FRAME_OPTIONS, "DENY"),
             (REFERRER_POLICY, "no-referrer"),
         ];
-        if has(request, &tag) {
-            return (StatusCode::NOT_MODIFIED, headers).into_response();
-        }
         (headers, self.text).into_response()
     }
-}
-
-/// Whether the client has the file with the tag.
-fn has(request: &HeaderMap, tag: &str) -> bool {
-    let values = request.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|known| {
-        let known = known.trim();
-        known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag
-    })
 }

@@ -3,7 +3,6 @@
 use std::sync::{Arc, LazyLock};
 
 use axum::body::Bytes;
-use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -85,7 +84,7 @@ fn described() -> OpenApiRouter<AppState> {
 pub(crate) fn service(state: AppState, connections_max: usize) -> axum::Router {
     let (mut routes, _) = described().split_for_parts();
     for file in &page::FILES {
-        routes = routes.route(file.path, get(async move |headers: HeaderMap| file.answer(&headers)));
+        routes = routes.route(file.path, get(async move || file.answer()));
     }
     routes
         .route_layer(axum::middleware::from_fn_with_state(

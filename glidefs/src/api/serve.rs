@@ -52,19 +52,19 @@ impl Default for Access {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Another daemon answers on the socket.
-    #[error("a daemon is running already: it answers on {path}")]
+    #[error("a daemon or driver is running already: it answers on {path}")]
     Running {
         /// Path of the socket in the configuration.
         path: PathBuf,
     },
     /// A file that is not a socket has the path of the socket.
-    #[error("{path} exists and is not a socket: move it away or change `[api] socket`")]
+    #[error("{path} exists and is not a socket: move it away, or name another path (`[api] socket`, --endpoint)")]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
     /// The socket could not be created.
-    #[error("cannot listen on the socket {path}: check its directory, or change `[api] socket`")]
+    #[error("cannot listen on the socket {path}: check its directory, or name another path (`[api] socket`, --endpoint)")]
     Socket {
         /// Path of the socket in the configuration.
         path: PathBuf,
@@ -147,6 +147,11 @@ impl Listeners {
             None => None,
         };
         Ok(Self { tcp, unix, _file: file })
+    }
+
+    /// A connection over the Unix socket.
+    pub async fn accept_unix(&self) -> io::Result<UnixStream> {
+        Ok(self.unix.accept().await?.0)
     }
 
     /// The TCP address, with the port chosen by the kernel if `listen` had port 0.

@@ -34,8 +34,8 @@ pub struct AppState {
     pub memory: Arc<dyn Fn() -> Option<wire::Memory> + Send + Sync>,
     /// The places for work on all exports.
     pub off_thread: OffThread,
-    /// Replaces the daemon by another program, and tells of the last time.
-    pub upgrades: Arc<dyn Upgrades>,
+    /// Replaces the daemon by another program, and tells of the last time; `None` for a daemon that cannot.
+    pub upgrades: Option<Arc<dyn Upgrades>>,
     /// Whether recovery is done.
     pub ready: Readiness,
     /// When the daemon started.
@@ -57,7 +57,7 @@ impl AppState {
             traces: Arc::default(),
             memory: Arc::new(|| Some(wire::Memory::default())),
             off_thread: OffThread::default(),
-            upgrades: Arc::new(super::NoUpgrades),
+            upgrades: None,
             ready: Readiness::default(),
             started: Instant::now(),
         }

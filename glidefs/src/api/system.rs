@@ -56,7 +56,7 @@ fn status_now(state: &AppState) -> Status {
         at_risk,
         exports_at_risk,
         catalog_fails: state.router.catalog_health().failing(),
-        last_upgrade: state.upgrades.last(),
+        last_upgrade: state.upgrades.as_ref().and_then(|upgrades| upgrades.last()),
         daemon: (state.daemon)(),
     }
 }

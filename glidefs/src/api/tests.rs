@@ -142,7 +142,7 @@ impl Served {
             traces: Arc::clone(&traces),
             memory: Arc::new(|| Some(wire::Memory { resident_bytes: 7, ..wire::Memory::default() })),
             off_thread: OffThread::default(),
-            upgrades: Arc::new(super::NoUpgrades),
+            upgrades: None,
             ready: ready.clone(),
             started: Instant::now(),
         };

@@ -42,17 +42,3 @@ pub enum UpgradeError {
         reason: String,
     },
 }
-
-/// For a daemon without upgrades: tests, and benches.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoUpgrades;
-
-impl Upgrades for NoUpgrades {
-    fn begin(&self, _program: Option<PathBuf>) -> BoxFuture<'static, Result<UpgradeBegun, UpgradeError>> {
-        Box::pin(async { Err(UpgradeError::NotReady) })
-    }
-
-    fn last(&self) -> Option<Upgrade> {
-        None
-    }
-}

@@ -18,10 +18,10 @@ pub(super) mod values;
 pub use self::answers::{
     AtRisk, Deleted, DeletedExport, Drained, Export, Flushed, GcAnswer, Snapshot, StoredExport,
 };
-pub use self::codes::{ProblemCode, markdown as problems_markdown};
+pub use self::codes::ProblemCode;
 pub use self::problem::{ErrorDetail, PROBLEM_TYPE, Problem};
 pub use self::requests::{
-    AttachQuery, CreateRequest, FlushQuery, ForkRequest, GcRequest, MetricsQuery, OpenRequest, PageQuery,
+    AttachQuery, Choices, CreateRequest, FlushQuery, ForkRequest, GcRequest, MetricsQuery, OpenRequest, PageQuery,
     RemoveQuery, ResizeRequest, RollbackRequest, SnapshotRequest, UndeleteRequest,
 };
 pub use self::settings::{Limits, LimitsChange, SetRequest};

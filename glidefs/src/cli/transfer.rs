@@ -207,17 +207,8 @@ fn export_size(args: &ImportArgs, length_bytes: Option<u64>) -> Result<ExportSiz
 
 /// Makes the export, or takes the existing one with `--resume`.
 async fn make(client: &Client, args: &ImportArgs, size: ExportSize) -> Result<(Export, Before), CliError> {
-    let request = CreateRequest {
-        name: args.name.to_string(),
-        size: ByteSize(size.bytes()),
-        durability: args.device.durability.unwrap_or_default(),
-        on_unreachable: args.device.on_unreachable,
-        limits: args.device.settings.limits(),
-        weight: args.device.settings.weight.map(Into::into),
-        queues: args.device.queues.map(Into::into),
-        queue_depth: args.device.queue_depth.map(Into::into),
-        detached: false,
-    };
+    let (name, size) = (args.name.to_string(), ByteSize(size.bytes()));
+    let request = CreateRequest { name, size, ..CreateRequest::default() }.with(args.device.choices());
     match client.make("/v1/exports", &request).await {
         Ok((true, export)) => Ok((export, Before::Zeroes)),
         Ok((false, export)) if args.resume => Ok((export, Before::Something)),
@@ -298,11 +289,9 @@ async fn dump_snapshot(
         });
     }
     let request = ForkRequest {
-        local: false,
         name: fork.to_string(),
         snapshot: Some(snapshot.to_string()),
         durability: Some(Durability::Local),
-        on_unreachable: None,
         // The origin's limits are for its clients, not for the dump.
         limits: LimitsChange {
             read_iops: Some(None),
@@ -311,9 +300,7 @@ async fn dump_snapshot(
             write_bytes_per_second: Some(None),
             burst_milliseconds: None,
         },
-        weight: None,
-        queues: None,
-        queue_depth: None,
+        ..ForkRequest::default()
     };
     let taken =
         || CliError::Refused(format!("there is an export {fork} already: try again, for another name"));

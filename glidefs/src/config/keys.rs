@@ -1,11 +1,12 @@
-//! The texts made from the table of keys: the file written by `glidefs init`, and the list in docs/configuration.md; and the keys that
-//! are gone.
+//! The file written by `glidefs init`, which is made from the table of keys; and the keys that are gone.
 //!
 //! Does not own the keys (`sections`).
 
 use std::fmt::Write;
 
-use super::sections::{Config, Key, SECTIONS};
+use super::sections::{Config, Key};
+
+pub use super::sections::SECTIONS;
 
 /// Keys of version 0.1 that no longer have an effect, by section and name; a section without a name is gone as a whole. Until
 /// version 0.3 a file may still have them: they are ignored with a warning.
@@ -25,13 +26,13 @@ pub const REMOVED: &[(&str, &str)] = &[
 ];
 
 /// The default of each key as TOML; a key without a default is missing.
-fn defaults() -> toml::Table {
+pub fn defaults() -> toml::Table {
     // A configuration is text, numbers and lists, all of which TOML has.
     toml::Table::try_from(Config::default()).unwrap_or_default()
 }
 
 /// The default of `key`, as TOML.
-fn default_of(defaults: &toml::Table, section: &str, key: &Key) -> Option<String> {
+pub fn default_of(defaults: &toml::Table, section: &str, key: &Key) -> Option<String> {
     Some(defaults.get(section)?.get(key.name)?.to_string())
 }
 
@@ -58,27 +59,6 @@ pub fn commented_config() -> String {
                 key.help, key.allowed, key.name
             );
         }
-    }
-    text
-}
-
-/// The part of docs/configuration.md with the list of keys.
-pub fn markdown() -> String {
-    let mut text = String::new();
-    let defaults = defaults();
-    for section in SECTIONS {
-        let _ = write!(
-            text,
-            "### `[{}]`\n\n{}\n\n| Key | Default | Allowed | Meaning |\n|---|---|---|---|\n",
-            section.name,
-            section.help.trim()
-        );
-        for key in section.keys {
-            let default = default_of(&defaults, section.name, key);
-            let default = default.map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
-            let _ = writeln!(text, "| `{}` | {default} | {} | {} |", key.name, key.allowed, key.help.trim());
-        }
-        text.push('\n');
     }
     text
 }

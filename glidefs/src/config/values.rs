@@ -40,7 +40,7 @@ impl ValueError {
 }
 
 /// A number of bytes, written as `10GiB`, `512MiB` or plain bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
 impl FromStr for ByteSize {

@@ -10,9 +10,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::error::CsiError;
 use super::names::{SnapshotId, volume_name};
-use super::parameters::{Fixed, Mutable};
 use crate::api::wire::{
-    CreateRequest, Deleted, Export, ForkRequest, OpenRequest, ResizeRequest, SetRequest, Snapshot,
+    Choices, CreateRequest, Deleted, Export, ForkRequest, OpenRequest, ResizeRequest, SetRequest, Snapshot,
     SnapshotRequest, Status, StoredExport, Top,
 };
 use crate::client::{Client, ClientError, export_path};
@@ -84,21 +83,11 @@ impl Daemon {
         &self,
         name: &ExportName,
         bytes: u64,
-        fixed: &Fixed,
-        mutable: &Mutable,
+        choices: Choices,
         detached: bool,
     ) -> Result<Export, CsiError> {
-        let request = CreateRequest {
-            name: name.to_string(),
-            size: ByteSize(bytes),
-            durability: fixed.durability,
-            on_unreachable: fixed.on_unreachable,
-            limits: mutable.limits,
-            weight: mutable.weight,
-            queues: fixed.queues,
-            queue_depth: fixed.queue_depth,
-            detached,
-        };
+        let (name, size) = (name.to_string(), ByteSize(bytes));
+        let request = CreateRequest { name, size, detached, ..CreateRequest::default() }.with(choices);
         within(CHANGE_MAX, self.client.post("/v1/exports", &request)).await
     }
 
@@ -109,20 +98,10 @@ impl Daemon {
         name: &ExportName,
         of: &ExportName,
         snapshot: Option<&ExportName>,
-        fixed: &Fixed,
-        mutable: &Mutable,
+        choices: Choices,
     ) -> Result<(bool, Export), CsiError> {
-        let request = ForkRequest {
-            name: name.to_string(),
-            snapshot: snapshot.map(ToString::to_string),
-            local: false,
-            durability: Some(fixed.durability),
-            on_unreachable: fixed.on_unreachable,
-            limits: mutable.limits,
-            weight: mutable.weight,
-            queues: fixed.queues,
-            queue_depth: fixed.queue_depth,
-        };
+        let (name, snapshot) = (name.to_string(), snapshot.map(ToString::to_string));
+        let request = ForkRequest { name, snapshot, ..ForkRequest::default() }.with(choices);
         within(CHANGE_MAX, self.client.make(&export_path(of, "/fork"), &request)).await
     }
 
@@ -136,9 +115,8 @@ impl Daemon {
         within(CHANGE_MAX, self.client.post(&export_path(name, "/resize"), &request)).await
     }
 
-    pub async fn set(&self, name: &ExportName, mutable: &Mutable) -> Result<Export, CsiError> {
-        let request = SetRequest { limits: mutable.limits, weight: mutable.weight };
-        within(CHANGE_MAX, self.client.patch(&export_path(name, ""), &request)).await
+    pub async fn set(&self, name: &ExportName, change: &SetRequest) -> Result<Export, CsiError> {
+        within(CHANGE_MAX, self.client.patch(&export_path(name, ""), change)).await
     }
 
     /// Gives an export a device.
@@ -162,22 +140,20 @@ impl Daemon {
         Ok(absent(listed)?.unwrap_or_default())
     }
 
-    /// The snapshots of all `exports`, some exports at a time, except for those whose snapshots cannot be listed now.
-    pub async fn most_snapshots(&self, exports: Vec<ExportName>) -> Vec<Snapshot> {
-        let listings = stream::iter(exports).map(async |name| {
-            self.snapshots(&name).await.unwrap_or_else(|error| {
+    /// The snapshots of all `exports`, some exports at a time. With `may_miss`, those of an export that cannot be listed now are left out.
+    pub async fn all_snapshots(
+        &self,
+        exports: Vec<ExportName>,
+        may_miss: bool,
+    ) -> Result<Vec<Snapshot>, CsiError> {
+        let listings = stream::iter(exports).map(async |name| match self.snapshots(&name).await {
+            Err(error) if may_miss => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(volume = %name, error, "the snapshots of another volume cannot be listed");
-                Vec::new()
-            })
+                Ok(Vec::new())
+            }
+            listed => listed,
         });
-        let all: Vec<Vec<Snapshot>> = listings.buffer_unordered(LISTINGS_MAX).collect().await;
-        all.into_iter().flatten().collect()
-    }
-
-    /// The snapshots of all `exports`, some exports at a time.
-    pub async fn all_snapshots(&self, exports: Vec<ExportName>) -> Result<Vec<Snapshot>, CsiError> {
-        let listings = stream::iter(exports).map(async |name| self.snapshots(&name).await);
         let all: Vec<Vec<Snapshot>> = listings.buffer_unordered(LISTINGS_MAX).try_collect().await?;
         Ok(all.into_iter().flatten().collect())
     }

@@ -130,48 +130,29 @@ fn daemon_code(error: &ClientError) -> Code {
     }
 }
 
-/// The gRPC code for a code of the API. A code which is not known here is an internal error.
+/// The gRPC code for a code of the API: by the status of refusals, and where gRPC knows more, by the code itself. A code which is not
+/// known here is an internal error.
 fn refusal_code(code: &str) -> Code {
     use ProblemCode as P;
     let Some(code) = ProblemCode::of(code) else { return Code::Internal };
     match code {
-        P::NotFound | P::NotInStore => Code::NotFound,
-        P::BadName | P::BadSize | P::BadParameter | P::BadRequest | P::TooLarge => Code::InvalidArgument,
         P::ExistsWithOtherParameters | P::ExistsInStore | P::SnapshotExists | P::Conflict => {
-            Code::AlreadyExists
+            return Code::AlreadyExists;
         }
-        P::CannotShrink => Code::OutOfRange,
-        P::TooManyExports | P::IdsExhausted | P::DeviceLimitReached => Code::ResourceExhausted,
-        P::InUse
-        | P::HalfDeleted
-        | P::HalfRolledBack
-        | P::NotLost
-        | P::Replaced
-        | P::SnapshotNeeded
-        | P::SnapshotGone
-        | P::NotDetached
-        | P::NoStore
-        | P::Diverged
-        | P::Fenced
-        | P::Held
-        | P::Damaged
-        | P::KernelTooOld => Code::FailedPrecondition,
-        P::Unauthorized | P::Forbidden | P::WrongHost => Code::PermissionDenied,
-        P::NotReady
-        | P::Stopping
-        | P::StoreUnavailable
-        | P::StoreFailed
-        | P::Unconfirmed
-        | P::NotFlushed
-        | P::FlushFailed
-        | P::NoDriver
-        | P::NoPermission
-        | P::CatalogFails
-        | P::DeviceTimedOut
-        | P::Timeout
-        | P::UpgradeUnderWay
-        | P::TooManyUnderWay => Code::Unavailable,
-        P::Catalog | P::DeviceFailed | P::Internal | P::MethodNotAllowed | P::UpgradeFailed => Code::Internal,
+        P::CannotShrink => return Code::OutOfRange,
+        P::TooManyExports | P::DeviceLimitReached => return Code::ResourceExhausted,
+        P::StoreFailed | P::FlushFailed | P::UpgradeUnderWay => return Code::Unavailable,
+        P::UpgradeFailed => return Code::Internal,
+        _ => {}
+    }
+    match code.statuses()[0] {
+        400 | 413 => Code::InvalidArgument,
+        401 | 403 => Code::PermissionDenied,
+        404 => Code::NotFound,
+        408 | 503 | 504 => Code::Unavailable,
+        409 | 501 => Code::FailedPrecondition,
+        507 => Code::ResourceExhausted,
+        _ => Code::Internal,
     }
 }
 

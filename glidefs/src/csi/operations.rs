@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::CsiError;
 use crate::locks::MutexExt;
@@ -47,36 +47,29 @@ impl Drop for Operation {
     }
 }
 
-/// The calls under way, whether or not their callers wait.
-#[derive(Debug)]
-pub(super) struct Work(watch::Sender<usize>);
+/// Most calls at once: more wait.
+const CALLS_MAX: u32 = 1 << 16;
 
-/// A call under way, until dropped.
+/// The calls under way, whether or not their callers wait: each has a permit.
 #[derive(Debug)]
-pub(super) struct Call(watch::Sender<usize>);
+pub(super) struct Work(Arc<Semaphore>);
 
 impl Default for Work {
     fn default() -> Self {
-        Self(watch::Sender::new(0))
+        Self(Arc::new(Semaphore::new(CALLS_MAX as usize)))
     }
 }
 
 impl Work {
-    pub fn begin(&self) -> Call {
-        self.0.send_modify(|calls| *calls = calls.saturating_add(1));
-        Call(self.0.clone())
+    /// A call under way, until dropped.
+    pub async fn begin(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0).acquire_owned().await.ok()
     }
 
     /// Waits until no call is under way.
     pub async fn ended(&self) {
-        // Fails only without a sender, and there is one here.
-        let _ = self.0.subscribe().wait_for(|&calls| calls == 0).await;
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        self.0.send_modify(|calls| *calls = calls.saturating_sub(1));
+        // An error would mean that the semaphore is closed, which nothing does.
+        let _ = self.0.acquire_many(CALLS_MAX).await;
     }
 }
 
@@ -88,7 +81,7 @@ mod tests {
     async fn the_end_of_the_last_call_is_waited_for() {
         let work = Work::default();
         work.ended().await;
-        let (first, second) = (work.begin(), work.begin());
+        let (first, second) = (work.begin().await, work.begin().await);
         drop(first);
         let ended = work.ended();
         tokio::pin!(ended);

@@ -7,53 +7,37 @@ use std::collections::HashMap;
 use std::str::FromStr;
 
 use super::error::CsiError;
-use crate::api::wire::{Durability, LimitsChange, OnUnreachable};
+use crate::api::wire::{Choices, Durability, SetRequest};
 use crate::config::TimeSpan;
 
 /// Keys with this beginning come from the sidecars, and say whose volume or snapshot it is.
 const SIDECARS: &str = "csi.storage.k8s.io/";
 
-/// The parameters which stay with a volume as they are.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Fixed {
-    pub durability: Durability,
-    pub on_unreachable: Option<OnUnreachable>,
-    pub queues: Option<u64>,
-    pub queue_depth: Option<u64>,
-}
-
-/// The parameters which can be changed while a volume is in use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Mutable {
-    pub limits: LimitsChange,
-    pub weight: Option<u64>,
-}
-
 /// Reads the parameters of a new volume: those of the StorageClass, then those of the VolumeAttributesClass, which win.
 pub(super) fn of_volume(
     parameters: &HashMap<String, String>,
     mutable: &HashMap<String, String>,
-) -> Result<(Fixed, Mutable), CsiError> {
-    let (mut fixed, mut settings) = (Fixed::default(), Mutable::default());
+) -> Result<Choices, CsiError> {
+    let mut choices = Choices { durability: Some(Durability::default()), ..Choices::default() };
+    let mut settings = SetRequest::default();
     for (key, value) in parameters {
         match key.as_str() {
-            "durability" => fixed.durability = parse(key, value)?,
-            "onUnreachable" => fixed.on_unreachable = Some(parse(key, value)?),
-            "queues" => fixed.queues = Some(parse(key, value)?),
-            "queueDepth" => fixed.queue_depth = Some(parse(key, value)?),
+            "durability" => choices.durability = Some(parse(key, value)?),
+            "onUnreachable" => choices.on_unreachable = Some(parse(key, value)?),
+            "queues" => choices.queues = Some(parse(key, value)?),
+            "queueDepth" => choices.queue_depth = Some(parse(key, value)?),
             _ if key.starts_with(SIDECARS) => {}
-            _ if settings.set(key, value)? => {}
-            _ => return Err(unknown(key)),
+            _ => set(&mut settings, key, value)?,
         }
     }
-    settings.set_all(mutable)?;
-    Ok((fixed, settings))
+    mutable.iter().try_for_each(|(key, value)| set(&mut settings, key, value))?;
+    Ok(Choices { limits: settings.limits, weight: settings.weight, ..choices })
 }
 
-/// Reads the parameters of a VolumeAttributesClass.
-pub(super) fn of_change(mutable: &HashMap<String, String>) -> Result<Mutable, CsiError> {
-    let mut settings = Mutable::default();
-    settings.set_all(mutable)?;
+/// Reads the parameters of a VolumeAttributesClass: those which can be changed while a volume is in use.
+pub(super) fn of_change(mutable: &HashMap<String, String>) -> Result<SetRequest, CsiError> {
+    let mut settings = SetRequest::default();
+    mutable.iter().try_for_each(|(key, value)| set(&mut settings, key, value))?;
     Ok(settings)
 }
 
@@ -65,38 +49,22 @@ pub(super) fn check_of_snapshot(parameters: &HashMap<String, String>) -> Result<
     }
 }
 
-impl Mutable {
-    fn set_all(&mut self, parameters: &HashMap<String, String>) -> Result<(), CsiError> {
-        for (key, value) in parameters {
-            if !self.set(key, value)? {
-                return Err(unknown(key));
-            }
+/// Takes over a parameter which can be changed.
+fn set(settings: &mut SetRequest, key: &str, value: &str) -> Result<(), CsiError> {
+    let limits = &mut settings.limits;
+    match key {
+        "readIops" => limits.read_iops = Some(rate(key, value)?),
+        "writeIops" => limits.write_iops = Some(rate(key, value)?),
+        "readBytesPerSecond" => limits.read_bytes_per_second = Some(rate(key, value)?),
+        "writeBytesPerSecond" => limits.write_bytes_per_second = Some(rate(key, value)?),
+        "burst" => {
+            let span: TimeSpan = parse(key, value)?;
+            limits.burst_milliseconds = Some(u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX));
         }
-        Ok(())
+        "weight" => settings.weight = Some(parse(key, value)?),
+        _ => return Err(unknown(key)),
     }
-
-    /// Takes a parameter over. Returns whether the key is one of these.
-    fn set(&mut self, key: &str, value: &str) -> Result<bool, CsiError> {
-        let limits = &mut self.limits;
-        match key {
-            "readIops" => limits.read_iops = Some(rate(key, value)?),
-            "writeIops" => limits.write_iops = Some(rate(key, value)?),
-            "readBytesPerSecond" => limits.read_bytes_per_second = Some(rate(key, value)?),
-            "writeBytesPerSecond" => limits.write_bytes_per_second = Some(rate(key, value)?),
-            "burst" => {
-                let span: TimeSpan = parse(key, value)?;
-                limits.burst_milliseconds = Some(u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX));
-            }
-            "weight" => self.weight = Some(parse(key, value)?),
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    /// Whether nothing is to change.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
+    Ok(())
 }
 
 /// A limit, or `None` for the word which ends the limit.
@@ -139,19 +107,19 @@ mod tests {
             ("csi.storage.k8s.io/pvc/name", "data"),
         ]);
         let attributes = map([("readIops", "none"), ("writeBytesPerSecond", "100MiB"), ("burst", "1s")]);
-        let (fixed, settings) = of_volume(&class, &attributes).unwrap();
+        let choices = of_volume(&class, &attributes).unwrap();
         let max_bytes = 64 << 20;
         assert_eq!(
-            fixed.durability,
-            Durability::Bounded(Bound { max_bytes, max_age: std::time::Duration::from_secs(30) })
+            choices.durability,
+            Some(Durability::Bounded(Bound { max_bytes, max_age: std::time::Duration::from_secs(30) }))
         );
-        assert_eq!((fixed.queues, fixed.queue_depth), (Some(2), Some(64)));
-        assert!(fixed.on_unreachable.is_some());
-        assert_eq!(settings.weight, Some(200));
+        assert_eq!((choices.queues, choices.queue_depth), (Some(2), Some(64)));
+        assert!(choices.on_unreachable.is_some());
+        assert_eq!(choices.weight, Some(200));
         // The class of attributes has the last word.
-        assert_eq!(settings.limits.read_iops, Some(None));
-        assert_eq!(settings.limits.write_bytes_per_second, Some(Some(ByteSize(100 << 20))));
-        assert_eq!(settings.limits.burst_milliseconds, Some(1000));
+        assert_eq!(choices.limits.read_iops, Some(None));
+        assert_eq!(choices.limits.write_bytes_per_second, Some(Some(ByteSize(100 << 20))));
+        assert_eq!(choices.limits.burst_milliseconds, Some(1000));
     }
 
     #[test]
@@ -173,8 +141,8 @@ mod tests {
     fn only_limits_and_weight_change_later() {
         assert!(of_change(&map([("durability", "store")])).is_err());
         assert!(of_volume(&map([]), &map([("queues", "2")])).is_err());
-        assert!(of_change(&map([])).unwrap().is_empty());
-        assert!(!of_change(&map([("weight", "7")])).unwrap().is_empty());
+        assert_eq!(of_change(&map([])).unwrap(), SetRequest::default());
+        assert_eq!(of_change(&map([("weight", "7")])).unwrap().weight, Some(7));
     }
 
     #[test]

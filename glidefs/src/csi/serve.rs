@@ -5,13 +5,12 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
-use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tonic::transport::Server;
@@ -21,6 +20,7 @@ use super::proto::identity_server::IdentityServer;
 use super::proto::node_server::NodeServer;
 use super::tools::LONG;
 use super::{Options, Service};
+use crate::api::{self, Listeners};
 use crate::client::Client;
 
 /// Pause after a connection that could not be accepted.
@@ -33,11 +33,10 @@ const END_MAX: Duration = LONG.saturating_add(Duration::from_mins(1));
 pub(crate) enum ServeError {
     #[error("another driver has {path}, or has not ended yet: stop that one, or use another --endpoint")]
     InUse { path: PathBuf },
-    /// The path of the socket is taken by something else than a socket.
-    #[error("{path} is not a socket: remove it, or use another --endpoint")]
-    NoSocket { path: PathBuf },
-    #[error("cannot {action} {path}")]
-    Socket {
+    #[error(transparent)]
+    Listen(#[from] api::ServeError),
+    #[error("cannot {action} the lock file of {path}")]
+    Lock {
         /// The step which was attempted.
         action: &'static str,
         path: PathBuf,
@@ -62,15 +61,16 @@ pub(crate) async fn run(client: Client, options: Options) -> Result<(), ServeErr
     if !client.is_local() {
         return Err(ServeError::Remote);
     }
-    let (_lock, listener) = take(&options.socket).await?;
+    // The lock is held until the socket is gone.
+    let (_lock, listeners) = take(&options.socket).await?;
     let service = Service::new(client, &options);
-    let incoming = stream::unfold(listener, async |listener| {
-        let accepted = listener.accept().await.map(|(stream, _)| stream);
+    let incoming = stream::unfold(listeners, async |listeners| {
+        let accepted = listeners.accept_unix().await;
         if accepted.is_err() {
             // Without descriptors the next try fails at once as well.
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
-        Some((accepted, listener))
+        Some((accepted, listeners))
     });
     tracing::info!(
         socket = %options.socket.display(), node_id = options.node_id, shared_store = options.shared_store,
@@ -111,9 +111,9 @@ pub(crate) async fn run(client: Client, options: Options) -> Result<(), ServeErr
 }
 
 /// Locks the socket's lock file for as long as the file lives, so that the next driver waits for the calls of this one, and makes
-/// the socket. The socket is left behind at the end: the next driver replaces it.
-async fn take(path: &Path) -> Result<(File, UnixListener), ServeError> {
-    let error = |action| move |source| ServeError::Socket { action, path: path.into(), source };
+/// the socket, in the place of one which a driver left behind.
+async fn take(path: &Path) -> Result<(File, Listeners), ServeError> {
+    let error = |action| move |source| ServeError::Lock { action, path: path.into(), source };
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(error("make the folder of"))?;
     }
@@ -121,37 +121,21 @@ async fn take(path: &Path) -> Result<(File, UnixListener), ServeError> {
     name.push(".lock");
     let mut options = OpenOptions::new();
     let opened = options.create(true).append(true).mode(0o600).open(PathBuf::from(name));
-    let lock = opened.map_err(error("open the lock file of"))?;
+    let lock = opened.map_err(error("open"))?;
     match lock.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(ServeError::InUse { path: path.into() }),
         Err(TryLockError::Error(source)) => return Err(error("lock")(source)),
     }
-    Ok((lock, listen(path).await?))
-}
-
-/// Makes the socket, in the place of one which a driver left behind.
-async fn listen(path: &Path) -> Result<UnixListener, ServeError> {
-    let error = |action| move |source| ServeError::Socket { action, path: path.into(), source };
-    match UnixStream::connect(path).await {
-        Ok(_) => return Err(ServeError::InUse { path: path.into() }),
-        Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
-            let metadata = fs::symlink_metadata(path).map_err(error("look at"))?;
-            if !std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type()) {
-                return Err(ServeError::NoSocket { path: path.into() });
-            }
-            fs::remove_file(path).map_err(error("remove"))?;
-        }
-        Err(absent) if absent.kind() == io::ErrorKind::NotFound => {}
-        Err(source) => return Err(error("connect to")(source)),
-    }
-    let listener = UnixListener::bind(path).map_err(error("listen on"))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(error("protect"))?;
-    Ok(listener)
+    Ok((lock, Listeners::bind(None, path, None).await?))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use tokio::net::UnixStream;
+
     use super::*;
 
     #[tokio::test]
@@ -184,7 +168,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("csi.sock");
         fs::write(&path, "data").unwrap();
-        assert!(matches!(listen(&path).await, Err(ServeError::NoSocket { .. } | ServeError::Socket { .. })));
+        assert!(matches!(take(&path).await, Err(ServeError::Listen(_))));
         assert_eq!(fs::read_to_string(&path).unwrap(), "data");
     }
 }

@@ -86,7 +86,7 @@ impl Parts {
             traces: self.workers.first().map(|worker| Arc::clone(worker.traces())).unwrap_or_default(),
             memory: Arc::new(move || holders.measure()),
             off_thread: OffThread::default(),
-            upgrades: Arc::new(upgrades),
+            upgrades: Some(Arc::new(upgrades)),
             ready,
             started,
             stats,

@@ -18,7 +18,7 @@ use super::{Finding, Verdict, failure, for_root, note, ok, warning};
 use crate::config::Config;
 use crate::observe::chain;
 use crate::router::{Catalog, CatalogGlance};
-use crate::ublk::Condition;
+use crate::ublk::DeviceState;
 use crate::units::FRAME_BYTES;
 use crate::worker::cpus::node_of;
 use crate::worker::engine::Engine;
@@ -46,11 +46,7 @@ pub(super) fn check(host: &Host) -> Vec<Finding> {
     };
     let (buffered, direct) = measure(path);
     let (devices, rotates) = disk_of(path);
-    let served = host.devices(Condition::Served).into_iter();
-    let ours: Vec<String> = [Condition::Waiting, Condition::Failing, Condition::Stopped]
-        .iter()
-        .fold(served.collect(), |ours, condition| [ours, host.devices(*condition)].concat());
-    let is_ours = devices.iter().any(|device| ours.contains(&format!("/dev/{device}")));
+    let is_ours = devices.iter().any(|device| host.has_device(&format!("/dev/{device}")));
     let wants_direct = config.cache.engine.engine() == Engine::Direct;
     let workers: Vec<u64> = config.worker_cpus.iter().filter_map(|&cpu| node_of(cpu)).collect();
     vec![
@@ -395,7 +391,7 @@ fn numa(workers: &[u64], disk: Option<u64>) -> Finding {
 
 /// The catalog of exports, beside the store of the configuration.
 pub(super) fn catalog(host: &Host) -> Vec<Finding> {
-    let is_served = !host.devices(Condition::Served).is_empty();
+    let is_served = !host.devices(DeviceState::Live).is_empty();
     let glance = match glance(&host.config.cache.dir) {
         Ok(glance) => glance,
         // The copy may be torn by a daemon whose locks are not seen here.

@@ -21,7 +21,7 @@ use crate::cache::{Cache, Directory};
 use crate::config::{BOUNCE_MODE_VARIABLE, Config, ConfigError, CpuList};
 use crate::observe::chain;
 use crate::store::Variables;
-use crate::ublk::{Condition, Features, Survey, Surveyed, survey};
+use crate::ublk::{DeviceState, Features, Survey, Surveyed, survey};
 use crate::worker::cpus::{Usable, quota_of};
 
 /// How long the socket is waited for.
@@ -44,8 +44,6 @@ pub(super) struct Host {
     pub config: Config,
     /// Why the file was refused.
     pub refused: Option<ConfigError>,
-    /// Why a daemon with the CPUs of this command would refuse a file that is fit for all CPUs.
-    pub only_elsewhere: Option<ConfigError>,
     pub socket: Socket,
     /// The daemon that listens on the socket.
     pub daemon: Option<Daemon>,
@@ -69,13 +67,13 @@ impl Host {
             // The settings depend on the CPUs and the environment, and those of the daemon count.
             loaded = load(path, daemon.as_ref()).await;
         }
-        let (config, refused, only_elsewhere) = loaded;
+        let (config, refused) = loaded;
         let directory = config.cache.dir.clone();
         // A directory without an answer has a finding of its own.
         let tag = answer(move || Cache::tag_on(&Directory::new(directory))).await.unwrap_or(None);
         let mut devices = all_devices(tag).await;
         if let (Socket::Listens { .. }, Ok(first)) = (&socket, &devices)
-            && first.devices.iter().any(|device| device.is_ours && device.condition != Condition::Served)
+            && first.devices.iter().any(|device| device.is_ours && device.state != DeviceState::Live)
         {
             tokio::time::sleep(PAUSE).await;
             let first = first.devices.clone();
@@ -86,7 +84,6 @@ impl Host {
             is_root: nix::unistd::geteuid().is_root(),
             config,
             refused,
-            only_elsewhere,
             socket,
             daemon,
             devices,
@@ -95,11 +92,17 @@ impl Host {
         }
     }
 
-    /// The paths of the devices of our cache that are in `condition`.
-    pub fn devices(&self, condition: Condition) -> Vec<String> {
+    /// The paths of the devices of our cache that are in `state`.
+    pub fn devices(&self, state: DeviceState) -> Vec<String> {
         let devices = self.devices.iter().flat_map(|survey| &survey.devices);
-        let found = devices.filter(|device| device.is_ours && device.condition == condition);
+        let found = devices.filter(|device| device.is_ours && device.state == state);
         found.map(|device| device.id.path()).collect()
+    }
+
+    /// Whether a device of our cache has `path`.
+    pub fn has_device(&self, path: &str) -> bool {
+        let mut devices = self.devices.iter().flat_map(|survey| &survey.devices);
+        devices.any(|device| device.is_ours && device.id.path() == path)
     }
 }
 
@@ -109,15 +112,12 @@ async fn all_devices(tag: Option<u32>) -> Result<Survey, String> {
 
 /// The survey `second` without the devices that are not served, and were in another condition at `first`: a daemon works on these.
 fn in_both(first: &[Surveyed], mut second: Survey) -> Survey {
-    second.devices.retain(|device| device.condition == Condition::Served || first.contains(device));
+    second.devices.retain(|device| device.state == DeviceState::Live || first.contains(device));
     second
 }
 
-type Loaded = (Config, Option<ConfigError>, Option<ConfigError>);
-
-/// The configuration at `path`, or the defaults and the refusal: for `daemon`, or without one for a daemon that may use every CPU, then
-/// with the refusal for the CPUs of this process.
-async fn load(path: &Path, daemon: Option<&Daemon>) -> Loaded {
+/// The configuration at `path`, or the defaults and the refusal: for the CPUs and the environment of `daemon`, or of this process.
+async fn load(path: &Path, daemon: Option<&Daemon>) -> (Config, Option<ConfigError>) {
     let bounce = match daemon {
         Some(Daemon { variables: Some(variables), .. }) => {
             let found = variables.iter().find(|(key, _)| key == BOUNCE_MODE_VARIABLE);
@@ -127,40 +127,23 @@ async fn load(path: &Path, daemon: Option<&Daemon>) -> Loaded {
     };
     let usable = daemon.and_then(|daemon| daemon.usable.clone());
     let file = path.to_owned();
-    let loaded = answer(move || load_for(&file, usable, bounce.as_deref())).await.unwrap_or_else(|silence| {
+    let loaded = answer(move || {
+        let usable = usable.map_or_else(|| Usable::find().map_err(ConfigError::Cpus), Ok)?;
+        Config::load_for(&file, &usable, bounce.as_deref())
+    });
+    let loaded = loaded.await.unwrap_or_else(|silence| {
         let source = io::Error::new(io::ErrorKind::TimedOut, silence);
         Err(ConfigError::Read { path: path.to_owned(), source })
     });
     match loaded {
-        Ok((config, only_elsewhere)) => (config, None, only_elsewhere),
+        Ok(config) => (config, None),
         Err(refused) => {
             let cpus = Usable::find().map(|usable| {
                 let workers = usable.workers(usable.cpus.len());
                 usable.cpus.into_iter().take(workers).collect()
             });
-            (Config { worker_cpus: cpus.unwrap_or_default(), ..Config::default() }, Some(refused), None)
+            (Config { worker_cpus: cpus.unwrap_or_default(), ..Config::default() }, Some(refused))
         }
-    }
-}
-
-fn load_for(
-    path: &Path,
-    daemon: Option<Usable>,
-    bounce: Option<&OsStr>,
-) -> Result<(Config, Option<ConfigError>), ConfigError> {
-    let is_daemons = daemon.is_some();
-    let usable = daemon.map_or_else(|| Usable::find().map_err(ConfigError::Cpus), Ok);
-    let refused = match usable.and_then(|usable| Config::load_for(path, &usable, bounce)) {
-        Ok(config) => return Ok((config, None)),
-        Err(refused) if is_daemons => return Err(refused),
-        Err(refused) => refused,
-    };
-    let every = fs::read_to_string("/sys/devices/system/cpu/online").ok();
-    let every = every.and_then(|list| list.trim().parse::<CpuList>().ok());
-    let every = every.map(|list| Usable { cpus: list.cpus().to_vec(), quota: None });
-    match every.map(|usable| Config::load_for(path, &usable, bounce)) {
-        Some(Ok(config)) => Ok((config, Some(refused))),
-        _ => Err(refused),
     }
 }
 
@@ -273,18 +256,15 @@ pub(super) fn configuration(host: &Host) -> Vec<Finding> {
 }
 
 fn file(host: &Host) -> Finding {
-    match (&host.refused, &host.only_elsewhere) {
-        (None, None) => ok(host.path.display().to_string()),
-        (None, Some(refusal)) => note(chain(refusal))
-            .why("this command may not use all CPUs of the host; a daemon of the same CPUs does not start")
-            .mend("nothing, if the daemon may use the CPUs; otherwise correct the line"),
-        (Some(error @ ConfigError::Read { source, .. }), _)
+    match &host.refused {
+        None => ok(host.path.display().to_string()),
+        Some(error @ ConfigError::Read { source, .. })
             if source.kind() == io::ErrorKind::PermissionDenied && !host.is_root =>
         {
             for_root(chain(error))
                 .why("the checks below are of the defaults, and the store was not asked")
         }
-        (Some(error), _) => failure(chain(error))
+        Some(error) => failure(chain(error))
             .why("the daemon does not start; the checks below are of the defaults, and the store was not asked")
             .mend("correct the line, or write a file with glidefs init; then systemctl start glidefs"),
     }
@@ -357,8 +337,8 @@ fn devices(host: &Host) -> Finding {
         Err(error) => return failure(error).why(UNSEEN).mend(DRIVER),
     };
     let [served, waiting, failing, stopped] =
-        [Condition::Served, Condition::Waiting, Condition::Failing, Condition::Stopped]
-            .map(|condition| host.devices(condition));
+        [DeviceState::Live, DeviceState::Quiesced, DeviceState::Failing, DeviceState::Dead]
+            .map(|state| host.devices(state));
     if !failing.is_empty() {
         return failure(format!("fail every request: {}", listed(&failing)))
             .why("programs on the devices get I/O errors")
@@ -414,7 +394,6 @@ impl Host {
             is_root: true,
             config: Config::default(),
             refused: None,
-            only_elsewhere: None,
             socket: Socket::Absent,
             daemon: None,
             devices: Ok(Survey::default()),
@@ -426,7 +405,7 @@ impl Host {
     /// The same, with a device of our cache that is served.
     pub fn with_served_device() -> Self {
         let device =
-            Surveyed { id: crate::router::devices::DeviceId(3), condition: Condition::Served, is_ours: true };
+            Surveyed { id: crate::router::devices::DeviceId(3), state: DeviceState::Live, is_ours: true };
         Self { devices: Ok(Survey { devices: vec![device], errors: Vec::new() }), ..Self::example() }
     }
 }
@@ -444,8 +423,8 @@ mod tests {
     const STARTING: Socket = Socket::Listens { process: Some(7), is_ready: Some(false) };
     const SILENT: Socket = Socket::Listens { process: None, is_ready: None };
 
-    fn device(id: u32, condition: Condition) -> Surveyed {
-        Surveyed { id: DeviceId(id), condition, is_ours: true }
+    fn device(id: u32, state: DeviceState) -> Surveyed {
+        Surveyed { id: DeviceId(id), state, is_ours: true }
     }
 
     fn host(socket: Socket, devices: Vec<Surveyed>) -> Host {
@@ -454,7 +433,7 @@ mod tests {
 
     #[test]
     fn a_daemon_that_serves_its_devices_is_well_and_so_is_a_host_without_one() {
-        let runs = host(READY, vec![device(0, Condition::Served)]);
+        let runs = host(READY, vec![device(0, DeviceState::Live)]);
         for host in [runs, host(Socket::Absent, Vec::new())] {
             let findings = check(&host);
             assert!(findings.iter().all(|finding| finding.verdict == Ok), "{findings:?}");
@@ -470,13 +449,13 @@ mod tests {
 
     #[test]
     fn devices_that_wait_or_fail_are_named_with_the_command_that_helps() {
-        let waiting = vec![device(3, Condition::Waiting), device(4, Condition::Served)];
+        let waiting = vec![device(3, DeviceState::Quiesced), device(4, DeviceState::Live)];
         let without = devices(&host(Socket::Dead, waiting));
         assert_eq!((without.verdict, without.mend.as_deref()), (Warning, Some("systemctl start glidefs")));
         assert!(without.found.contains("/dev/ublkb3") && !without.found.contains("ublkb4"));
-        let failing = devices(&host(Socket::Absent, vec![device(3, Condition::Failing)]));
+        let failing = devices(&host(Socket::Absent, vec![device(3, DeviceState::Failing)]));
         assert_eq!(failing.verdict, Failure);
-        let long = (0..7).map(|id| device(id, Condition::Waiting)).collect();
+        let long = (0..7).map(|id| device(id, DeviceState::Quiesced)).collect();
         let finding = devices(&host(Socket::Absent, long));
         assert!(finding.found.ends_with("/dev/ublkb4 and 2 more"), "{}", finding.found);
     }
@@ -484,7 +463,7 @@ mod tests {
     #[test]
     fn beside_a_daemon_nobody_is_told_to_restart_it() {
         for (socket, waits) in [(READY, Warning), (STARTING, Note), (SILENT, Warning)] {
-            let waiting = devices(&host(socket, vec![device(3, Condition::Waiting)]));
+            let waiting = devices(&host(socket, vec![device(3, DeviceState::Quiesced)]));
             assert_eq!(waiting.verdict, waits);
             assert!(!waiting.mend.unwrap().contains("systemctl"));
         }
@@ -492,10 +471,10 @@ mod tests {
 
     #[test]
     fn devices_of_a_start_that_was_cut_off_or_of_another_daemon_are_notes() {
-        for condition in [Condition::Stopped, Condition::Served] {
-            assert_eq!(devices(&host(Socket::Absent, vec![device(3, condition)])).verdict, Note);
+        for state in [DeviceState::Dead, DeviceState::Live] {
+            assert_eq!(devices(&host(Socket::Absent, vec![device(3, state)])).verdict, Note);
         }
-        let other = Surveyed { is_ours: false, ..device(3, Condition::Waiting) };
+        let other = Surveyed { is_ours: false, ..device(3, DeviceState::Quiesced) };
         let finding = devices(&host(Socket::Absent, vec![other]));
         assert_eq!((finding.verdict, &*finding.found), (Ok, "0 of this cache are served, 1 in all"));
     }
@@ -514,11 +493,11 @@ mod tests {
     #[test]
     fn a_device_on_which_a_daemon_works_is_not_in_the_same_condition_twice() {
         let first =
-            [device(1, Condition::Waiting), device(2, Condition::Stopped), device(3, Condition::Waiting)];
+            [device(1, DeviceState::Quiesced), device(2, DeviceState::Dead), device(3, DeviceState::Quiesced)];
         let devices =
-            vec![device(1, Condition::Served), device(2, Condition::Waiting), device(3, Condition::Waiting)];
+            vec![device(1, DeviceState::Live), device(2, DeviceState::Quiesced), device(3, DeviceState::Quiesced)];
         let both = in_both(&first, Survey { devices, errors: Vec::new() });
-        assert_eq!(both.devices, [device(1, Condition::Served), device(3, Condition::Waiting)]);
+        assert_eq!(both.devices, [device(1, DeviceState::Live), device(3, DeviceState::Quiesced)]);
     }
 
     #[tokio::test]
@@ -550,9 +529,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("glidefs.toml");
         let refused = async || {
-            let (config, refused, only_elsewhere) = load(&path, None).await;
+            let (config, refused) = load(&path, None).await;
             assert!(!config.worker_cpus.is_empty());
-            file(&Host { refused, only_elsewhere, ..Host::example() })
+            file(&Host { refused, ..Host::example() })
         };
         assert!(refused().await.found.contains("glidefs init"));
         fs::write(&path, "[cache]\nsize = \"many\"\n").unwrap();
@@ -571,10 +550,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("glidefs.toml");
         fs::write(&path, "").unwrap();
-        let (config, _, _) = load(&path, Some(&daemon(&[(BOUNCE_MODE_VARIABLE, "yes")]))).await;
+        let (config, _) = load(&path, Some(&daemon(&[(BOUNCE_MODE_VARIABLE, "yes")]))).await;
         assert!(config.bounce_mode && config.worker_cpus == [0, 1]);
         fs::write(&path, "[workers]\ncpus = \"1-2\"\n").unwrap();
-        let (_, refused, _) = load(&path, Some(&daemon(&[]))).await;
+        let (_, refused) = load(&path, Some(&daemon(&[]))).await;
         assert!(chain(&refused.unwrap()).contains("CPU 2 is not one of those"));
     }
 
@@ -599,8 +578,6 @@ mod tests {
             let error = TokenError::Read { path: "/t".into(), source: denied() };
             assert_eq!(judge_token(Err(error), is_root).verdict, expected);
         }
-        let only_elsewhere = Some(ConfigError::Cpus(denied()));
-        assert_eq!(file(&Host { only_elsewhere, ..Host::example() }).verdict, Note);
     }
 
     #[test]

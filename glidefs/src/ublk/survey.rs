@@ -26,23 +26,9 @@ pub struct Survey {
 pub struct Surveyed {
     /// The number of the device.
     pub id: DeviceId,
-    /// How the device is served.
-    pub condition: Condition,
+    pub state: State,
     /// Whether the device is of the cache that was asked for.
     pub is_ours: bool,
-}
-
-/// How a device is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
-    /// A process serves the device.
-    Served,
-    /// The process is gone; requests wait for the next one.
-    Waiting,
-    /// The process is gone; requests fail.
-    Failing,
-    /// Made and never started, or stopped.
-    Stopped,
 }
 
 /// The devices of this host. Those of the cache with `tag` are ours; without a tag, those of any glidefs.
@@ -64,17 +50,11 @@ pub fn survey(tag: Option<u32>) -> Result<Survey, DeviceError> {
 }
 
 fn surveyed(id: DeviceId, info: Info, tag: Option<u32>, folder: &Path) -> Surveyed {
-    let condition = match info.state {
-        State::Live => Condition::Served,
-        State::Quiesced => Condition::Waiting,
-        State::Failing => Condition::Failing,
-        State::Dead => Condition::Stopped,
-    };
     let is_ours = match tag {
         Some(tag) => info.owner_tag >> 32 == u64::from(tag),
         None => notes::is_ours(folder, id),
     };
-    Surveyed { id, condition, is_ours }
+    Surveyed { id, state: info.state, is_ours }
 }
 
 #[cfg(test)]

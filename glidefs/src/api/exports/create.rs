@@ -10,7 +10,7 @@ use super::{settings, small};
 use crate::api::body::{JsonBody, NameInPath};
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
-use crate::api::wire::{CreateRequest, Export, ForkRequest, OpenRequest, UndeleteRequest};
+use crate::api::wire::{Choices, CreateRequest, Durability, Export, ForkRequest, OpenRequest, UndeleteRequest};
 use crate::properties::PropertiesChange;
 use crate::router::{CreateExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX};
 
@@ -18,24 +18,6 @@ use crate::router::{CreateExport, ExportName, ExportSize, InitialContent, QUEUE_
 const ASSUMED: &str = "the store names no properties for this volume: it has the defaults, or an older glidefs made it. Assumed: \
                        durability local, READs wait, no limits, weight 100, unless the request says otherwise. To change the \
                        durability, detach the export and open it on another host with --durability.";
-
-/// The export that a request asks for: all requests have the same parameters besides the content.
-macro_rules! new_export {
-    ($name:expr, $content:expr, $request:ident, $durability:expr, $detached:expr) => {
-        CreateExport {
-            name: $name,
-            content: $content,
-            properties: PropertiesChange {
-                durability: $durability,
-                on_unreachable: $request.on_unreachable,
-                settings: settings(&$request.limits, $request.weight)?,
-            },
-            queues: small("queues", $request.queues, QUEUES_MAX)?,
-            queue_depth: small("queue_depth", $request.queue_depth, QUEUE_DEPTH_MAX)?,
-            detached: $detached,
-        }
-    };
-}
 
 /// Create an export, with a block device unless `detached` is set. If the export exists with the same parameters, the request
 /// succeeds.
@@ -52,7 +34,8 @@ pub(in crate::api) async fn create(
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let name = ExportName::new(&request.name)?;
     let content = InitialContent::Blank(ExportSize::new(request.size.0)?);
-    create_from(state, new_export!(name, content, request, Some(request.durability), request.detached)).await
+    let durability = request.durability.or(Some(Durability::default()));
+    create_from(state, name, content, Choices { durability, ..request.choices() }, request.detached).await
 }
 
 /// Open an export from the store, with the durability, `on_unreachable`, limits and weight that the volume has there, unless the
@@ -75,8 +58,7 @@ pub(in crate::api) async fn open(
         return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
     }
     let content = if request.take_over { InitialContent::TakeOver } else { InitialContent::Store };
-    let new = new_export!(name.0, content, request, request.durability, false);
-    create_from(state, new).await
+    create_from(state, name.0, content, request.choices(), false).await
 }
 
 /// Restore a deleted export with its snapshots, durability, `on_unreachable`, limits and weight. The content is the last state that
@@ -97,8 +79,7 @@ pub(in crate::api) async fn undelete(
     let new_name = request.name.as_deref().map(ExportName::new).transpose()?;
     let new_name = new_name.unwrap_or_else(|| name.0.clone());
     let content = InitialContent::Deleted { of: name.0 };
-    let new = new_export!(new_name, content, request, request.durability, false);
-    create_from(state, new).await
+    create_from(state, new_name, content, request.choices(), false).await
 }
 
 /// Create an export with the content of this one, and with its durability, `on_unreachable`, limits and weight unless the request
@@ -123,11 +104,21 @@ pub(in crate::api) async fn fork(
     } else {
         InitialContent::Fork { of: name.0, snapshot }
     };
-    let new = new_export!(ExportName::new(&request.name)?, content, request, request.durability, false);
-    create_from(state, new).await
+    create_from(state, ExportName::new(&request.name)?, content, request.choices(), false).await
 }
 
-async fn create_from(state: AppState, new: CreateExport) -> Result<(StatusCode, Json<Export>), ApiError> {
+async fn create_from(
+    state: AppState,
+    name: ExportName,
+    content: InitialContent,
+    choices: Choices,
+    detached: bool,
+) -> Result<(StatusCode, Json<Export>), ApiError> {
+    let Choices { durability, on_unreachable, limits, weight, queues, queue_depth } = choices;
+    let properties = PropertiesChange { durability, on_unreachable, settings: settings(&limits, weight)? };
+    let (queues, queue_depth) =
+        (small("queues", queues, QUEUES_MAX)?, small("queue_depth", queue_depth, QUEUE_DEPTH_MAX)?);
+    let new = CreateExport { name, content, properties, queues, queue_depth, detached };
     let created = state.router.create(new).await?;
     let assumed = created.is_assumed.then(|| ASSUMED.to_owned());
     let status = if created.existed { StatusCode::OK } else { StatusCode::CREATED };

@@ -100,23 +100,6 @@ async fn the_files_name_no_other_host_and_have_no_script_or_style_inside() {
 }
 
 #[tokio::test]
-async fn a_browser_that_has_a_file_gets_no_second_copy() {
-    let served = with_token().await;
-    for (path, _) in FILES {
-        let first = served.send_tcp("GET", path, "").await;
-        assert_eq!(header(&first, "cache-control"), "no-cache");
-        let tag = header(&first, "etag").to_owned();
-        for value in [tag.clone(), format!("\"other\", W/{tag}"), "*".into()] {
-            let again = served.send_tcp("GET", path, &format!("If-None-Match: {value}\r\n")).await;
-            assert_eq!((again.status, again.body.as_str()), (304, ""), "{path} {value}");
-            assert_eq!(header(&again, "etag"), tag);
-        }
-        let other = served.send_tcp("GET", path, "If-None-Match: \"other\"\r\n").await;
-        assert_eq!((other.status, other.body), (200, first.body), "{path}");
-    }
-}
-
-#[tokio::test]
 async fn a_page_of_another_name_gets_no_file() {
     let served = with_token().await;
     let request = super::request("GET", "/", "", "").replace("Host: localhost", "Host: evil.example");

@@ -13,6 +13,7 @@ use crate::api::body::JsonBody;
 use crate::api::error::ApiError;
 use crate::api::peer::PeerUser;
 use crate::api::state::AppState;
+use crate::api::upgrade::UpgradeError;
 use crate::api::wire::ProblemCode as P;
 use crate::api::wire::{UpgradeBegun, UpgradeRequest};
 
@@ -37,6 +38,7 @@ pub(in crate::api) async fn upgrade(
              of the daemon's, and leave binary out",
         ));
     }
-    let begun = state.upgrades.begin(request.binary.map(PathBuf::from)).await?;
+    let upgrades = state.upgrades.ok_or(UpgradeError::NotReady)?;
+    let begun = upgrades.begin(request.binary.map(PathBuf::from)).await?;
     Ok((StatusCode::ACCEPTED, Json(begun)))
 }

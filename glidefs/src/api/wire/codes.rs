@@ -3,8 +3,6 @@
 //! Does not own which error has which code (`api/error`). Invariants: a code keeps its name and its meaning; codes are added, never renamed. A
 //! client meets codes of newer daemons, so a client that does not know a code goes by the status.
 
-use std::fmt::Write;
-
 use utoipa::ToSchema;
 
 macro_rules! codes {
@@ -128,18 +126,6 @@ impl ProblemCode {
     pub fn of(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.as_str() == text)
     }
-}
-
-/// All codes, as the table of docs/api.md.
-pub fn markdown() -> String {
-    let mut table = String::from("| Code | Status | Meaning | What to do |\n|---|---|---|---|\n");
-    for code in ProblemCode::ALL {
-        let statuses: Vec<String> = code.statuses().iter().map(ToString::to_string).collect();
-        let (name, statuses) = (code.as_str(), statuses.join(", "));
-        // Writing to a string does not fail.
-        let _ = writeln!(table, "| `{name}` | {statuses} | {} | {} |", code.title(), code.next_step());
-    }
-    table
 }
 
 #[cfg(test)]

@@ -8,58 +8,42 @@ use crate::config::ByteSize;
 use crate::observe::metrics::ExportHistograms;
 use crate::properties::{Durability, OnUnreachable};
 
-/// Asks for a new export.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"name": "vm-1", "size": "10GiB", "limits": {"write_iops": 5000, "write_bytes_per_second": "100MiB"}}))]
-pub struct CreateRequest {
-    /// The name of the export: a letter or digit, then letters, digits, '.', '_' and '-'; 128 characters at most.
-    pub name: String,
-    /// The size of the export: a positive multiple of 512 bytes.
-    pub size: ByteSize,
-    /// The durability of an acknowledged FLUSH; "local" when left out.
-    #[serde(default)]
-    pub durability: Durability,
-    /// How a READ behaves that needs a store that is away; it waits when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "30s")]
+/// What a request for an export may choose beside the content.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Choices {
+    /// The durability of an acknowledged FLUSH.
+    pub durability: Option<Durability>,
+    /// How a READ behaves that needs a store that is away.
     pub on_unreachable: Option<OnUnreachable>,
-    /// Limits of the export; none when left out.
-    #[serde(default, skip_serializing_if = "LimitsChange::is_empty")]
+    /// Limits to change.
     pub limits: LimitsChange,
-    /// The export's part where exports share, 1 to 1000; 100 when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The part where exports share.
     pub weight: Option<u64>,
-    /// Number of queues of the device; one when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Number of queues of the device.
     pub queues: Option<u64>,
-    /// Most requests in flight per queue; the configured default when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Most requests in flight per queue.
     pub queue_depth: Option<u64>,
-    /// Whether to create the export without a device.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub detached: bool,
 }
 
-/// A request for an export over a volume that is there already: its own fields, and the choices that all such requests have.
-macro_rules! over_a_volume {
+/// A request for an export: its own fields, and [`Choices`]. (A flattened struct would let unknown fields pass.)
+macro_rules! for_an_export {
     ($(#[$meta:meta])* pub struct $Name:ident { $($own:tt)* }) => {
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
         #[serde(deny_unknown_fields)]
         $(#[$meta])*
         pub struct $Name {
             $($own)*
-            /// The durability of an acknowledged FLUSH; as the volume has it when left out.
+            /// The durability of an acknowledged FLUSH; when left out as the volume has it, and "local" for a new one.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub durability: Option<Durability>,
-            /// How a READ behaves that needs a store that is away; as the volume has it when left out.
+            /// How a READ behaves that needs a store that is away; when left out as the volume has it, and a READ of a new one waits.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(value_type = Option<String>, example = "30s")]
             pub on_unreachable: Option<OnUnreachable>,
-            /// Limits of the export to change; those left out are as the volume has them.
+            /// Limits of the export; those left out are as the volume has them, and a new one has none.
             #[serde(default, skip_serializing_if = "LimitsChange::is_empty")]
             pub limits: LimitsChange,
-            /// The export's part where exports share, 1 to 1000; as the volume has it when left out.
+            /// The export's part where exports share, 1 to 1000; when left out as the volume has it, and 100 for a new one.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub weight: Option<u64>,
             /// Number of queues of the device; one when left out.
@@ -69,12 +53,40 @@ macro_rules! over_a_volume {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub queue_depth: Option<u64>,
         }
+
+        impl $Name {
+            /// The request with `choices`.
+            #[must_use]
+            pub fn with(self, choices: Choices) -> Self {
+                let Choices { durability, on_unreachable, limits, weight, queues, queue_depth } = choices;
+                Self { durability, on_unreachable, limits, weight, queues, queue_depth, ..self }
+            }
+
+            /// The choices of the request.
+            pub fn choices(&self) -> Choices {
+                let Self { durability, on_unreachable, limits, weight, queues, queue_depth, .. } = *self;
+                Choices { durability, on_unreachable, limits, weight, queues, queue_depth }
+            }
+        }
     };
 }
 
-over_a_volume! {
+for_an_export! {
+    /// Asks for a new export.
+    #[schema(example = json!({"name": "vm-1", "size": "10GiB", "limits": {"write_iops": 5000, "write_bytes_per_second": "100MiB"}}))]
+    pub struct CreateRequest {
+        /// The name of the export: a letter or digit, then letters, digits, '.', '_' and '-'; 128 characters at most.
+        pub name: String,
+        /// The size of the export: a positive multiple of 512 bytes.
+        pub size: ByteSize,
+        /// Whether to create the export without a device.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub detached: bool,
+    }
+}
+
+for_an_export! {
     /// Asks for a deleted export to be restored.
-    #[derive(Default)]
     #[schema(example = json!({"name": "vm-1-again"}))]
     pub struct UndeleteRequest {
         /// The new name of the export; the name before the deletion when left out.
@@ -83,9 +95,8 @@ over_a_volume! {
     }
 }
 
-over_a_volume! {
+for_an_export! {
     /// Asks for an export whose content is in the store already.
-    #[derive(Default)]
     #[schema(example = json!({"take_over": true}))]
     pub struct OpenRequest {
         /// Whether to go on with the content of the store and give up the data that only this host has, for an export that
@@ -98,7 +109,7 @@ over_a_volume! {
     }
 }
 
-over_a_volume! {
+for_an_export! {
     /// Asks for a new export with the content of another one.
     #[schema(example = json!({"name": "vm-2", "snapshot": "monday"}))]
     pub struct ForkRequest {

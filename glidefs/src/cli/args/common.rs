@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::settings::SettingsArgs;
-use crate::api::wire::Durability;
+use crate::api::wire::{Choices, Durability};
 use crate::config::{ByteSize, TimeSpan, ValueError};
 use crate::properties::OnUnreachable;
 use crate::router::{ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX};
@@ -38,6 +38,20 @@ pub(in crate::cli) struct DeviceArgs {
     /// Requests in flight a queue [default: as configured]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUE_DEPTH_MAX)))]
     pub queue_depth: Option<u16>,
+}
+
+impl DeviceArgs {
+    /// The settings for a request.
+    pub fn choices(&self) -> Choices {
+        Choices {
+            durability: self.durability,
+            on_unreachable: self.on_unreachable,
+            limits: self.settings.limits(),
+            weight: self.settings.weight.map(Into::into),
+            queues: self.queues.map(Into::into),
+            queue_depth: self.queue_depth.map(Into::into),
+        }
+    }
 }
 
 #[derive(Debug, Args)]

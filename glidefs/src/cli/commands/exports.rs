@@ -24,17 +24,8 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
     match command {
         ExportCommand::Create { names, count, size, detached, device, output } => {
             let chosen = count.of(names.choose(std::io::stdin())?)?;
-            let request = CreateRequest {
-                name: String::new(),
-                size: ByteSize(size.bytes()),
-                durability: device.durability.unwrap_or_default(),
-                on_unreachable: device.on_unreachable,
-                limits: device.settings.limits(),
-                weight: device.settings.weight.map(Into::into),
-                queues: device.queues.map(Into::into),
-                queue_depth: device.queue_depth.map(Into::into),
-                detached,
-            };
+            let size = ByteSize(size.bytes());
+            let request = CreateRequest { size, detached, ..CreateRequest::default() }.with(device.choices());
             let create = async |name: ExportName| {
                 let request = CreateRequest { name: name.to_string(), ..request.clone() };
                 client.post::<Export>("/v1/exports", &request).await
@@ -43,43 +34,21 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
         }
         ExportCommand::Open { names, take_over, discard_local, device, output } => {
             let chosen = names.choose(std::io::stdin())?;
-            let request = OpenRequest {
-                take_over,
-                discard_local,
-                durability: device.durability,
-                on_unreachable: device.on_unreachable,
-                limits: device.settings.limits(),
-                weight: device.settings.weight.map(Into::into),
-                queues: device.queues.map(Into::into),
-                queue_depth: device.queue_depth.map(Into::into),
-            };
+            let request = OpenRequest { take_over, discard_local, ..OpenRequest::default() };
+            let request = request.with(device.choices());
             let open = async |name| client.post::<Export>(&export_path(&name, "/open"), &request).await;
             each(&chosen, open, output).await
         }
         ExportCommand::Undelete { name, new, device, output } => {
-            let request = UndeleteRequest {
-                name: new.map(|name| name.to_string()),
-                durability: device.durability,
-                on_unreachable: device.on_unreachable,
-                limits: device.settings.limits(),
-                weight: device.settings.weight.map(Into::into),
-                queues: device.queues.map(Into::into),
-                queue_depth: device.queue_depth.map(Into::into),
-            };
+            let name_again = new.map(|name| name.to_string());
+            let request = UndeleteRequest { name: name_again, ..UndeleteRequest::default() };
+            let request = request.with(device.choices());
             change(client, &name, "/undelete", &request, output).await
         }
         ExportCommand::Fork { name, new, snapshot, local, device, output } => {
-            let request = ForkRequest {
-                name: new.to_string(),
-                snapshot: snapshot.map(|name| name.to_string()),
-                local,
-                durability: device.durability,
-                on_unreachable: device.on_unreachable,
-                limits: device.settings.limits(),
-                weight: device.settings.weight.map(Into::into),
-                queues: device.queues.map(Into::into),
-                queue_depth: device.queue_depth.map(Into::into),
-            };
+            let (name_of_fork, snapshot) = (new.to_string(), snapshot.map(|name| name.to_string()));
+            let request = ForkRequest { name: name_of_fork, snapshot, local, ..ForkRequest::default() };
+            let request = request.with(device.choices());
             fork(client, name.name, &request, output).await
         }
         ExportCommand::Flush { names, no_wait, limit, output } => {

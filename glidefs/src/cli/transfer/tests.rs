@@ -191,7 +191,7 @@ impl Daemon {
             traces: Arc::default(),
             memory: Arc::new(|| None),
             off_thread: crate::api::OffThread::default(),
-            upgrades: Arc::new(crate::api::NoUpgrades),
+            upgrades: None,
             ready: Readiness::default(),
             started: std::time::Instant::now(),
         };

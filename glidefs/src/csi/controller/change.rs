@@ -4,13 +4,13 @@
 //! snapshots end with their volume, and copies do not.
 
 use super::visit::Visit;
-use crate::api::wire::Export;
+use crate::api::wire::{Export, SetRequest};
 use crate::csi::Driver;
 use crate::csi::capabilities::{Access, Form};
 use crate::csi::capacity::{SizeRange, signed};
 use crate::csi::error::CsiError;
 use crate::csi::names::{is_own, volume_name};
-use crate::csi::parameters::{self, Mutable};
+use crate::csi::parameters;
 use crate::csi::proto::{
     ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerModifyVolumeRequest,
     ControllerModifyVolumeResponse, DeleteVolumeRequest, DeleteVolumeResponse,
@@ -128,9 +128,9 @@ impl Driver {
         changed.map(|()| ControllerModifyVolumeResponse {})
     }
 
-    async fn modify_here(&self, name: &ExportName, change: &Mutable) -> Result<(), CsiError> {
+    async fn modify_here(&self, name: &ExportName, change: &SetRequest) -> Result<(), CsiError> {
         let _operation = self.operations.hold_volume(name)?;
-        if !change.is_empty() {
+        if *change != SetRequest::default() {
             self.daemon.set(name, change).await?;
         }
         Ok(())

@@ -4,13 +4,13 @@
 //! already is the answer only if its content began as this request wants; the name of the export tells.
 
 use super::needs_store;
-use crate::api::wire::Export;
+use crate::api::wire::{Choices, Export};
 use crate::csi::Driver;
 use crate::csi::capabilities::Access;
 use crate::csi::capacity::SizeRange;
 use crate::csi::error::CsiError;
 use crate::csi::names::{NameSuffix, SnapshotId, Source, volume_name};
-use crate::csi::parameters::{self, Fixed, Mutable};
+use crate::csi::parameters;
 use crate::csi::proto::volume_content_source::Type;
 use crate::csi::proto::{CreateVolumeRequest, CreateVolumeResponse, VolumeContentSource};
 use crate::router::ExportName;
@@ -22,8 +22,7 @@ struct New {
     /// The least size for the file system, bytes.
     least_bytes: u64,
     source: Option<Source>,
-    fixed: Fixed,
-    mutable: Mutable,
+    choices: Choices,
 }
 
 /// How a request goes on after looking at the export which is there.
@@ -45,16 +44,15 @@ impl Driver {
         let suffix = NameSuffix::of(&request.name)?;
         let access = Access::all(&request.volume_capabilities)?;
         let source = source(request.volume_content_source.as_ref())?;
-        let (fixed, mutable) = parameters::of_volume(&request.parameters, &request.mutable_parameters)?;
+        let choices = parameters::of_volume(&request.parameters, &request.mutable_parameters)?;
         self.host.check(request.accessibility_requirements.as_ref())?;
-        check_movable(self.host.shared_store.is_some(), &fixed)?;
+        check_movable(self.host.shared_store.is_some(), &choices)?;
         let new = New {
             name: suffix.full_name(source.as_ref())?,
             wanted: SizeRange::of(request.capacity_range.as_ref())?,
             least_bytes: access.iter().map(Access::least_bytes).max().unwrap_or(0),
             source,
-            fixed,
-            mutable,
+            choices,
         };
         let _operation = self.operations.hold(format!("a volume of the name {:?}", request.name))?;
         let _operation = self.operations.hold_volume(&new.name)?;
@@ -95,7 +93,7 @@ impl Driver {
             Step::Take => existing.map_or(0, |export| export.size_bytes),
         };
         let detached = self.host.shared_store.is_some();
-        self.daemon.create(&new.name, bytes, &new.fixed, &new.mutable, detached).await
+        self.daemon.create(&new.name, bytes, new.choices, detached).await
     }
 
     async fn copy(&self, new: &New, source: &Source, existing: Option<&Export>) -> Result<Export, CsiError> {
@@ -145,7 +143,7 @@ impl Driver {
             }
         }
         step(new, existing)?;
-        let (is_new, export) = self.daemon.fork(&new.name, of, snapshot, &new.fixed, &new.mutable).await?;
+        let (is_new, export) = self.daemon.fork(&new.name, of, snapshot, new.choices).await?;
         match step(new, Some(&export)) {
             Ok(Step::Grow(bytes)) => self.daemon.resize(&new.name, bytes).await,
             Ok(Step::Take | Step::Make(_)) => Ok(export),
@@ -200,8 +198,8 @@ impl Driver {
 }
 
 /// Refuses parameters which a volume would lose on its way to another host: those of the device.
-fn check_movable(is_shared: bool, fixed: &Fixed) -> Result<(), CsiError> {
-    if !is_shared || (fixed.queues.is_none() && fixed.queue_depth.is_none()) {
+fn check_movable(is_shared: bool, choices: &Choices) -> Result<(), CsiError> {
+    if !is_shared || (choices.queues.is_none() && choices.queue_depth.is_none()) {
         return Ok(());
     }
     let reason = "a volume that moves between hosts would lose queues and queueDepth: leave them out with --shared-store".into();
@@ -261,8 +259,7 @@ mod tests {
             wanted: SizeRange::of(Some(&CapacityRange { required_bytes, limit_bytes })).unwrap(),
             least_bytes: 4096,
             source,
-            fixed: Fixed::default(),
-            mutable: Mutable::default(),
+            choices: Choices::default(),
         }
     }
 
@@ -280,8 +277,8 @@ mod tests {
 
     #[test]
     fn a_volume_that_moves_has_no_parameters_that_do_not_move() {
-        let queues = Fixed { queues: Some(2), ..Fixed::default() };
-        let durable = Fixed { durability: Durability::Store, ..Fixed::default() };
+        let queues = Choices { queues: Some(2), ..Choices::default() };
+        let durable = Choices { durability: Some(Durability::Store), ..Choices::default() };
         check_movable(false, &queues).unwrap();
         check_movable(true, &durable).unwrap();
         assert!(check_movable(true, &queues).is_err());

@@ -47,7 +47,8 @@ impl Driver {
             let others = exports.iter().filter(|export| export.name != origin.name);
             let others = others.map(|export| name_of(&export.name)).collect::<Result<_, _>>()?;
             let same_name = |snapshot: &DaemonSnapshot| snapshot.name == id.snapshot.as_str();
-            if let Some(other) = self.daemon.most_snapshots(others).await.into_iter().find(same_name) {
+            let snapshots = self.daemon.all_snapshots(others, true).await?;
+            if let Some(other) = snapshots.into_iter().find(same_name) {
                 let reason = format!(
                     "volume {} has a snapshot of this name: use another name, or delete that snapshot",
                     other.export
@@ -132,7 +133,7 @@ impl Driver {
         } else if request.source_volume_id.is_empty() {
             let exports = self.daemon.exports().await?;
             let names = exports.iter().map(|export| name_of(&export.name)).collect::<Result<_, _>>()?;
-            own(self.daemon.all_snapshots(names).await?)?
+            own(self.daemon.all_snapshots(names, false).await?)?
         } else {
             match ExportName::new(&request.source_volume_id) {
                 Ok(name) => own(self.daemon.snapshots(&name).await?)?,
