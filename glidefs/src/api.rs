@@ -19,7 +19,7 @@
 //! | File | What every request meets |
 //! |---|---|
 //! | `serve`, `connection`, `shares` | listeners, the connections and how many there may be, how many requests for changes |
-//! | `guard`, `token`, `peer` | who may ask |
+//! | `guard`, `token` | who may ask |
 //! | `body`, `off_thread`, `paging` | reading a request, work on all exports, pages of lists |
 //! | `error` | which error has which code |
 //! | `state`, `wire` | what handlers share, and the types of requests and answers |
@@ -32,7 +32,6 @@ mod guard;
 mod off_thread;
 mod page;
 mod paging;
-mod peer;
 mod routes;
 mod serve;
 mod shared_text;

@@ -23,9 +23,9 @@ mod survey;
 
 pub use abandoned::{Untouchable, mark_abandoned};
 pub use devices::UblkDevices;
+pub use driver::State as DeviceState;
 #[cfg(test)]
 pub use features::bits as feature_bits;
 pub use features::{Features, defect_of};
 pub use limit::DeviceLimit;
-pub use driver::State as DeviceState;
 pub use survey::{Survey, Surveyed, survey};

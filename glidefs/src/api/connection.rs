@@ -22,12 +22,12 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::unix::UCred;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::peer::PeerUser;
 use crate::locks::MutexExt;
 use crate::tasks;
 
@@ -71,7 +71,7 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     fn sever(&self) {}
 
     /// The user of this host at the other end, where the kernel tells.
-    fn peer(&self) -> Option<PeerUser> {
+    fn peer(&self) -> Option<UCred> {
         None
     }
 }
@@ -85,8 +85,8 @@ impl Stream for TcpStream {
 
 /// Data sent on a Unix socket is in the client's buffer already: nothing can be dropped.
 impl Stream for UnixStream {
-    fn peer(&self) -> Option<PeerUser> {
-        PeerUser::of(self)
+    fn peer(&self) -> Option<UCred> {
+        self.peer_cred().ok()
     }
 }
 

@@ -72,7 +72,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(system::top))
         .routes(routes!(trace::trace))
         .routes(routes!(system::memory))
-        .routes(routes!(upgrade::route::upgrade))
+        .routes(routes!(upgrade::upgrade))
         .routes(routes!(system::healthz))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))

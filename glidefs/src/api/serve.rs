@@ -16,10 +16,10 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 
 use super::connection::{Door, Patience, Stream};
+use super::guard;
 use super::routes::service;
 use super::state::AppState;
 use super::token::TokenFile;
-use super::guard;
 use crate::observe::repeat::Repeat;
 
 /// Most connections that wait to be accepted.
@@ -58,13 +58,17 @@ pub enum ServeError {
         path: PathBuf,
     },
     /// A file that is not a socket has the path of the socket.
-    #[error("{path} exists and is not a socket: move it away, or name another path (`[api] socket`, --endpoint)")]
+    #[error(
+        "{path} exists and is not a socket: move it away, or name another path (`[api] socket`, --endpoint)"
+    )]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
     /// The socket could not be created.
-    #[error("cannot listen on the socket {path}: check its directory, or name another path (`[api] socket`, --endpoint)")]
+    #[error(
+        "cannot listen on the socket {path}: check its directory, or name another path (`[api] socket`, --endpoint)"
+    )]
     Socket {
         /// Path of the socket in the configuration.
         path: PathBuf,

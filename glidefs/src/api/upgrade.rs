@@ -1,14 +1,21 @@
-//! Upgrades of the daemon, as the API reaches them. The route is in `route`.
+//! Upgrades of the daemon, as the API reaches them.
 //!
-//! Owns the trait and the refusals. Does not own the upgrade (`daemon`) nor who may name the program (`route`).
-
-pub(super) mod route;
+//! Owns the trait, the refusals, and who may name the program. Does not own the upgrade (`daemon`). Invariant: a program is named over the
+//! Unix socket only, by root or the user of the daemon; everybody else who may use the API gets the program that was installed.
 
 use std::path::PathBuf;
 
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::{Extension, Json};
 use futures_util::future::BoxFuture;
+use tokio::net::unix::UCred;
 
-use super::wire::{Upgrade, UpgradeBegun};
+use super::body::JsonBody;
+use super::error::ApiError;
+use super::state::AppState;
+use super::wire::ProblemCode as P;
+use super::wire::{Upgrade, UpgradeBegun, UpgradeRequest};
 
 /// Upgrades of the daemon, as the API reaches them.
 pub trait Upgrades: Send + Sync {
@@ -41,4 +48,31 @@ pub enum UpgradeError {
         /// The error for the user.
         reason: String,
     },
+}
+
+/// Replaces the daemon by another program: the one installed in place of the daemon's, or `binary`. The answer comes when the program has
+/// checked configuration and cache; then the daemon goes on as that program, and devices pause until it serves. `GET /v1/status` tells
+/// the end.
+#[utoipa::path(
+    post, path = "/v1/upgrade", operation_id = "upgrade", tag = "daemon", request_body = UpgradeRequest,
+    responses(
+        (status = 202, description = "The program is fit, and takes over now.", body = UpgradeBegun),
+    )
+)]
+pub(super) async fn upgrade(
+    State(state): State<AppState>,
+    peer: Option<Extension<UCred>>,
+    JsonBody(request): JsonBody<UpgradeRequest>,
+) -> Result<(StatusCode, Json<UpgradeBegun>), ApiError> {
+    let owns = [0, nix::unistd::geteuid().as_raw()];
+    if request.binary.is_some() && !peer.is_some_and(|Extension(peer)| owns.contains(&peer.uid())) {
+        return Err(ApiError::new(
+            P::Forbidden,
+            "only root and the user of the daemon may name the program, and over the Unix socket only: install the program in place \
+             of the daemon's, and leave binary out",
+        ));
+    }
+    let upgrades = state.upgrades.ok_or(UpgradeError::NotReady)?;
+    let begun = upgrades.begin(request.binary.map(PathBuf::from)).await?;
+    Ok((StatusCode::ACCEPTED, Json(begun)))
 }

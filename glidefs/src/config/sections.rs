@@ -107,9 +107,8 @@ sections! {
         /// export at its share of the log waits in any case.
         on_full: OnFull = OnFull::default(), "\"wait\" or \"enospc\"";
         /// How workers append to the log: through the page cache, or past it with O_DIRECT. `glidefs doctor` says which this
-        /// disk likes. Names of glidefs 0.1 are taken with a warning: "ring-fixed-direct" as "direct", all others as
-        /// "buffered".
-        engine: EngineSetting = EngineSetting::default(), "\"buffered\" or \"direct\"";
+        /// disk likes. Names of glidefs 0.1 are read as well: "ring-fixed-direct" as "direct", all others as "buffered".
+        engine: Engine = Engine::default(), "\"buffered\" or \"direct\"";
         /// Space in the directory for the block cache, which keeps data read from the store; in addition to size. Not used
         /// without a store.
         clean_size: ByteSize = ByteSize(4 << 30), "64MiB or more, or 0 for memory only";
@@ -216,37 +215,6 @@ pub enum Unconfirmed {
     Wait,
     /// The exports are served from the cache.
     Serve,
-}
-
-/// How workers append to the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum EngineSetting {
-    /// System calls, through the page cache.
-    #[default]
-    Buffered,
-    /// The worker's ring, past the page cache.
-    Direct,
-    /// A name of glidefs 0.1, read as `Buffered`.
-    #[serde(alias = "pwrite", alias = "ring", alias = "ring-fixed", alias = "ring-direct")]
-    Auto,
-    /// A name of glidefs 0.1, read as `Direct`.
-    RingFixedDirect,
-}
-
-impl EngineSetting {
-    /// The engine with this name.
-    pub fn engine(self) -> Engine {
-        match self {
-            Self::Buffered | Self::Auto => Engine::Buffered,
-            Self::Direct | Self::RingFixedDirect => Engine::Direct,
-        }
-    }
-
-    /// Whether the name is one of glidefs 0.1.
-    pub fn is_old(self) -> bool {
-        matches!(self, Self::Auto | Self::RingFixedDirect)
-    }
 }
 
 /// How devices behave when the daemon stops.

@@ -256,29 +256,16 @@ impl Serialize for ByteSize {
 impl<'de> Deserialize<'de> for ByteSize {
     /// Parses text with a unit, or a number of bytes.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = ByteSize;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number of bytes or text such as \"10GiB\"")
-            }
-
-            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<ByteSize, E> {
-                Ok(ByteSize(bytes))
-            }
-
-            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteSize, E> {
-                u64::try_from(bytes)
-                    .map(ByteSize)
-                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
-                text.parse().map_err(E::custom)
-            }
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a size is a number of bytes or text such as \"10GiB\"")]
+        enum Form {
+            Bytes(u64),
+            Text(String),
         }
-        deserializer.deserialize_any(Visitor)
+        match Form::deserialize(deserializer)? {
+            Form::Bytes(bytes) => Ok(Self(bytes)),
+            Form::Text(text) => text.parse().map_err(de::Error::custom),
+        }
     }
 }
 

@@ -94,13 +94,11 @@ pub(super) async fn look(
     wanted: FileSystem,
     never_written: impl AsyncFnOnce() -> Result<bool, CsiError>,
 ) -> Result<Plan, CsiError> {
-    let ended =
-        tools::run("blkid", [Path::new("-p"), Path::new("-o"), Path::new("export"), path], SHORT).await?;
-    let found = match ended.status {
-        Some(0) => found(&ended.output),
-        Some(2) => Found::Nothing,
-        Some(8) => Found::Several,
-        _ => return Err(ended.failed().into()),
+    let arguments = [Path::new("-p"), Path::new("-o"), Path::new("export"), path];
+    let found = match tools::run("blkid", arguments, SHORT, &[0, 2, 8]).await? {
+        (0, output) => found(&output),
+        (2, _) => Found::Nothing,
+        _ => Found::Several,
     };
     let found = match found {
         Found::Type(name) if name == "xfs" && is_half_xfs(&beginning(path).await?) => Found::HalfXfs,
@@ -208,7 +206,7 @@ pub(super) async fn make(path: &Path, fs: FileSystem) -> Result<(), CsiError> {
         FileSystem::Ext4 => ("mkfs.ext4", &["-q", "-m", "0", "-E", "nodiscard"]),
         FileSystem::Xfs => ("mkfs.xfs", &["-q", "-K"]),
     };
-    tools::run_well(program, options.iter().map(Path::new).chain([path]), LONG, &[0]).await?;
+    tools::run(program, options.iter().map(Path::new).chain([path]), LONG, &[0]).await?;
     Ok(())
 }
 
@@ -216,7 +214,7 @@ pub(super) async fn make(path: &Path, fs: FileSystem) -> Result<(), CsiError> {
 pub(super) async fn check(path: &Path, fs: FileSystem) -> Result<(), CsiError> {
     if fs == FileSystem::Ext4 {
         // 1: errors were corrected.
-        tools::run_well("e2fsck", [Path::new("-p"), path], LONG, &[0, 1]).await?;
+        tools::run("e2fsck", [Path::new("-p"), path], LONG, &[0, 1]).await?;
     }
     Ok(())
 }
@@ -228,7 +226,7 @@ pub(super) async fn grow(path: &Path, point: &Path, fs: FileSystem) -> Result<()
         FileSystem::Ext4 => ("resize2fs", path),
         FileSystem::Xfs => ("xfs_growfs", point),
     };
-    tools::run_well(program, [subject], LONG, &[0]).await?;
+    tools::run(program, [subject], LONG, &[0]).await?;
     Ok(())
 }
 

@@ -87,7 +87,7 @@ async fn unmount(path: &Path) -> Result<(), CsiError> {
         if mounts()?.at(path).is_none() {
             return Ok(());
         }
-        tools::run_well("umount", [path], SHORT, &[0]).await?;
+        tools::run("umount", [path], SHORT, &[0]).await?;
     }
     Err(CsiError::Later { reason: format!("{} is mounted again and again", path.display()) })
 }

@@ -38,56 +38,30 @@ pub(super) enum ToolError {
     Failed { program: &'static str, status: String, said: String },
 }
 
-/// The end of a program.
-#[derive(Debug)]
-pub(super) struct Ended {
-    program: &'static str,
-    /// The exit status; `None` after a signal.
-    pub status: Option<i32>,
-    pub output: String,
-    said: String,
-}
-
-impl Ended {
-    /// The error for an exit status which means a failure.
-    pub fn failed(self) -> ToolError {
-        let status = self.status.map_or("a signal".into(), |status| format!("exit status {status}"));
-        let said = if self.said.is_empty() { &self.output } else { &self.said };
-        let said: Vec<&str> = said.split_whitespace().collect();
-        let said = said.join(" ").chars().take(SAID_CHARS_MAX).collect();
-        ToolError::Failed { program: self.program, status, said }
-    }
-}
-
-/// Runs `program` for `limit` at most. Any exit status is an end.
+/// Runs `program` for `limit` at most. Returns the exit status and the output; any status but those in `fine` is an error.
 pub(super) async fn run(
     program: &'static str,
     arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
     limit: Duration,
-) -> Result<Ended, ToolError> {
+    fine: &[i32],
+) -> Result<(i32, String), ToolError> {
     let mut command = Command::new(program);
     command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
-    match tokio::time::timeout(limit, command.output()).await {
-        Ok(Ok(output)) => Ok(Ended {
-            program,
-            status: output.status.code(),
-            output: String::from_utf8_lossy(&output.stdout).into_owned(),
-            said: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }),
-        Ok(Err(source)) => Err(ToolError::Start { program, source }),
-        Err(_) => Err(ToolError::Late { program, seconds: limit.as_secs() }),
+    let ended = tokio::time::timeout(limit, command.output()).await;
+    let ended = ended.map_err(|_| ToolError::Late { program, seconds: limit.as_secs() })?;
+    let ended = ended.map_err(|source| ToolError::Start { program, source })?;
+    let output = String::from_utf8_lossy(&ended.stdout);
+    match ended.status.code() {
+        Some(status) if fine.contains(&status) => Ok((status, output.into_owned())),
+        status => {
+            let status = status.map_or("a signal".into(), |status| format!("exit status {status}"));
+            let complaint = String::from_utf8_lossy(&ended.stderr);
+            let said = if complaint.is_empty() { output } else { complaint };
+            let said: Vec<&str> = said.split_whitespace().collect();
+            let said = said.join(" ").chars().take(SAID_CHARS_MAX).collect();
+            Err(ToolError::Failed { program, status, said })
+        }
     }
-}
-
-/// As [`run`]; any exit status but those in `fine` is an error.
-pub(super) async fn run_well(
-    program: &'static str,
-    arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
-    limit: Duration,
-    fine: &[i32],
-) -> Result<Ended, ToolError> {
-    let ended = run(program, arguments, limit).await?;
-    if ended.status.is_some_and(|status| fine.contains(&status)) { Ok(ended) } else { Err(ended.failed()) }
 }
 
 /// Does `work`, which is to do `action` with `path` and may block on a device that does not answer, for `limit` at most.
@@ -110,21 +84,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_failure_is_told_with_the_words_of_the_program() {
-        let error = run_well("sh", ["-c", "echo it is broken >&2; exit 4"], SHORT, &[0]).await.unwrap_err();
+        let error = run("sh", ["-c", "echo it is broken >&2; exit 4"], SHORT, &[0]).await.unwrap_err();
         assert_eq!(error.to_string(), "sh failed with exit status 4: it is broken");
-        let ended = run_well("sh", ["-c", "echo fine; exit 4"], SHORT, &[0, 4]).await.unwrap();
-        assert_eq!((ended.status, ended.output.as_str()), (Some(4), "fine\n"));
+        let ended = run("sh", ["-c", "echo fine; exit 4"], SHORT, &[0, 4]).await.unwrap();
+        assert_eq!(ended, (4, "fine\n".into()));
     }
 
     #[tokio::test]
     async fn a_program_that_does_not_end_is_killed() {
-        let error = run("sleep", ["600"], Duration::from_millis(1)).await.unwrap_err();
+        let error = run("sleep", ["600"], Duration::from_millis(1), &[0]).await.unwrap_err();
         assert!(matches!(error, ToolError::Late { .. }), "{error}");
     }
 
     #[tokio::test]
     async fn a_program_that_is_missing_is_named() {
-        let error = run("/nonexistent/mkfs", ["x"], SHORT).await.unwrap_err();
+        let error = run("/nonexistent/mkfs", ["x"], SHORT, &[0]).await.unwrap_err();
         assert!(error.to_string().contains("/nonexistent/mkfs"), "{error}");
     }
 }

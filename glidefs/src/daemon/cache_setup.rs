@@ -70,11 +70,7 @@ pub(super) fn check_directory(config: &Config) -> Result<(), DaemonError> {
 
 /// How workers append to the log, which has to work in the cache's directory.
 pub(super) fn engine(config: &Config) -> Result<Engine, DaemonError> {
-    let (setting, directory) = (config.cache.engine, &config.cache.dir);
-    let engine = setting.engine();
-    if setting.is_old() {
-        tracing::warn!("[cache] engine has a name of glidefs 0.1: set it to \"{engine}\", as it is read");
-    }
+    let (engine, directory) = (config.cache.engine, &config.cache.dir);
     if engine == Engine::Direct {
         check_direct(directory)
             .map_err(|source| DaemonError::NoDirect { directory: directory.display().to_string(), source })?;

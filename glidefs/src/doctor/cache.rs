@@ -47,7 +47,7 @@ pub(super) fn check(host: &Host) -> Vec<Finding> {
     let (buffered, direct) = measure(path);
     let (devices, rotates) = disk_of(path);
     let is_ours = devices.iter().any(|device| host.has_device(&format!("/dev/{device}")));
-    let wants_direct = config.cache.engine.engine() == Engine::Direct;
+    let wants_direct = config.cache.engine == Engine::Direct;
     let workers: Vec<u64> = config.worker_cpus.iter().filter_map(|&cpu| node_of(cpu)).collect();
     vec![
         found,

@@ -492,10 +492,16 @@ mod tests {
 
     #[test]
     fn a_device_on_which_a_daemon_works_is_not_in_the_same_condition_twice() {
-        let first =
-            [device(1, DeviceState::Quiesced), device(2, DeviceState::Dead), device(3, DeviceState::Quiesced)];
-        let devices =
-            vec![device(1, DeviceState::Live), device(2, DeviceState::Quiesced), device(3, DeviceState::Quiesced)];
+        let first = [
+            device(1, DeviceState::Quiesced),
+            device(2, DeviceState::Dead),
+            device(3, DeviceState::Quiesced),
+        ];
+        let devices = vec![
+            device(1, DeviceState::Live),
+            device(2, DeviceState::Quiesced),
+            device(3, DeviceState::Quiesced),
+        ];
         let both = in_both(&first, Survey { devices, errors: Vec::new() });
         assert_eq!(both.devices, [device(1, DeviceState::Live), device(3, DeviceState::Quiesced)]);
     }

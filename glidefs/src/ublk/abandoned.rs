@@ -41,7 +41,7 @@ pub fn mark_abandoned(tag: u32, features: Features, limit: Duration) -> Untoucha
     if !features.quiesce() {
         return Untouchable::default();
     }
-    let encoding = Encoding { is_ioctl: features.ioctl_encoded() };
+    let encoding = features.encoding();
     let marked = abandoned(tag, encoding, limit).and_then(|devices| {
         let late = many::quiesce(&devices, encoding, limit)?;
         tracing::debug!(devices = devices.len(), "devices of the server before are marked");
@@ -64,9 +64,8 @@ pub fn mark_abandoned(tag: u32, features: Features, limit: Duration) -> Untoucha
 
 /// The devices that QUIESCE_DEV is sent for.
 fn abandoned(tag: u32, encoding: Encoding, limit: Duration) -> io::Result<Vec<DeviceId>> {
-    let devices = control::list().map_err(io::Error::other)?;
-    let infos = many::infos(&devices, encoding, limit)?;
-    let answered = devices.into_iter().zip(infos).filter_map(|(id, info)| Some((id, info.ok()??)));
+    let devices = control::all(encoding, limit).map_err(io::Error::other)?;
+    let answered = devices.into_iter().filter_map(|(id, info)| Some((id, info.ok()??)));
     let markable: Vec<_> = answered.filter(|(_, info)| is_markable(tag, *info)).collect();
     let servers: HashSet<Server> = markable.iter().map(|(_, info)| info.server).collect();
     let ended: HashSet<Server> = servers.into_iter().filter(|server| has_ended(*server)).collect();

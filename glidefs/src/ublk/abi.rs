@@ -5,6 +5,8 @@
 use io_uring::{opcode, squeue, types};
 use libublk::sys;
 
+use super::many::Encoding;
+
 /// Queues a device may have at most (`UBLK_MAX_NR_QUEUES`).
 pub const QUEUES_MAX: u16 = 4096;
 
@@ -26,12 +28,10 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// ioctl-encoded from Linux 6.4, plain numbers before.
-    pub const fn new(ioctl_encoded: bool) -> Self {
-        if ioctl_encoded {
-            Self { fetch: sys::UBLK_U_IO_FETCH_REQ, commit_and_fetch: sys::UBLK_U_IO_COMMIT_AND_FETCH_REQ }
-        } else {
-            Self { fetch: sys::UBLK_IO_FETCH_REQ, commit_and_fetch: sys::UBLK_IO_COMMIT_AND_FETCH_REQ }
+    pub const fn new(encoding: Encoding) -> Self {
+        Self {
+            fetch: encoding.of(sys::UBLK_U_IO_FETCH_REQ),
+            commit_and_fetch: encoding.of(sys::UBLK_U_IO_COMMIT_AND_FETCH_REQ),
         }
     }
 
@@ -82,8 +82,8 @@ mod tests {
 
     #[test]
     fn commands_are_ioctl_encoded_where_the_kernel_knows_it() {
-        assert_eq!(Commands::new(false).fetch, 0x20);
-        assert_eq!(Commands::new(true).fetch & 0xff, 0x20);
-        assert_ne!(Commands::new(true).fetch, 0x20);
+        assert_eq!(Commands::new(Encoding { is_ioctl: false }).fetch, 0x20);
+        assert_eq!(Commands::new(Encoding { is_ioctl: true }).fetch & 0xff, 0x20);
+        assert_ne!(Commands::new(Encoding { is_ioctl: true }).fetch, 0x20);
     }
 }

@@ -16,7 +16,7 @@ use libublk::io::UblkDev;
 use libublk::{UblkError, UblkFlags};
 
 use self::info::ask;
-pub use self::info::{info, is_taken, list};
+pub use self::info::{all, info, is_taken, list};
 pub use self::making::{NewDevice, add, lock, take_back};
 use self::ring::{accepted, ensure_ring, kernel, open};
 use super::driver::{is_unknown_command, mode_of};

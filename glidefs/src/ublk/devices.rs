@@ -3,13 +3,13 @@
 //! Owns the list of devices which this process serves. Does not own the steps into service (`serving`) and out of service (`removal`), nor
 //! stable paths (`names`). Invariant: an entry of the list has every worker that was given one of the device's queues.
 
-mod owners;
 mod removal;
 mod serving;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,7 +21,6 @@ use super::control::{self, NewDevice};
 use super::driver::{CONTROL_PATH, Info, State};
 use super::features::Features;
 use super::in_use;
-use super::many::Encoding;
 use super::names::Names;
 use super::placement::Placement;
 use super::queue::Mode;
@@ -197,11 +196,12 @@ impl Devices for UblkDevices {
 
     fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
         async move {
-            let encoding = Encoding { is_ioctl: self.features.ioctl_encoded() };
+            let encoding = self.features.encoding();
             // Less than the step is waited for: a device that hangs costs no other device's answer.
             let limit = self.steps.limit() / 2;
-            let list = self.steps.anywhere("listing", move || owners::owners(encoding, limit), drop);
-            let infos = list.await?;
+            let list = self.steps.anywhere("listing", move || control::all(encoding, limit), drop);
+            let infos: Vec<_> =
+                list.await?.into_iter().filter_map(|(id, info)| Some((id, known(id, info)?))).collect();
             // A device that waits for a server goes on waiting until this process takes the device over.
             let is_quiesced =
                 |(id, info): &(DeviceId, Info)| (info.state == State::Quiesced).then_some((*id, *info));
@@ -237,7 +237,7 @@ impl Devices for UblkDevices {
     fn user(&self, id: DeviceId) -> BoxFuture<'_, Result<Option<String>, DeviceError>> {
         async move {
             let asked = tokio::task::spawn_blocking(move || in_use::user_of(id)).await;
-            asked.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(|source| {
+            asked.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|source| {
                 DeviceError::Kernel { command: "looking for its users", path: id.path(), source }
             })
         }
@@ -281,4 +281,17 @@ impl Devices for UblkDevices {
         }
         .boxed()
     }
+}
+
+/// The kernel's answer about device `id`. An error is logged.
+fn known(id: DeviceId, info: io::Result<Option<Info>>) -> Option<Info> {
+    info.unwrap_or_else(|error| {
+        tracing::error!(
+            device_id = id.0,
+            error = &error as &dyn std::error::Error,
+            "the kernel does not say whose a device is: if the device is an export's of this host, and the catalog has another number, \
+             the export gets a second device"
+        );
+        None
+    })
 }

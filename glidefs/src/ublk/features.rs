@@ -4,6 +4,7 @@ use libublk::ctrl::UblkCtrl;
 use libublk::sys;
 
 use super::driver::CONTROL_PATH;
+use super::many::Encoding;
 use crate::router::devices::DeviceError;
 
 /// Kernel releases with a driver known to be broken, and the defect.
@@ -68,9 +69,9 @@ impl Features {
         self.has(sys::UBLK_F_QUIESCE) && self.has(sys::UBLK_F_SHMEM_ZC) && !self.is_broken
     }
 
-    /// Whether commands are ioctl-encoded (Linux 6.4).
-    pub fn ioctl_encoded(self) -> bool {
-        self.has(sys::UBLK_F_CMD_IOCTL_ENCODE)
+    /// The encoding of commands (ioctl since Linux 6.4).
+    pub fn encoding(self) -> Encoding {
+        Encoding { is_ioctl: self.has(sys::UBLK_F_CMD_IOCTL_ENCODE) }
     }
 
     fn has(self, bit: u32) -> bool {

@@ -24,9 +24,11 @@ pub fn user_of(id: DeviceId) -> io::Result<Option<String>> {
     }
     let number = fs::metadata(&path).map_or(0, |device| device.rdev());
     let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let points = mounts(&String::from_utf8_lossy(&table), &path, &format!("{}:{}", major(number), minor(number)));
+    let points =
+        mounts(&String::from_utf8_lossy(&table), &path, &format!("{}:{}", major(number), minor(number)));
     Ok(Some(if points.is_empty() {
-        "swap, a part of another device, open exclusively, or mounted in a container (`lsblk` shows more)".into()
+        "swap, a part of another device, open exclusively, or mounted in a container (`lsblk` shows more)"
+            .into()
     } else {
         format!("mounted on {}", points.join(" and "))
     }))

@@ -32,7 +32,7 @@ pub struct Encoding {
 }
 
 impl Encoding {
-    fn of(self, command: u32) -> u32 {
+    pub const fn of(self, command: u32) -> u32 {
         // The ioctl encoding has the plain number in the lowest byte.
         if self.is_ioctl { command } else { command & 0xff }
     }

@@ -7,7 +7,7 @@
 //!  kernel.rs      Ring<C>: the queues, and everything the kernel still uses (all `unsafe` is there); kernel/end.rs: the end
 //!    ├─ under_way.rs  an operation between the two: its entry, and the meaning of a result
 //!    ├─ options.rs    how a ring is set up: polling, sizes, shared workers
-//!    └─ memory.rs     Memory and OpBuffer: the kinds of memory an operation can own
+//!    └─ memory.rs     Memory: the kinds of memory an operation can own
 //! ```
 //!
 //! The worker gives each operation a context of its own type and takes contexts, results and memory out again with [`Ring::drain`],

@@ -10,7 +10,9 @@ use super::{settings, small};
 use crate::api::body::{JsonBody, NameInPath};
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
-use crate::api::wire::{Choices, CreateRequest, Durability, Export, ForkRequest, OpenRequest, UndeleteRequest};
+use crate::api::wire::{
+    Choices, CreateRequest, Durability, Export, ForkRequest, OpenRequest, UndeleteRequest,
+};
 use crate::properties::PropertiesChange;
 use crate::router::{CreateExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX};
 

@@ -11,7 +11,7 @@ pub const PROBLEM_TYPE: &str = "application/problem+json";
 /// Why a request was refused: the body of every refusal, by RFC 9457.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// The kind of the problem: `/v1/problems/` and the code, or empty from an older daemon.
+    /// The kind of the problem: `/v1/problems/` and the code. A name only: no page is there. Empty from an older daemon.
     #[serde(rename = "type", default)]
     #[schema(required, format = "uri-reference", example = "/v1/problems/not_found")]
     pub type_uri: String,

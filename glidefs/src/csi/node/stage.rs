@@ -123,8 +123,7 @@ impl Driver {
         std::fs::create_dir_all(point).map_err(|source| CsiError::system("make", point, source))?;
         let options = options(wanted);
         let fixed = ["-t", fs.name(), "-o", &options, "--"].map(Path::new);
-        tools::run_well("mount", fixed.into_iter().chain([device.path.as_path(), point]), SHORT, &[0])
-            .await?;
+        tools::run("mount", fixed.into_iter().chain([device.path.as_path(), point]), SHORT, &[0]).await?;
         let is_right = mounts()?.at(point).is_some_and(|mount| mount.device == device.number);
         if !is_right || self.recheck_device(name, device).await.is_err() {
             unmount(point).await?;

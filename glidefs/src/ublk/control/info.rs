@@ -5,25 +5,20 @@
 use std::io;
 use std::time::Duration;
 
-use super::ring::open_as_it_is;
 use crate::router::devices::{DeviceError, DeviceId};
 use crate::ublk::driver::{CLASS_PATH, Info, exists, is_unknown_command};
 use crate::ublk::many::{self, Encoding};
-use crate::ublk::notes;
 
 /// How long a question may take that libublk is not asked: a step has a shorter limit of its own.
 const ASK_PATIENCE: Duration = Duration::from_mins(1);
 
 /// Asks the kernel about device `id`; `None` when there is no such device.
 pub fn info(id: DeviceId) -> Result<Option<Info>, DeviceError> {
-    if exists(id) && !notes::is_whole(id) {
-        return ask(id);
-    }
-    let Some(ctrl) = open_as_it_is(id)? else { return Ok(None) };
-    Ok(Some(Info::of(&ctrl.dev_info())))
+    if exists(id) { ask(id) } else { Ok(None) }
 }
 
-/// As [`info`], with a ring made for the question in place of libublk.
+/// Asks the driver about number `id`, also where the device is deleted and still open. By a ring made for the question: libublk complains
+/// about a device without a whole note.
 pub(super) fn ask(id: DeviceId) -> Result<Option<Info>, DeviceError> {
     let fail = |source| DeviceError::Kernel { command: "GET_DEV_INFO", path: id.path(), source };
     let question = |is_ioctl| {
@@ -36,6 +31,19 @@ pub(super) fn ask(id: DeviceId) -> Result<Option<Info>, DeviceError> {
         answer => answer,
     };
     answer.map_err(fail)
+}
+
+/// Every ublk device in the kernel with the answer about it, in the order of the numbers: a device that hangs or fails costs no other
+/// device's answer. Blocks, for little more than `limit`.
+pub fn all(
+    encoding: Encoding,
+    limit: Duration,
+) -> Result<Vec<(DeviceId, io::Result<Option<Info>>)>, DeviceError> {
+    let mut devices = list()?;
+    devices.sort_unstable_by_key(|id| id.0);
+    let fail = |source| DeviceError::Kernel { command: "GET_DEV_INFO", path: "any device".into(), source };
+    let infos = many::infos(&devices, encoding, limit).map_err(fail)?;
+    Ok(devices.into_iter().zip(infos).collect())
 }
 
 /// Every ublk device in the kernel.

@@ -14,19 +14,12 @@ use crate::ublk::notes;
 
 /// A handle on an existing device of this host's glidefs.
 pub(super) fn open(id: DeviceId) -> Result<Option<UblkCtrl>, DeviceError> {
-    if exists(id) {
-        notes::leave_if_missing(id);
-    }
-    open_as_it_is(id)
-}
-
-/// A handle on an existing device, whosever the device is.
-pub(super) fn open_as_it_is(id: DeviceId) -> Result<Option<UblkCtrl>, DeviceError> {
     ensure_ring()?;
     // The driver answers a question about an unknown number with an ordinary error; sysfs tells the two cases apart.
     if !exists(id) {
         return Ok(None);
     }
+    notes::leave_if_missing(id);
     let number = i32::try_from(id.0).map_err(|_| DeviceError::NotFound { path: id.path() })?;
     UblkCtrl::new_simple(number).map(Some).map_err(|error| kernel("GET_DEV_INFO", Some(id), error))
 }

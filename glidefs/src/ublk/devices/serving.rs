@@ -47,7 +47,7 @@ impl UblkDevices {
         let id = opened.id();
         let fail = |source| DeviceError::Kernel { command: "mapping the queues", path: id.path(), source };
         let char_device = Arc::new(opened.char_device().map_err(fail)?);
-        let commands = Commands::new(self.features.ioctl_encoded());
+        let commands = Commands::new(self.features.encoding());
         let queue = |queue_id| {
             let (export, char_device) = (Arc::clone(export), Arc::clone(&char_device));
             UblkQueue::new(export, id.0, queue_id, opened.depth(), commands, char_device, opened.mode())

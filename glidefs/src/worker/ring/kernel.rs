@@ -17,7 +17,7 @@ use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 use slab::Slab;
 
-use super::memory::{Memory, OpBuffer};
+use super::memory::Memory;
 use super::operation::{Kind, Op};
 use super::options::Options;
 use super::under_way::{
@@ -133,7 +133,7 @@ impl<C> Ring<C> {
     /// Queues `op`. The ring owns the memory of `op` until [`drain`](Self::drain) hands out the completion; the completion also
     /// says when `op` could not be started. Nothing reaches the kernel before the next submit, unless the submission queue is
     /// full.
-    pub fn start<B: OpBuffer>(&mut self, op: Op<B>, context: C) -> OpId {
+    pub fn start<B: Into<Memory>>(&mut self, op: Op<B>, context: C) -> OpId {
         let id = self.adopt(op.erase(), context);
         if let Err(error) = self.encode(id).and_then(|entry| self.push(&entry)) {
             self.refuse(id, error);

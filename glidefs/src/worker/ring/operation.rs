@@ -5,13 +5,12 @@
 //! says so.
 
 use std::fmt;
-use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use io_uring::opcode;
 
-use super::memory::{Contiguous, Gathered, Memory, OpBuffer};
+use super::memory::Memory;
 use crate::buffer::Slot;
 use crate::cache::SegmentFile;
 
@@ -71,18 +70,6 @@ impl fmt::Debug for Target {
     }
 }
 
-impl From<Arc<File>> for Target {
-    fn from(file: Arc<File>) -> Self {
-        Self::Open(file)
-    }
-}
-
-impl From<Arc<OwnedFd>> for Target {
-    fn from(file: Arc<OwnedFd>) -> Self {
-        Self::Open(file)
-    }
-}
-
 impl From<Arc<dyn SegmentFile>> for Target {
     fn from(file: Arc<dyn SegmentFile>) -> Self {
         Self::Segment(file)
@@ -114,11 +101,16 @@ impl<B> Op<B> {
     }
 }
 
-impl<B: OpBuffer> Op<B> {
-    /// The same operation without the type of the memory, so that different operations can be in one list.
+impl<B: Into<Memory>> Op<B> {
+    /// The same operation without the type of the memory.
     pub fn erase(self) -> Op<Memory> {
         let Self { kind, target, offset, buffer, whole } = self;
-        Op { kind, target, offset, buffer: buffer.into_memory(), whole }
+        Op { kind, target, offset, buffer: buffer.into(), whole }
+    }
+
+    /// Reads from byte `offset` of the file into `buffer`, which is in one piece.
+    pub fn read(target: impl Into<Target>, offset: u64, buffer: B) -> Self {
+        Self::new(Kind::Read, target, offset, buffer)
     }
 }
 
@@ -129,21 +121,12 @@ impl Op<()> {
     }
 }
 
-impl<B: Contiguous> Op<B> {
-    /// Reads from byte `offset` of the file into `buffer`.
-    pub fn read(target: impl Into<Target>, offset: u64, buffer: B) -> Self {
-        Self::new(Kind::Read, target, offset, buffer)
-    }
-}
-
-impl<B: Gathered> Op<B> {
-    /// Writes the pieces of `buffers`, in order, to the file from byte `offset` on.
-    pub fn writev(target: impl Into<Target>, offset: u64, buffers: B) -> Self {
-        Self::new(Kind::Writev, target, offset, buffers)
-    }
-}
-
 impl Op<Vec<Slot>> {
+    /// Writes `slots`, in order, to the file from byte `offset` on.
+    pub fn writev(target: impl Into<Target>, offset: u64, slots: Vec<Slot>) -> Self {
+        Self::new(Kind::Writev, target, offset, slots)
+    }
+
     /// As [`writev`](Self::writev), from slots of the registered arena. Ask [`Ring::supports`](super::Ring::supports) first.
     pub fn writev_fixed(target: impl Into<Target>, offset: u64, slots: Vec<Slot>) -> Self {
         Self::new(Kind::WritevFixed, target, offset, slots)

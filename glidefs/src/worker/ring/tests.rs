@@ -16,9 +16,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::reactor::{Promise, Reactor};
-use super::{Completion, Event, Options, Ring};
+use super::{Completion, Event, Options, Ring, Target};
 use crate::buffer::{Pool, Slot};
 use crate::observe::io::WorkerStats;
+
+impl From<Arc<File>> for Target {
+    fn from(file: Arc<File>) -> Self {
+        Self::Open(file)
+    }
+}
+
+impl From<Arc<OwnedFd>> for Target {
+    fn from(file: Arc<OwnedFd>) -> Self {
+        Self::Open(file)
+    }
+}
 
 const BLOCK: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -10,11 +10,11 @@ fn a_read_that_would_wait_for_ever_can_be_cancelled() {
     let (pool, stats) = pool(1);
     let reactor = reactor(&pool);
     let (read, write) = pipe();
-    let (id, pending) = reactor.start_with_id(Op::read(Arc::clone(&read), 0, slot(&pool, BLOCK, 1)));
+    let (id, pending) = reactor.start_with_id(Op::read(Arc::clone(&read), 0, vec![slot(&pool, BLOCK, 1)]));
     reactor.turn(Some(Duration::ZERO)).unwrap();
     reactor.cancel(id).unwrap();
     let (slot, result) = reactor.block_on(pending).unwrap();
-    assert_eq!((errno(result), slot[0]), (libc::ECANCELED, 1));
+    assert_eq!((errno(result), slot[0][0]), (libc::ECANCELED, 1));
     drop(slot);
     assert_eq!(stats.pool.live_bytes.get(), 0);
     // The id names nothing any more, also when another operation has the key.

@@ -132,11 +132,7 @@ impl Bench {
                 let (target, offset) = (Arc::clone(&self.file), (first * BLOCK) as u64);
                 let slots = || fills.iter().map(|&fill| slot(&self.pool, BLOCK, fill)).collect::<Vec<_>>();
                 let op = match way {
-                    Way::Heap => {
-                        let parts: Vec<_> = fills.iter().map(|&fill| vec![fill; BLOCK]).collect();
-                        Op::writev(target, offset, parts).erase()
-                    }
-                    Way::Slot => Op::writev(target, offset, slots()).erase(),
+                    Way::Heap | Way::Slot => Op::writev(target, offset, slots()).erase(),
                     Way::Fixed => Op::writev_fixed(target, offset, slots()).erase(),
                 };
                 let (id, pending) = self.reactor.start_with_id(op);
@@ -159,7 +155,7 @@ impl Bench {
                 let op = match way {
                     Way::Heap => Op::read(target, offset, vec![0; blocks * BLOCK]).erase(),
                     Way::Slot | Way::Fixed => {
-                        Op::read(target, offset, slot(&self.pool, blocks * BLOCK, 0)).erase()
+                        Op::read(target, offset, vec![slot(&self.pool, blocks * BLOCK, 0)]).erase()
                     }
                 };
                 let (id, pending) = self.reactor.start_with_id(op);
@@ -197,8 +193,6 @@ fn flat(memory: Memory) -> Vec<u8> {
     match memory {
         Memory::None => Vec::new(),
         Memory::Heap(bytes) => bytes,
-        Memory::Slot(slot) => slot.to_vec(),
-        Memory::Heaps(parts) => parts.concat(),
         Memory::Slots(slots) => slots.iter().flat_map(|slot| slot.to_vec()).collect(),
     }
 }

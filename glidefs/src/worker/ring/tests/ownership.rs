@@ -12,7 +12,7 @@ fn a_slot_comes_back_to_the_pool_with_the_completion_and_not_before() {
     let reactor = reactor(&pool);
     let (read, write) = pipe();
     for polled in [false, true] {
-        let mut pending = reactor.start(Op::read(Arc::clone(&read), 0, slot(&pool, 1 << 17, 0)));
+        let mut pending = reactor.start(Op::read(Arc::clone(&read), 0, vec![slot(&pool, 1 << 17, 0)]));
         if polled {
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             assert!(std::pin::Pin::new(&mut pending).poll(&mut context).is_pending());
@@ -37,10 +37,10 @@ fn a_ring_that_is_dropped_ends_what_is_under_way_and_frees_its_memory() {
     let mut ring: Ring<()> = ring(&Options::default());
     ring.register_arena(&pool).unwrap();
     for _ in 0..3 {
-        ring.start(Op::read(Arc::clone(&read), 0, slot(&pool, BLOCK, 0)), ());
+        ring.start(Op::read(Arc::clone(&read), 0, vec![slot(&pool, BLOCK, 0)]), ());
     }
     ring.submit().unwrap();
-    ring.start(Op::read(Arc::clone(&read), 0, slot(&pool, BLOCK, 0)), ());
+    ring.start(Op::read(Arc::clone(&read), 0, vec![slot(&pool, BLOCK, 0)]), ());
     assert_eq!(stats.pool.live_bytes.get(), 4 * BLOCK as u64);
     drop(ring);
     assert_eq!(stats.pool.live_bytes.get(), 0);
@@ -67,10 +67,10 @@ fn the_arena_lives_as_long_as_the_ring_it_is_registered_with() {
 
 #[test]
 fn the_file_stays_open_until_the_operation_has_ended() {
-    let mut ring: Ring<()> = ring(&Options::default());
+    let (mut ring, (pool, _)): (Ring<()>, _) = (ring(&Options::default()), pool(1));
     let file = file();
     let watch = Arc::downgrade(&file);
-    ring.start(Op::writev(file, 0, vec![vec![1; 8]]), ());
+    ring.start(Op::writev(file, 0, vec![slot(&pool, 8, 1)]), ());
     assert!(watch.upgrade().is_some());
     assert_eq!(wait(&mut ring, 1).remove(0).result.unwrap(), 8);
     assert!(watch.upgrade().is_none());
@@ -103,8 +103,8 @@ fn tasks_of_the_executor_await_operations() {
             let (mut slots, result) = reactor.start(write).await;
             assert_eq!(result.unwrap(), BLOCK);
             let slot = slots.remove(0);
-            let (slot, result) = reactor.start(Op::read(file, at * BLOCK as u64, slot)).await;
-            assert_eq!((result.unwrap(), &slot[..]), (BLOCK, &[at as u8; BLOCK][..]));
+            let (slot, result) = reactor.start(Op::read(file, at * BLOCK as u64, vec![slot])).await;
+            assert_eq!((result.unwrap(), &slot[0][..]), (BLOCK, &[at as u8; BLOCK][..]));
         });
     }
     let mut ended = executor.run_ready();

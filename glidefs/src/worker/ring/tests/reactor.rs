@@ -12,13 +12,44 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use crate::buffer::Slot;
 use crate::worker::ring::kernel::Ring;
-use crate::worker::ring::memory::{Memory, OpBuffer};
+use crate::worker::ring::memory::Memory;
 use crate::worker::ring::operation::Op;
 use crate::worker::ring::under_way::{Completion, Event, OpId};
 
 /// How long a dropped reactor waits for operations under way.
 const DROP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A type of memory which an operation takes at the start and gives back with the completion.
+pub trait OpBuffer: Into<Memory> {
+    /// Takes the memory back; `None` when `memory` is of another kind.
+    fn from_memory(memory: Memory) -> Option<Self>;
+}
+
+impl OpBuffer for Memory {
+    fn from_memory(memory: Memory) -> Option<Self> {
+        Some(memory)
+    }
+}
+
+impl OpBuffer for () {
+    fn from_memory(memory: Memory) -> Option<Self> {
+        matches!(memory, Memory::None).then_some(())
+    }
+}
+
+impl OpBuffer for Vec<u8> {
+    fn from_memory(memory: Memory) -> Option<Self> {
+        if let Memory::Heap(bytes) = memory { Some(bytes) } else { None }
+    }
+}
+
+impl OpBuffer for Vec<Slot> {
+    fn from_memory(memory: Memory) -> Option<Self> {
+        if let Memory::Slots(slots) = memory { Some(slots) } else { None }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Shared {

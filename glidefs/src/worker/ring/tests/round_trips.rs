@@ -27,9 +27,9 @@ fn every_kind_reads_what_every_kind_wrote(directory: &Path, flags: i32) {
             assert_eq!((result.unwrap(), fills(&written)), (3 * BLOCK, [4, 5, 6]));
             reactor.start(Op::sync_data(file.clone())).await.1.unwrap();
             for block in 0..6_u8 {
-                let read = Op::read(file.clone(), u64::from(block) * at, slot(&pool, BLOCK, 0));
+                let read = Op::read(file.clone(), u64::from(block) * at, vec![slot(&pool, BLOCK, 0)]);
                 let (found, result) = reactor.start(read).await;
-                assert_eq!((result.unwrap(), &found[..]), (BLOCK, &[block + 1; BLOCK][..]));
+                assert_eq!((result.unwrap(), &found[0][..]), (BLOCK, &[block + 1; BLOCK][..]));
             }
         })
         .unwrap();
@@ -61,16 +61,20 @@ fn every_kind_of_operation_round_trips_in_memory() {
 }
 
 #[test]
-fn memory_of_the_heap_round_trips_in_one_piece_and_in_several() {
-    let reactor = reactor(&pool(1).0);
+fn memory_round_trips_in_one_piece_and_in_several() {
+    let (pool, _) = pool(3);
+    let reactor = reactor(&pool);
     let file = file();
     reactor
         .block_on(async {
-            let parts: Vec<Vec<u8>> = vec![vec![1; 10], vec![], vec![2; 5000], vec![3]];
+            let parts = vec![slot(&pool, 10, 1), slot(&pool, 5000, 2), slot(&pool, 1, 3)];
             let (parts, result) = reactor.start(Op::writev(file.clone(), 3, parts)).await;
-            assert_eq!((result.unwrap(), parts.len()), (5011, 4));
+            assert_eq!((result.unwrap(), parts.len()), (5011, 3));
             let (bytes, result) = reactor.start(Op::read(file.clone(), 3, vec![0; 5011])).await;
-            assert_eq!((result.unwrap(), bytes), (5011, parts.concat()));
+            assert_eq!(
+                (result.unwrap(), bytes),
+                (5011, parts.iter().flat_map(|part| part.to_vec()).collect())
+            );
         })
         .unwrap();
 }
@@ -85,12 +89,12 @@ fn a_read_at_the_end_of_the_file_says_how_much_there_was() {
         .block_on(async {
             for whole in [false, true] {
                 let read = |offset| {
-                    let op = Op::read(file.clone(), offset, slot(&pool, BLOCK, 0));
+                    let op = Op::read(file.clone(), offset, vec![slot(&pool, BLOCK, 0)]);
                     reactor.start(if whole { op.whole() } else { op })
                 };
                 let (bytes, result) = read(0).await;
                 assert_eq!(result.unwrap(), 1000);
-                assert!(bytes[..1000] == [5; 1000] && bytes[1000..].iter().all(|&byte| byte == 0));
+                assert!(bytes[0][..1000] == [5; 1000] && bytes[0][1000..].iter().all(|&byte| byte == 0));
                 assert_eq!(read(990).await.1.unwrap(), 10);
                 assert_eq!(read(1000).await.1.unwrap(), 0);
             }
@@ -112,18 +116,19 @@ fn a_whole_direct_read_that_ends_within_a_block_says_how_much_there_was() {
         .unwrap();
     end.1.unwrap();
     file.set_len(5000).unwrap();
-    let read = Op::read(file, 0, slot(&pool, 4 * BLOCK, 0)).whole();
+    let read = Op::read(file, 0, vec![slot(&pool, 4 * BLOCK, 0)]).whole();
     assert_eq!(reactor.block_on(reactor.start(read)).unwrap().1.unwrap(), 5000);
 }
 
 #[test]
 fn a_short_write_is_reported_as_short() {
-    let reactor = reactor(&pool(1).0);
+    let (pool, _) = pool(1);
+    let reactor = reactor(&pool);
     let (_read, write) = pipe();
     nix::fcntl::fcntl(&write, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
     let room = nix::fcntl::fcntl(&write, nix::fcntl::FcntlArg::F_GETPIPE_SZ).unwrap();
     let room = usize::try_from(room).unwrap();
-    let op = Op::writev(write, 0, vec![vec![1; 2 * room]]);
+    let op = Op::writev(write, 0, vec![slot(&pool, 2 * room, 1)]);
     assert_eq!(reactor.block_on(reactor.start(op)).unwrap().1.unwrap(), room);
 }
 
@@ -159,8 +164,8 @@ fn errors_of_the_kernel_come_back_with_the_memory() {
     reactor
         .block_on(async {
             let slot_of = |fill| slot(&pool, BLOCK, fill);
-            let (slot, result) = reactor.start(Op::read(write_only.clone(), 0, slot_of(3))).await;
-            assert_eq!((errno(result), slot[0]), (libc::EBADF, 3));
+            let (slot, result) = reactor.start(Op::read(write_only.clone(), 0, vec![slot_of(3)])).await;
+            assert_eq!((errno(result), slot[0][0]), (libc::EBADF, 3));
             assert_eq!(errno(reactor.start(Op::sync_data(pipe().0)).await.1), libc::EINVAL);
             let write = Op::writev_fixed(read_only.clone(), 0, vec![slot_of(0)]);
             assert_eq!(errno(reactor.start(write).await.1), libc::EBADF);
