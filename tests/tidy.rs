@@ -41,7 +41,6 @@ const LAYERS: &[&str] = &[
     "checksum",
     "units",
     "locks",
-    "private_file",
     "tasks",
 ];
 

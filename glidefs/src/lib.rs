@@ -59,8 +59,6 @@ pub(crate) mod checksum;
 
 pub(crate) mod locks;
 
-pub(crate) mod private_file;
-
 pub(crate) mod tasks;
 
 pub(crate) mod units;

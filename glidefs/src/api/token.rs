@@ -2,9 +2,12 @@
 //!
 //! Owns the token for requests over TCP. Does not own the rule which requests need the token (`guard`). Invariants: a
 //! comparison takes the same time wherever the first difference is; the token is never logged; a token that was removed from
-//! the file is refused a second later; one thread at a time reads the file, however many requests need the token.
+//! the file is refused a second later; the file that is judged is the one that is read, and a
+//! pipe keeps nobody waiting; one thread at a time reads the file, however many requests need the token.
 
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +18,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::observe::chain;
-use crate::private_file::{self, PrivateFileError};
 
 /// Shortest token: a shorter one could be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
 /// Most bytes read from a token file.
 const FILE_BYTES_MAX: u64 = 4096;
+/// Permissions that the file must not give to group and others.
+const MODE_OF_OTHERS: u32 = 0o077;
 /// A token is used for so long before the file is read again.
 const REREAD_AFTER: Duration = Duration::from_secs(1);
 /// How long a request waits for a file system that does not answer. The request is refused then.
@@ -79,11 +83,20 @@ pub enum TokenError {
 impl Token {
     /// Reads the token from the first line of `path`. Only the owner of the file may have permissions on the file.
     pub fn load(path: &Path) -> Result<Self, TokenError> {
-        let text = private_file::read(path, FILE_BYTES_MAX).map_err(|error| match error {
-            PrivateFileError::Read(source) => TokenError::Read { path: path.into(), source },
-            PrivateFileError::NotAFile => TokenError::NotAFile { path: path.into() },
-            PrivateFileError::Exposed { mode } => TokenError::Exposed { path: path.into(), mode },
-        })?;
+        let read = |source| TokenError::Read { path: path.into(), source };
+        // Without O_NONBLOCK, opening a pipe would wait for a writer.
+        let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(read)?;
+        let metadata = file.metadata().map_err(read)?;
+        if !metadata.is_file() {
+            return Err(TokenError::NotAFile { path: path.into() });
+        }
+        let mode = metadata.permissions().mode() & 0o7777;
+        if mode & MODE_OF_OTHERS != 0 {
+            return Err(TokenError::Exposed { path: path.into(), mode });
+        }
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(read)?;
         let token = text.lines().next().unwrap_or_default().trim();
         if token.len() < TOKEN_CHARS_MIN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(TokenError::NotAToken { path: path.into() });
@@ -179,7 +192,6 @@ impl TokenFile {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
     use std::sync::Condvar;
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

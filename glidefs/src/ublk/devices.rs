@@ -237,8 +237,10 @@ impl Devices for UblkDevices {
     fn user(&self, id: DeviceId) -> BoxFuture<'_, Result<Option<String>, DeviceError>> {
         async move {
             let asked = tokio::task::spawn_blocking(move || in_use::user_of(id)).await;
-            asked.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|source| {
-                DeviceError::Kernel { command: "looking for its users", path: id.path(), source }
+            asked.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|source| DeviceError::Kernel {
+                command: "looking for its users",
+                path: id.path(),
+                source,
             })
         }
         .boxed()

@@ -1,4 +1,4 @@
-//! Figures of the process, from `/proc`.
+//! Figures of the process, most of them from `/proc`.
 //!
 //! Invariant: a figure that `/proc` does not have, or has in an unknown form, is left out of the scrape; the others are
 //! shown.

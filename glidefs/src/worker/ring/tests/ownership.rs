@@ -70,9 +70,9 @@ fn the_file_stays_open_until_the_operation_has_ended() {
     let (mut ring, (pool, _)): (Ring<()>, _) = (ring(&Options::default()), pool(1));
     let file = file();
     let watch = Arc::downgrade(&file);
-    ring.start(Op::writev(file, 0, vec![slot(&pool, 8, 1)]), ());
+    ring.start(Op::writev(file, 0, vec![slot(&pool, BLOCK, 1)]), ());
     assert!(watch.upgrade().is_some());
-    assert_eq!(wait(&mut ring, 1).remove(0).result.unwrap(), 8);
+    assert_eq!(wait(&mut ring, 1).remove(0).result.unwrap(), BLOCK);
     assert!(watch.upgrade().is_none());
 }
 
