@@ -1,5 +1,6 @@
 //! Documents which must agree with the code: metrics, faults, configuration, the API.
 
+use std::fmt::Write as _;
 use std::fs;
 
 use glidefs::testing::api::wire;
@@ -104,14 +105,15 @@ fn with_part(path: &str, document: &str, (name, source): (&str, &str), part: &st
 
 /// The part of docs/configuration.md with the list of keys.
 fn table_of_keys() -> String {
+    // Writing to a string does not fail.
     let (mut text, defaults) = (String::new(), keys::defaults());
     for section in keys::SECTIONS {
-        text += &format!("### `[{}]`\n\n{}\n\n", section.name, section.help.trim());
+        let _ = writeln!(text, "### `[{}]`\n\n{}\n", section.name, section.help.trim());
         text += "| Key | Default | Allowed | Meaning |\n|---|---|---|---|\n";
         for key in section.keys {
             let default = keys::default_of(&defaults, section.name, key);
             let default = default.map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
-            text += &format!("| `{}` | {default} | {} | {} |\n", key.name, key.allowed, key.help.trim());
+            let _ = writeln!(text, "| `{}` | {default} | {} | {} |", key.name, key.allowed, key.help.trim());
         }
         text.push('\n');
     }
@@ -124,7 +126,7 @@ fn table_of_codes() -> String {
     for code in wire::ProblemCode::ALL {
         let statuses: Vec<String> = code.statuses().iter().map(ToString::to_string).collect();
         let (name, statuses) = (code.as_str(), statuses.join(", "));
-        table += &format!("| `{name}` | {statuses} | {} | {} |\n", code.title(), code.next_step());
+        let _ = writeln!(table, "| `{name}` | {statuses} | {} | {} |", code.title(), code.next_step());
     }
     table
 }

@@ -30,6 +30,11 @@ pub(super) async fn with_token() -> Served {
     std::fs::write(&path, "0123456789abcdef").unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
     let access = Access { token: Some(TokenFile::open(&path).unwrap()), ..Access::default() };
+    // The daemon reads the file again a second later, so the file stays until the runtime of the test ends.
+    tokio::spawn(async move {
+        std::future::pending::<()>().await;
+        drop(dir);
+    });
     Served::with(access, Patience::default()).await
 }
 

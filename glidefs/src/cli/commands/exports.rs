@@ -34,7 +34,7 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
         }
         ExportCommand::Open { names, take_over, discard_local, device, output } => {
             let chosen = names.choose(std::io::stdin())?;
-            let request = OpenRequest { take_over, discard_local, ..OpenRequest::default() };
+            let request = OpenRequest { discard_local, take_over, ..OpenRequest::default() };
             let request = request.with(device.choices());
             let open = async |name| client.post::<Export>(&export_path(&name, "/open"), &request).await;
             each(&chosen, open, output).await

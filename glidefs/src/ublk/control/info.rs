@@ -33,12 +33,12 @@ pub(super) fn ask(id: DeviceId) -> Result<Option<Info>, DeviceError> {
     answer.map_err(fail)
 }
 
+/// A device and the kernel's answer about it: `None` for one that is gone.
+pub type Answer = (DeviceId, io::Result<Option<Info>>);
+
 /// Every ublk device in the kernel with the answer about it, in the order of the numbers: a device that hangs or fails costs no other
 /// device's answer. Blocks, for little more than `limit`.
-pub fn all(
-    encoding: Encoding,
-    limit: Duration,
-) -> Result<Vec<(DeviceId, io::Result<Option<Info>>)>, DeviceError> {
+pub fn all(encoding: Encoding, limit: Duration) -> Result<Vec<Answer>, DeviceError> {
     let mut devices = list()?;
     devices.sort_unstable_by_key(|id| id.0);
     let fail = |source| DeviceError::Kernel { command: "GET_DEV_INFO", path: "any device".into(), source };
