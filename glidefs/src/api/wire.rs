@@ -21,8 +21,8 @@ pub use self::answers::{
 pub use self::codes::ProblemCode;
 pub use self::problem::{ErrorDetail, PROBLEM_TYPE, Problem};
 pub use self::requests::{
-    AttachQuery, Choices, CreateRequest, FlushQuery, ForkRequest, GcRequest, MetricsQuery, OpenRequest, PageQuery,
-    RemoveQuery, ResizeRequest, RollbackRequest, SnapshotRequest, UndeleteRequest,
+    AttachQuery, Choices, CreateRequest, FlushQuery, ForkRequest, GcRequest, MetricsQuery, OpenRequest,
+    PageQuery, RemoveQuery, ResizeRequest, RollbackRequest, SnapshotRequest, UndeleteRequest,
 };
 pub use self::settings::{Limits, LimitsChange, SetRequest};
 pub use self::status::{

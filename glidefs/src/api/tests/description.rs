@@ -215,8 +215,7 @@ async fn whatever_is_wrong_with_a_request_the_refusal_is_a_problem() {
         for name in ["nope", "..", "%ff", "a%2Fb", "%00", "%F0%9F%98%80", &"x".repeat(200)] {
             let path = template.replace("{name}", name).replace("{snapshot}", name);
             targets.push(path.clone());
-            for query in ["nonsense=1", "limit=0", "slower_than_nanoseconds=x", "force=2", "wait=", "%"]
-            {
+            for query in ["nonsense=1", "limit=0", "slower_than_nanoseconds=x", "force=2", "wait=", "%"] {
                 targets.push(format!("{path}?{query}"));
             }
             if !template.contains('{') {
