@@ -85,5 +85,4 @@ pub use self::volume::fetch::Fill;
 pub use self::volume::index::{Index, IndexLoader};
 pub use self::volume::layers::SeqMarks;
 pub use self::volume::linked::AtRisk;
-pub use self::volume::longest::longest_holds;
 pub use self::volume::queue::WritebackQueue;

@@ -20,7 +20,6 @@ pub mod cache {
         Admission, Budgets, Cache, CacheCatalog, CacheError, CheckpointFile, CheckpointPace, Clock,
         Directory, Disk, HANDS_MAX, IoError, Keeper, Known, Lock, MonotonicClock, OnFull, Options, Recovered,
         Reservation, SegmentFile, SeqMarks, Shard, ShardStats, Start, Token, Triggers, Volume, Want,
-        longest_holds,
     };
     pub use crate::properties::Durability;
 

@@ -27,7 +27,8 @@ pub(in crate::cache) mod layer;
 pub mod layers;
 pub mod linked;
 pub(in crate::cache) mod loading;
-pub mod longest;
+#[cfg(test)]
+mod longest;
 mod plan;
 pub mod queue;
 pub(in crate::cache) mod ranks;

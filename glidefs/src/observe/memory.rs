@@ -87,7 +87,7 @@ const TRIMMED_BYTES: libc::c_int = 128 << 10;
 /// Makes the allocator give memory back early, in small steps. To be called before the first thread.
 ///
 /// glibc keeps freed blocks of up to 128 bytes apart, and joins all of them in the middle of some later call: with the index of ten
-/// million extents 69 ms, while the lock of a volume was held (`cargo bench --bench holds`). So no blocks are kept apart.
+/// million extents 69 ms, while the lock of a volume was held (`scripts/bench-holds`). So no blocks are kept apart.
 pub fn tune_allocator() {
     #[cfg(target_env = "gnu")]
     for (parameter, value) in
