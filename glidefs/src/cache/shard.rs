@@ -15,7 +15,6 @@
 
 mod append;
 mod flight;
-mod part_frames;
 mod read;
 mod read_buffers;
 mod request;

@@ -27,7 +27,6 @@ mod footer;
 pub mod fuzzing;
 mod record;
 mod segment;
-mod sparse;
 mod sums;
 
 pub use checkpoint::{

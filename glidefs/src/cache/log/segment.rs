@@ -10,6 +10,8 @@ use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
+
 use super::batch::{Batch, HEADERS_MAX};
 use super::disk::SegmentFile;
 use super::format::{FooterBuilder, FooterMark, RECORD_ENTRIES_MAX, SegmentKey, sums_pages};
@@ -22,8 +24,6 @@ const FOOTER_RECORD_BYTES: u32 = 16;
 const FOOTER_ENTRY_BYTES: u32 = 32;
 const FOOTER_CRC_BYTES: u32 = 4;
 
-/// Pieces of a record, headers included, that a short list holds.
-const GATHER_FEW: usize = 17;
 /// Number of exports that a new segment has memory for.
 const EXPORTS_FEW: usize = 64;
 
@@ -218,20 +218,28 @@ impl SegmentWriter {
     }
 
     /// Writes the bytes `window` of the record of `batch`, which was placed at `mark`, to `file` with one call.
-    pub fn write_record<'a>(
+    pub fn write_record<'h, 'd: 'h>(
         file: &dyn SegmentFile,
         mark: Mark,
-        batch: &Batch,
-        data: impl Iterator<Item = &'a [u8]>,
+        batch: &'h Batch,
+        data: impl Iterator<Item = &'d [u8]>,
         window: Range<usize>,
     ) -> io::Result<()> {
-        let place = Gather { file, offset: mark.offset(), bytes: batch.record_bytes(), window };
-        // Most records are short: to clear a list long enough for every record takes longer than to fill a short list.
-        if batch.entries.len() + HEADERS_MAX <= GATHER_FEW {
-            place.write::<GATHER_FEW>(batch, data)
-        } else {
-            place.write::<{ RECORD_ENTRIES_MAX + HEADERS_MAX }>(batch, data)
+        let mut parts = ArrayVec::<IoSlice<'_>, { RECORD_ENTRIES_MAX + HEADERS_MAX }>::new();
+        let mut bytes = 0;
+        let headers = batch.headers().map(|header| -> &'h [u8] { header });
+        for piece in headers.chain(data.map(|piece| -> &'h [u8] { piece })) {
+            let start = window.start.max(bytes) - bytes;
+            let end = window.end.saturating_sub(bytes).min(piece.len());
+            bytes += piece.len();
+            if start < end {
+                parts.try_push(IoSlice::new(&piece[start..end])).map_err(|_| mismatch())?;
+            }
         }
+        if bytes != batch.record_bytes() {
+            return Err(mismatch());
+        }
+        file.write_at(&parts, mark.offset() + window.start as u64)
     }
 
     /// Takes back all records from `mark` on.
@@ -245,43 +253,6 @@ impl SegmentWriter {
     /// The end of all appended records.
     pub fn place(&self) -> Place {
         Place { number: self.number, segment_id: self.key.segment_id, end: self.position }
-    }
-}
-
-/// One gather write of a record, or of a part of one.
-struct Gather<'a> {
-    file: &'a dyn SegmentFile,
-    offset: u64,
-    /// Length of all pieces together.
-    bytes: usize,
-    /// The bytes to write, of all pieces.
-    window: Range<usize>,
-}
-
-impl Gather<'_> {
-    /// Writes the headers of `batch` and `data`, no more than `PARTS` pieces, with one call.
-    fn write<'h, 'd: 'h, const PARTS: usize>(
-        &self,
-        batch: &'h Batch,
-        data: impl Iterator<Item = &'d [u8]>,
-    ) -> io::Result<()> {
-        let mut parts = [IoSlice::new(&[]); PARTS];
-        let (mut count, mut bytes) = (0, 0);
-        let headers = batch.headers().map(|header| -> &'h [u8] { header });
-        let data = data.map(|piece| -> &'h [u8] { piece });
-        for piece in headers.chain(data) {
-            let start = self.window.start.max(bytes) - bytes;
-            let end = self.window.end.saturating_sub(bytes).min(piece.len());
-            bytes += piece.len();
-            if start < end {
-                *parts.get_mut(count).ok_or_else(mismatch)? = IoSlice::new(&piece[start..end]);
-                count += 1;
-            }
-        }
-        if bytes != self.bytes {
-            return Err(mismatch());
-        }
-        self.file.write_at(&parts[..count], self.offset + self.window.start as u64)
     }
 }
 

@@ -45,7 +45,6 @@ fn read<T: Token>(
     debug_assert!(shard.reads.fetches.is_empty(), "the READ before has taken its reads of the disk");
     let mut plan = std::mem::take(&mut shard.reads.plan);
     volume.plan(&shard.shared.table, range, &mut plan);
-    shard.reads.parts.begin();
     let mut outcome = Ok(());
     if plan.len() > 1 {
         outcome = plan.iter().try_for_each(|piece| can_serve(volume, piece, fill));
@@ -142,8 +141,8 @@ fn serve<T: Token>(shard: &mut Shard<T>, source: &SegmentBytes, buffer: &mut [u8
     let outcome = match buffer.get_mut(source.to..source.to.saturating_add(source.len)) {
         None => Err(IoError::TooLarge),
         Some(part) => {
-            let Reads { parts, pages, .. } = &mut shard.reads;
-            page_cache::read_now(&shard.shared, source, part, parts, pages)
+            let Reads { ends, pages, .. } = &mut shard.reads;
+            page_cache::read_now(&shard.shared, source, part, ends, pages)
         }
     };
     if outcome == Ok(false) {

@@ -6,10 +6,10 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use super::state::SegmentBytes;
+use crate::cache::log::format::Frame;
 use crate::cache::log::scan::offset;
 use crate::cache::log::sums::Verdict;
 use crate::cache::log::sums::pages::Pages;
-use crate::cache::shard::part_frames::PartFrames;
 use crate::cache::shard::sums;
 use crate::cache::shared::Shared;
 use crate::cache::volume::error::IoError;
@@ -20,11 +20,11 @@ pub(super) fn read_now(
     shared: &Shared,
     source: &SegmentBytes,
     part: &mut [u8],
-    parts: &mut PartFrames,
+    ends: &mut [Frame; 2],
     pages: &mut Pages,
 ) -> Result<bool, IoError> {
     if part.len() != source.disk_bytes() {
-        return read_parts(shared, source, part, parts, pages);
+        return read_parts(shared, source, part, ends, pages);
     }
     if !frames_now(shared, source, source.first, part)? {
         return Ok(false);
@@ -38,7 +38,7 @@ fn read_parts(
     shared: &Shared,
     source: &SegmentBytes,
     part: &mut [u8],
-    parts: &mut PartFrames,
+    ends: &mut [Frame; 2],
     pages: &mut Pages,
 ) -> Result<bool, IoError> {
     let head = if source.skip == 0 { 0 } else { (FRAME_BYTES - source.skip).min(part.len()) };
@@ -50,27 +50,22 @@ fn read_parts(
     if !whole.is_empty() && !frames_now(shared, source, first_whole, whole)? {
         return Ok(false);
     }
-    let mut ends = [(source.first, source.skip, head, None), (last, 0, tail, None)];
-    for (frame, _, _, found) in ends.iter_mut().filter(|(_, _, bytes, _)| !bytes.is_empty()) {
-        let known = parts.find((source.number, *frame));
-        let slot = known.unwrap_or_else(|| parts.take());
-        if known.is_none() && !frames_now(shared, source, *frame, parts.bytes(slot))? {
+    let parts = [(source.first, source.skip, head), (last, 0, tail)];
+    for ((frame, _, bytes), end) in parts.iter().zip(&mut *ends) {
+        if !bytes.is_empty() && !frames_now(shared, source, *frame, end)? {
             return Ok(false);
         }
-        *found = Some((slot, known.is_some()));
     }
     if !sums::are_known(shared, pages, source.number, source.first, source.frames) {
         return Ok(false);
     }
     let mut verified = verify(shared, source, first_whole, whole, pages);
-    for (frame, skip, bytes, found) in ends {
-        let Some((slot, is_verified)) = found else { continue };
-        if !is_verified && verified == Some(Ok(())) {
-            verified = verify(shared, source, frame, parts.bytes(slot), pages);
-        }
-        if verified == Some(Ok(())) {
-            parts.verified(slot, (source.number, frame));
-            bytes.copy_from_slice(&parts.bytes(slot)[skip..skip + bytes.len()]);
+    for ((frame, skip, bytes), end) in parts.into_iter().zip(&*ends) {
+        if !bytes.is_empty() && verified == Some(Ok(())) {
+            verified = verify(shared, source, frame, end, pages);
+            if verified == Some(Ok(())) {
+                bytes.copy_from_slice(&end[skip..skip + bytes.len()]);
+            }
         }
     }
     verified.map_or(Ok(false), |verified| verified.map(|()| true))

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 
 use slab::Slab;
 
+use crate::cache::log::format::Frame;
 use crate::cache::log::sums::pages::Pages;
-use crate::cache::shard::part_frames::PartFrames;
 use crate::cache::shard::read_buffers::ReadBuffers;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::Piece;
@@ -85,7 +85,8 @@ pub(in crate::cache::shard) struct Reads<T> {
     pub(super) buffers: ReadBuffers,
     /// Kept buffers for pages of sums, two pages each at most, and [`READS_MAX`](super::disk::READS_MAX) buffers at most.
     pub(super) spare_sums: Vec<Vec<u8>>,
-    pub(super) parts: PartFrames,
+    /// Memory for a first and a last frame of which only a part is wanted.
+    pub(super) ends: Box<[Frame; 2]>,
     pub(super) pages: Pages,
     /// Number of flights for which the keeper was asked.
     pub(super) asked: usize,
@@ -104,7 +105,7 @@ impl<T> Reads<T> {
             fetches: Vec::new(),
             buffers: ReadBuffers::default(),
             spare_sums: Vec::new(),
-            parts: PartFrames::new(),
+            ends: Box::new([[0; FRAME_BYTES]; 2]),
             pages: Pages::new(pages_bytes),
             asked: 0,
             parked: VecDeque::new(),
