@@ -17,14 +17,12 @@ use crate::worker::Worker;
 
 /// Time from the end of the start to the release: threads made for the work end after ten seconds without any, and leave memory too.
 const PAUSE: Duration = Duration::from_secs(15);
-/// Time from one look at the load on the devices to the next.
-const LOOK_PAUSE: Duration = Duration::from_secs(5);
+/// Time from one look at the load on the devices to the next. Threads made for the work end meanwhile, as above.
+const LOOK_PAUSE: Duration = Duration::from_secs(12);
 /// Most requests of all devices between two looks that count as no load. So 200 a second.
-const QUIET_REQUESTS_MAX: u64 = 1000;
-/// A request that changes something counts as so many requests of devices: ten are a load.
-const CHANGE_REQUESTS: u64 = 100;
-/// After so many looks in a row without a load, the load has ended.
-const QUIET_LOOKS: u32 = 2;
+const QUIET_REQUESTS_MAX: u64 = 2400;
+/// A request that changes something counts as so many requests of devices: ten or so are a load.
+const CHANGE_REQUESTS: u64 = 240;
 /// Shortest time from one release to that after a load: what goes back has to return for the next load.
 const LOAD_PAUSE: Duration = Duration::from_mins(1);
 /// Memory beside the arenas of the workers from which on the heap is left alone: four thousand devices created at once take less.
@@ -60,13 +58,15 @@ impl Releasing {
     pub async fn run(&self) {
         tokio::time::sleep(PAUSE).await;
         self.release().await;
-        let (mut load, mut released) = (Load::new(self.requests()), Instant::now());
+        let (mut seen, mut is_used, mut released) = (self.requests(), false, Instant::now());
         loop {
             tokio::time::sleep(LOOK_PAUSE).await;
-            load.look(self.requests());
-            if load.has_ended() && released.elapsed() >= LOAD_PAUSE {
+            let requests = self.requests();
+            if requests.wrapping_sub(std::mem::replace(&mut seen, requests)) > QUIET_REQUESTS_MAX {
+                is_used = true;
+            } else if is_used && released.elapsed() >= LOAD_PAUSE {
                 self.release().await;
-                (load, released) = (Load::new(self.requests()), Instant::now());
+                (is_used, released) = (false, Instant::now());
             }
         }
     }
@@ -81,35 +81,6 @@ impl Releasing {
         let arenas: u64 = self.workers.iter().map(|worker| worker.pool.arena_bytes.get()).sum();
         let cells = CellBytes::now();
         Resident::now().is_some_and(|resident| is_small(resident, arenas + cells.used + cells.free))
-    }
-}
-
-/// The load on the devices since the last release, at the last look.
-#[derive(Debug)]
-struct Load {
-    requests: u64,
-    /// Looks in a row without a load, after one with a load; `None` without any.
-    quiet: Option<u32>,
-}
-
-impl Load {
-    fn new(requests: u64) -> Self {
-        Self { requests, quiet: None }
-    }
-
-    /// Takes note that the devices have made so many `requests` so far.
-    fn look(&mut self, requests: u64) {
-        let more = requests.wrapping_sub(std::mem::replace(&mut self.requests, requests));
-        if more > QUIET_REQUESTS_MAX {
-            self.quiet = Some(0);
-        } else {
-            self.quiet = self.quiet.map(|quiet| quiet.saturating_add(1));
-        }
-    }
-
-    /// Whether there was a load, and is none any more.
-    fn has_ended(&self) -> bool {
-        self.quiet.is_some_and(|quiet| quiet >= QUIET_LOOKS)
     }
 }
 
@@ -128,19 +99,6 @@ async fn off_thread(work: impl FnOnce() + Send + 'static) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_load_has_ended_after_some_looks_without_one() {
-        let (mut load, mut requests) = (Load::new(7), 7);
-        let mut look = |more: u64| {
-            requests += more;
-            load.look(requests);
-            load.has_ended()
-        };
-        assert!(![0, 0, 10, 0].map(&mut look).contains(&true), "there was no load");
-        assert_eq!([5000, 1000, 999, 0].map(&mut look), [false, false, true, true]);
-        assert_eq!([1001, 0, 1001, 0, 0, 0].map(&mut look), [false, false, false, false, true, true]);
-    }
 
     #[test]
     fn a_large_heap_and_one_in_swap_are_left_alone() {
