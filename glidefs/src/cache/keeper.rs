@@ -145,7 +145,7 @@ impl Keeper {
         progress |= self.prepare();
         progress |= self.shared.bury_some(BURIED_EXTENTS);
         progress |= self.relief.step(&self.shared, BURIED_EXTENTS);
-        self.keep_cells();
+        self.release_cells();
         self.mapped.step(&self.shared);
         progress |= self.prepare();
         progress |= self.seal();
@@ -165,12 +165,12 @@ impl Keeper {
         progress | self.checkpointer.step(&self.shared)
     }
 
-    /// Gives free chunks of leaves back, and maps ahead. Counts as no progress: no request waits for either.
-    fn keep_cells(&mut self) {
+    /// Gives free chunks of leaves back. Counts as no progress: no request waits for it.
+    fn release_cells(&mut self) {
         let now = self.shared.clock.now();
         if now >= self.cells_at {
             self.cells_at = now.saturating_add(RELEASE_PAUSE);
-            cells::keep(RELEASED_CHUNKS);
+            cells::release(RELEASED_CHUNKS);
         }
     }
 
@@ -261,7 +261,7 @@ impl Keeper {
             progress = true;
             // A sync takes long: shards must not run dry during several in a row.
             self.prepare();
-            self.keep_cells();
+            self.release_cells();
         }
         self.write_footers();
         progress

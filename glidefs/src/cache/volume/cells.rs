@@ -1,11 +1,10 @@
 //! The memory of the leaves of all indexes, and of short lists made with a volume's lock held: cells of a few sizes, in chunks.
 //!
 //! The heap of the C library is not for these: a call may join, sort or give back whatever was freed before, of any volume, which
-//! takes milliseconds. Here taking and freeing a cell take the same few steps. The keeper maps the next region of address space before
-//! the newest is used up; a thread maps one itself, holding the locks here, only where the keeper is late: while a start loads an
-//! index, or while the keeper waits for the disk. Owns which chunk gives a cell, and when free chunks go back to the kernel. Does not
-//! own the content of cells. Invariants: a chunk has cells of one size, and belongs to one shard while a cell of the chunk is in use;
-//! the locks here are held for a few steps otherwise, and for the page faults of these.
+//! takes milliseconds. Here taking and freeing a cell take the same few steps, but for one in hundreds of thousands, which maps the next
+//! region of address space. Owns which chunk gives a cell, and when free chunks go back to the kernel. Does not own the content of
+//! cells. Invariants: a chunk has cells of one size, and belongs to one shard while a cell of the chunk is in use; the locks here are
+//! held for a few steps, and for the page faults of these.
 //!
 //! A chunk with one cell in use stays in memory, and serves its size only. So memory that is not in use any more may stay (`heap_free`
 //! of the memory by category): for each size and shard at most the chunks that the largest number of cells of that size ever in use at
@@ -67,11 +66,10 @@ impl CellBytes {
     }
 }
 
-/// Gives back to the kernel up to `chunks` free chunks, but for a few, and maps the next region before the newest is used up. No lock of
-/// a shard or of the spare chunks is held during the calls of the kernel.
-pub(in crate::cache) fn keep(chunks: usize) {
+/// Gives back to the kernel up to `chunks` free chunks, but for a few. No lock of a shard or of the spare chunks is held during the
+/// calls of the kernel.
+pub(in crate::cache) fn release(chunks: usize) {
     POOL.release_some(chunks);
-    POOL.map_ahead();
 }
 
 /// Takes memory from the cells of the process, for vectors.
@@ -105,15 +103,11 @@ fn is_cell(layout: Layout) -> bool {
     (1..=CELL_BYTES_MAX).contains(&layout.size()) && layout.align() <= UNIT_BYTES
 }
 
-/// The chunks of all shards, and those of none. Order of locks: a volume's, a shard's, `spare`; or `mapper`, `spare`. Nobody holds two
-/// shards.
+/// The chunks of all shards, and those of none. Order of locks: a volume's, a shard's, `spare`. Nobody holds two shards.
 #[derive(Debug)]
 struct Pool {
     shards: [Mutex<Shard>; SHARDS],
     spare: Mutex<Spare>,
-    map: MapRegion,
-    /// Held while a region is mapped ahead: two callers must not map one each.
-    mapper: Mutex<()>,
     /// Bytes of the pages touched in all chunks since these came from the kernel.
     touched_bytes: AtomicU64,
 }
@@ -131,8 +125,6 @@ impl Pool {
         Self {
             shards: [const { Mutex::new(Shard { first: [None; SIZES], used_bytes: 0 }) }; SHARDS],
             spare: Mutex::new(Spare::new(map)),
-            map,
-            mapper: Mutex::new(()),
             touched_bytes: AtomicU64::new(0),
         }
     }
@@ -209,18 +201,6 @@ impl Pool {
             self.touched_bytes.fetch_sub(released_bytes, Ordering::Relaxed);
             // SAFETY: the chunk is this thread's, as above, and in no list.
             unsafe { self.spare.lock_whole().give_released(chunk) };
-        }
-    }
-
-    fn map_ahead(&self) {
-        let _mapper = self.mapper.lock_whole();
-        if !self.spare.lock_whole().wants_region() {
-            return;
-        }
-        // Without memory for a region, the next cell that needs one asks again.
-        if let Some(region) = (self.map)() {
-            // SAFETY: the region is new.
-            unsafe { self.spare.lock_whole().give_region(region) };
         }
     }
 

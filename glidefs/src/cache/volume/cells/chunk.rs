@@ -253,8 +253,6 @@ pub(super) struct Spare {
     /// The newest region, and the next chunk of the region.
     region: Option<NonNull<u8>>,
     next: usize,
-    /// The region after the newest one, if mapped.
-    ahead: Option<NonNull<u8>>,
     map: MapRegion,
 }
 
@@ -263,7 +261,7 @@ unsafe impl Send for Spare {}
 
 impl Spare {
     pub const fn new(map: MapRegion) -> Self {
-        Self { touched: None, touched_count: 0, released: None, region: None, next: 0, ahead: None, map }
+        Self { touched: None, touched_count: 0, released: None, region: None, next: 0, map }
     }
 
     /// A chunk, which is the caller's. `None` when the kernel has no memory.
@@ -312,26 +310,12 @@ impl Spare {
         Some(chunk)
     }
 
-    /// Whether the newest region is used up by half, or there is none, and none is mapped to follow.
-    pub fn wants_region(&self) -> bool {
-        self.ahead.is_none() && (self.region.is_none() || self.next > REGION_CHUNKS / 2)
-    }
-
-    /// Takes a region that was asked for with [`Self::wants_region`].
-    ///
-    /// # Safety
-    ///
-    /// The region is from a [`MapRegion`], and given once.
-    pub unsafe fn give_region(&mut self, region: NonNull<u8>) {
-        self.ahead = Some(region);
-    }
-
     fn take_new(&mut self) -> Option<&'static Chunk> {
         let region = match self.region {
             Some(region) if self.next < REGION_CHUNKS => region,
             _ => {
                 // Nothing changes where the kernel has no memory: the chunks of the old region are in use.
-                let region = self.ahead.take().or_else(self.map)?;
+                let region = (self.map)()?;
                 self.next = FIRST_CHUNK;
                 *self.region.insert(region)
             }

@@ -189,8 +189,6 @@ fn no_cell_is_given_out_twice_when_the_kernel_has_no_memory_for_a_while() {
         REGIONS_LEFT.set(1);
         fill(pool, &mut cells);
         assert_eq!(cells.len(), regions * OF_A_REGION);
-        // Nothing is mapped ahead either, and nothing is given.
-        pool.map_ahead();
         assert!((0..100).all(|_| pool.take(CELL_BYTES_MAX).is_none()));
     }
     // What is given back is there at once.
@@ -199,23 +197,4 @@ fn no_cell_is_given_out_twice_when_the_kernel_has_no_memory_for_a_while() {
     assert_eq!(cells.len(), 2 * OF_A_REGION);
     cells_free(pool, cells);
     assert_eq!(pool.bytes().used, 0);
-}
-
-#[test]
-fn the_next_region_is_mapped_before_there_is_need_and_only_once() {
-    let (pool, mut cells) = (pool(), Vec::new());
-    REGIONS_LEFT.set(4);
-    let mut use_chunks = |chunks: usize| {
-        let bytes = chunks * CHUNK_BYTES;
-        cells.extend((0..bytes / CELL_BYTES_MAX).map(|_| Filled::take(pool, CELL_BYTES_MAX, 7)));
-    };
-    // Regions mapped by the pool so far, after each use of chunks and a step of the keeper.
-    for (chunks, mapped) in [(0, 1), (1, 1), (USABLE_CHUNKS / 2 - 4, 1), (4, 2), (0, 2), (USABLE_CHUNKS, 3)] {
-        let before = 4 - REGIONS_LEFT.get();
-        use_chunks(chunks);
-        assert_eq!(4 - REGIONS_LEFT.get(), before, "whoever takes a cell maps nothing");
-        pool.map_ahead();
-        assert_eq!(4 - REGIONS_LEFT.get(), mapped);
-    }
-    cells_free(pool, cells);
 }
