@@ -27,6 +27,7 @@ mod footer;
 pub mod fuzzing;
 mod record;
 mod segment;
+mod sparse;
 mod sums;
 
 pub use checkpoint::{

@@ -8,9 +8,10 @@ use std::fmt;
 
 use super::entry::{ENTRY_BYTES, Entry, EntryKind, FRAME_CRC_BYTES, decode_entries};
 use super::footer::{FooterRecord, take_record};
+use super::sparse::crc_around;
 use super::{
     BODY_AT, CACHE_ID_AT, CRC_AT, FormatError, Frame, SEGMENT_ID_AT, SegmentKey, VERSION_AT, check_frame,
-    check_key, check_unused, get, put, put_crc, put_preamble,
+    check_key, check_unused, get, put, put_preamble,
 };
 use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
 
@@ -151,7 +152,8 @@ impl RecordBuilder {
         self.forget_repeated();
         let repeated = u16::try_from(before.len()).ok().filter(|_| before.len() <= self.room_bytes());
         self.repeated = repeated.unwrap_or(0);
-        let entries_end = self.entries_end();
+        let (entries_end, crcs_at) = (self.entries_end(), self.crcs_at());
+        let zeroes = entries_end + usize::from(self.repeated)..crcs_at;
         let frame = &mut self.frame.0;
         put_preamble(frame, MAGIC, key);
         put(frame, VERSION_AT, &VERSION_REPEATING.to_le_bytes());
@@ -161,7 +163,8 @@ impl RecordBuilder {
         put(frame, entries_end, &before[..usize::from(self.repeated)]);
         put(frame, POSITION_AT, &position_frames.to_le_bytes());
         put(frame, STABLE_AT, &stable_frames.to_le_bytes());
-        put_crc(frame);
+        let crc = crc_around(frame, zeroes);
+        put(frame, CRC_AT, &crc.to_le_bytes());
         frame
     }
 
