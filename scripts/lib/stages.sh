@@ -74,7 +74,7 @@ stage_lints() {
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items --quiet
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --all-features --no-deps --document-private-items --quiet
 	lint_shell
 	scripts/csi-test manifests
 }
@@ -102,8 +102,8 @@ stage_faults() {
 	scripts/lib/s3-server </dev/null >/dev/null
 	in_vm --timeout 1500 -- scripts/faults
 }
-# Bounce mode runs on the newest kernel and on the oldest.
-stage_fio_verify_trixie() { in_vm --kernel trixie --timeout 1200 -- scripts/fio-verify --mode user-copy; }
+# All cases run on the newest kernel, those that the kernel may change on the others. Bounce mode runs on the newest and the oldest.
+stage_fio_verify_trixie() { in_vm --kernel trixie --timeout 600 -- scripts/fio-verify --mode user-copy random trim-zero restart ext4; }
 stage_bad_input() { in_vm --kernel trixie --timeout 600 -- scripts/bad-input; }
 stage_fio_verify_bookworm() { in_vm --kernel bookworm --timeout 600 -- scripts/fio-verify random; }
 stage_numa() {

@@ -33,7 +33,7 @@ mod region;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use foyer_common::event::{Event, EventListener};
@@ -43,6 +43,7 @@ use tokio::runtime::Handle;
 use self::disk::Disk;
 use self::region::{FILE_BYTES_MIN, Geometry};
 use crate::checksum::crc32c;
+use crate::locks::MutexExt;
 use crate::observe::repeat::Repeat;
 use crate::store::format::{Codec, IndexEntry};
 use crate::store::ids::PackId;
@@ -136,7 +137,7 @@ pub struct BlockCache(Arc<Inner>);
 struct Inner {
     memory: Cache<BlockId, Bytes>,
     blocks_bytes_max: usize,
-    disk: Option<Arc<Disk>>,
+    disk: Option<Arc<Leaving>>,
     counters: Arc<BlockCacheCounters>,
 }
 
@@ -148,16 +149,24 @@ impl fmt::Debug for BlockCache {
     }
 }
 
-/// Hands blocks that leave memory to the disk.
-struct Leaving(Arc<Disk>);
+/// Receives blocks that leave memory.
+struct Leaving {
+    disk: Arc<Disk>,
+    /// Takes the blocks while the cache is being closed, to be written one by one. Else the disk takes them, unless it is busy.
+    gathered: Mutex<Option<Vec<(u64, Bytes)>>>,
+}
 
 impl EventListener for Leaving {
     type Key = BlockId;
     type Value = Bytes;
 
     fn on_leave(&self, reason: Event, key: &BlockId, block: &Bytes) {
-        if reason == Event::Evict {
-            self.0.put(digest(key), block);
+        if reason != Event::Evict {
+            return;
+        }
+        match &mut *self.gathered.lock_whole() {
+            Some(blocks) => blocks.push((digest(key), block.clone())),
+            None => self.disk.put(digest(key), block),
         }
     }
 }
@@ -185,7 +194,8 @@ impl BlockCache {
         let mut disk = None;
         if let (Some(directory), Some(geometry)) = (directory, geometry) {
             let opened = Disk::open(&directory, geometry, Arc::clone(&counters), Handle::current()).await;
-            disk = Some(opened.map_err(|source| BlockCacheError::Directory { directory, source })?);
+            let opened = opened.map_err(|source| BlockCacheError::Directory { directory, source })?;
+            disk = Some(Arc::new(Leaving { disk: opened, gathered: Mutex::default() }));
         }
         let mut builder = CacheBuilder::new(blocks_bytes_max)
             .with_name("glidefs-clean")
@@ -195,8 +205,8 @@ impl BlockCache {
                 small_queue_capacity_ratio: SMALL_QUEUE_RATIO,
                 ..S3FifoConfig::default()
             });
-        if let Some(disk) = &disk {
-            builder = builder.with_event_listener(Arc::new(Leaving(Arc::clone(disk))));
+        if let Some(leaving) = &disk {
+            builder = builder.with_event_listener(Arc::clone(leaving) as Arc<_>);
         }
         Ok(Self(Arc::new(Inner { memory: builder.build(), blocks_bytes_max, disk, counters })))
     }
@@ -208,22 +218,27 @@ impl BlockCache {
 
     /// Memory in use, bytes: blocks, regions, and the tables of the blocks on disk.
     pub fn memory_bytes(&self) -> u64 {
-        self.0.memory.usage() as u64 + self.0.disk.as_ref().map_or(0, |disk| disk.memory_bytes())
+        self.0.memory.usage() as u64 + self.disk().map_or(0, |disk| disk.memory_bytes())
     }
 
-    /// Hands the blocks in memory to the disk, as far as it takes them now, and writes the regions in memory, so that a restarted daemon
-    /// has these blocks. The caller may drop the future at any time; blocks that were not written are fetched again later.
+    /// Writes the blocks that are in memory only, so that a restarted daemon has these blocks. The caller may drop the future at
+    /// any time; blocks that were not written are fetched again later.
     pub async fn close(&self) {
-        if let Some(disk) = &self.0.disk {
-            self.0.memory.evict_all();
-            disk.settle().await;
-        }
+        let Some(leaving) = &self.0.disk else { return };
+        *leaving.gathered.lock_whole() = Some(Vec::new());
+        self.0.memory.evict_all();
+        let blocks = leaving.gathered.lock_whole().take();
+        leaving.disk.settle(&blocks.unwrap_or_default()).await;
+    }
+
+    fn disk(&self) -> Option<&Arc<Disk>> {
+        self.0.disk.as_ref().map(|leaving| &leaving.disk)
     }
 
     /// Whether the disk is busy, so that blocks that leave memory now are lost.
     #[cfg(test)]
     pub(super) fn is_busy(&self) -> bool {
-        self.0.disk.as_ref().is_some_and(|disk| disk.is_busy())
+        self.disk().is_some_and(|disk| disk.is_busy())
     }
 
     pub(super) fn blocks_bytes_max(&self) -> usize {
@@ -235,7 +250,7 @@ impl BlockCache {
         if let Some(block) = self.get_here(pack, entry) {
             return Some(block);
         }
-        let disk = self.0.disk.as_ref()?;
+        let disk = self.disk()?;
         let key = (pack, entry.offset_bytes);
         let digest = digest(&key);
         let block = disk.get(digest, entry.plain_bytes()).await?;
@@ -263,7 +278,7 @@ impl BlockCache {
     /// Whether a block may be here.
     pub(super) fn has(&self, pack: PackId, entry: &IndexEntry) -> bool {
         let key = (pack, entry.offset_bytes);
-        self.0.memory.contains(&key) || self.0.disk.as_ref().is_some_and(|disk| disk.has(digest(&key)))
+        self.0.memory.contains(&key) || self.disk().is_some_and(|disk| disk.has(digest(&key)))
     }
 
     /// Takes in fetched and checked data: `blocks` are the data of `entries` of a pack.
@@ -276,7 +291,7 @@ impl BlockCache {
             let block =
                 if entry.codec == Codec::Stored { Bytes::copy_from_slice(block) } else { block.clone() };
             counters.inserted_bytes.add(block.len() as u64);
-            if let Some(disk) = &self.0.disk {
+            if let Some(disk) = self.disk() {
                 disk.put(digest(&key), &block);
             }
             self.0.memory.insert(key, block);

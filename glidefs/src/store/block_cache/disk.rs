@@ -108,10 +108,15 @@ impl Disk {
     /// Stores a block, unless the block is on disk already or the disk is busy. A block that a busy disk did not take is fetched
     /// again when needed.
     pub fn put(self: &Arc<Self>, digest: u64, block: &[u8]) {
+        let _ = self.try_put(digest, block);
+    }
+
+    /// As [`Self::put`]. `false`: the disk is busy.
+    fn try_put(self: &Arc<Self>, digest: u64, block: &[u8]) -> bool {
         debug_assert!((1..=BLOCK_BYTES_MAX).contains(&block.len()), "blocks of packs are not longer");
         let mut places = self.places();
         if places.index.get(&digest).is_some_and(|place| !places.is_old(*place)) {
-            return;
+            return true;
         }
         let has_room = |buffer: &RegionBuffer| {
             let end = HEADER_BYTES as usize + buffer.blocks.len() + block.len();
@@ -119,12 +124,13 @@ impl Disk {
         };
         if !places.open.as_ref().is_some_and(has_room) {
             if places.open.is_some() && places.writing.is_some() {
-                return;
+                return false;
             }
             self.write_open(&mut places);
             places.open = places.next_buffer(self.geometry);
         }
         places.add(digest, block);
+        true
     }
 
     /// Forgets a block that turned out to be wrong.
@@ -132,8 +138,11 @@ impl Disk {
         self.places().index.remove(&digest);
     }
 
-    /// Writes the region that is being filled.
-    pub async fn settle(self: &Arc<Self>) {
+    /// Writes `blocks`, and all blocks that are in memory only.
+    pub async fn settle(self: &Arc<Self>, blocks: &[(u64, Bytes)]) {
+        for (digest, block) in blocks {
+            self.until(|| self.try_put(*digest, block)).await;
+        }
         let all_begun = || {
             let mut places = self.places();
             if places.writing.is_none() {
@@ -251,7 +260,7 @@ mod tests {
             disk.put(digest, &[9; 60_000]);
             disk.until(|| !disk.is_busy()).await;
         }
-        disk.settle().await;
+        disk.settle(&[]).await;
         // Nothing can be written from now on, then not even be read.
         let path = directory.path().join(FILE_NAME);
         for (file, reads) in [(File::open(&path), true), (OpenOptions::new().write(true).open(&path), false)]
@@ -270,7 +279,7 @@ mod tests {
                 );
                 assert!(disk.get(digest, 60_000).await.is_none_or(|block| block == [1; 60_000][..]));
             }
-            disk.settle().await;
+            disk.settle(&[(1, Bytes::from(vec![9; 60_000]))]).await;
             assert!(!reads || counters.errors.get() >= before + 70);
             let held = disk.places().index.len();
             assert!(held <= 32, "{held} blocks are believed to be there");
@@ -278,7 +287,7 @@ mod tests {
         drop(disk);
         let disk = open().await.unwrap();
         disk.put(1000, &[2; 100]);
-        disk.settle().await;
+        disk.settle(&[]).await;
         assert!(disk.get(1000, 100).await.is_some());
     }
 }
