@@ -128,7 +128,7 @@ macro_rules! calls {
 }
 use calls;
 
-/// The text of a field which must be there.
+/// A required field, or `INVALID_ARGUMENT`.
 fn required(field: &'static str, value: String) -> Result<String, CsiError> {
     if value.is_empty() { Err(CsiError::Missing { field }) } else { Ok(value) }
 }

@@ -1,4 +1,4 @@
-//! Tasks of the runtime that are begun again and again.
+//! Spawns tasks in a box each, so that glibc can use their memory again.
 //!
 //! Owns the place of a task's future in memory: a box of its own. Does not own what tasks do.
 

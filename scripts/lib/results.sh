@@ -1,7 +1,7 @@
 # Result files: figures with their origin. Sourced, never run. Needs common.sh, jq and git.
 # A result file is an object {figures, date, commit, changed, kernel, machine, command, measures, results}: `figures` is the name of
-# the file, `changed` tells that the measured paths differed from the commit, `measures` lists those paths. Documents draw their
-# tables from these files (tests/tidy/figures.rs), and scripts/figures names the files that are older than what was measured.
+# the file, `changed` tells that the measured paths differed from the commit, `measures` lists those paths. Tables of documents
+# are copied from these files by hand.
 # shellcheck shell=bash
 
 # machine_name: processors and memory of this machine. An emulated processor says so in its name.

@@ -135,7 +135,7 @@ fn table_of_codes() -> String {
 fn the_configuration_document_lists_every_key() {
     let path = "docs/configuration.md";
     let document = read(path);
-    let part = ("keys", "glidefs/src/config/keys.rs");
+    let part = ("keys", "glidefs/src/config/sections.rs");
     compare_or_bless(path, &document, &with_part(path, &document, part, &table_of_keys()));
 }
 

@@ -1,4 +1,4 @@
-//! Connections: a bounded number for each kind of clients, and a time limit on everything a client can be slow with.
+//! Connections: a bounded number over TCP and over the socket, and a time limit on everything a client can be slow with.
 //!
 //! Owns the doors (TCP and the socket), each with a connection limit of its own, and one connection:
 //! HTTP/1.1, with time limits for the header of a request, which also limits how long a connection may rest, and for taking an answer. Does

@@ -57,7 +57,7 @@ impl Limit {
 pub struct Limits {
     /// In the order of [`Limit::ALL`]; `None` without this limit.
     rates: [Option<u64>; 4],
-    /// After a pause so much time's worth of each limit may be used at once.
+    /// An idle export saves up this much time's worth of each limit, and may use it at once.
     pub burst: Duration,
 }
 

@@ -251,7 +251,7 @@ impl Catalog {
         self.refuses.store(refuses, std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// Has `change` written; returns when the change is on disk.
+    /// Queues `change`, and waits until it is on disk.
     async fn change(&self, change: Change) -> Result<(), CatalogError> {
         #[cfg(test)]
         if self.refuses.load(std::sync::atomic::Ordering::SeqCst) {

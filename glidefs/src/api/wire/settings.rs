@@ -27,7 +27,7 @@ pub struct Limits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub write_bytes_per_second: Option<u64>,
-    /// After a pause so much time's worth of each limit may be used at once, milliseconds.
+    /// An idle export saves up this much time's worth of each limit, and may use it at once: milliseconds.
     pub burst_milliseconds: u64,
 }
 
@@ -65,7 +65,7 @@ pub struct LimitsChange {
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ByteSize>)]
     pub write_bytes_per_second: Option<Option<ByteSize>>,
-    /// After a pause so much time's worth of each limit may be used at once, milliseconds, 10 to 3600000; 100 unless changed.
+    /// An idle export saves up this much time's worth of each limit, and may use it at once: milliseconds, 10 to 3600000; 100 unless changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_milliseconds: Option<u64>,
 }

@@ -149,7 +149,7 @@ impl Heat {
         }
     }
 
-    /// Halves the counts of one segment in `of`, by turns, so that a READ counts less as time goes by.
+    /// Halves the counts of one segment in `of` a call, round robin, so that a READ counts less as time goes by.
     pub fn halve(&self, turn: usize, of: usize) {
         let at = |turn| self.segments.len().saturating_mul(turn) / of.max(1);
         let segments = self.segments.get(at(turn)..at(turn.saturating_add(1)));

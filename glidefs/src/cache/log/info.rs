@@ -1,4 +1,4 @@
-//! One segment as the table knows the segment: state, counters, file and checksums.
+//! The state of one segment in memory: life, counters, file and checksums.
 //!
 //! Owns the counters that decide the segment's life cycle (`life`). Invariants: the segment id changes only when nobody needs the
 //! contents; whoever syncs the segment's file holds `sync_busy`, because the kernel reports a failed write of its pages to one caller

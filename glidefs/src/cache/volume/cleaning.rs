@@ -1,4 +1,4 @@
-//! Answers of a volume to the cleaner, which moves live data and forgets clean data.
+//! What the cleaner asks of a volume: which data of a segment is live, and to move or forget it.
 //!
 //! Does not own which segment is cleaned (`keeper/cleaner`). Invariant: only data in the store is forgotten.
 

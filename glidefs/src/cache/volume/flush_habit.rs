@@ -1,4 +1,4 @@
-//! What an export did with its writes so far: is the next one flushed at once?
+//! Guesses from the last writes of an export whether a FLUSH follows the next one.
 //!
 //! Owns the guess only: a wrong one costs time and nothing else. Approximate where several workers note at once.
 

@@ -1,4 +1,4 @@
-//! A cut as the store reads a cut: the extents, the bytes of each from the segments, verified, and the sectors without content.
+//! What the store reads of a cut: its extents, the verified bytes of each, and the sectors without content.
 //!
 //! Owns the reading, and the decision that an unreadable frame is lost. Does not own when a cut is made or ends. Invariants:
 //! bytes that are not on this host any more are an error or damage, never zeroes; where the newest content of a sector is lost,

@@ -23,7 +23,7 @@ pub(in crate::cli) struct SettingsArgs {
     /// Most bytes written a second, such as 100MiB
     #[arg(long, help_heading = "Limits", value_name = "SIZE|none")]
     write_bps: Option<Rate<ByteSize>>,
-    /// After a pause, so much time's worth of each limit at once
+    /// How much time's worth of each limit an idle export saves up, to use at once
     #[arg(long, help_heading = "Limits", value_name = "TIME")]
     burst: Option<TimeSpan>,
     /// Part of the export where exports share: twice the weight gets twice as much

@@ -41,7 +41,7 @@ impl CatalogHandle {
         journal.intents.is_empty() && journal.losses.is_empty()
     }
 
-    /// Has `change` written. The catalog's writer applies the change to the journals in memory.
+    /// Queues `change`, and waits for its transaction. The catalog's writer applies the change to the journals in memory.
     fn write(&self, change: Change) -> BoxFuture<'static, io::Result<()>> {
         let changes = self.changes.clone();
         async move { changes.write(change).await?.map_err(io::Error::other) }.boxed()

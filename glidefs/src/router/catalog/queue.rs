@@ -47,7 +47,7 @@ impl Changes {
         Ok(answer)
     }
 
-    /// Has `change` written. Returns after the transaction; `change` is queued when the future is first polled.
+    /// Queues `change` when the future is first polled, and waits for its transaction.
     pub async fn write(&self, change: Change) -> Result<Result<(), CatalogError>, WriterEnded> {
         self.push(change)?.await.map_err(|_| WriterEnded)
     }
@@ -58,7 +58,7 @@ impl Changes {
         Ok(answer?)
     }
 
-    /// Has `change` written some time. Nobody waits for the answer, and a writer that has ended drops the change.
+    /// Queues `change` without waiting. A writer that has ended drops it.
     pub fn write_later(&self, change: Change) {
         let _: Result<_, WriterEnded> = self.push(change);
     }

@@ -41,7 +41,7 @@ const INDEXES_AT_ONCE_MAX: usize = 8;
 #[derive(Clone, Debug)]
 pub struct View {
     reader: Arc<PackReader>,
-    /// The store as the reader uses the store: GETs for a volume's readers take turns with those of other volumes.
+    /// The store, whose GETs for readers take turns with those of other volumes.
     store: Store,
     loaded: Arc<LoadedManifest>,
 }
