@@ -12,7 +12,7 @@ pub use self::throttle::{Allotment, LimitUse, Throttle};
 
 use crate::cache::Volume;
 use crate::locks::MutexExt;
-use crate::observe::io::{IoTotals, QueueStats, Use};
+use crate::observe::io::{QueueStats, Use};
 use crate::observe::memory::heap_bytes;
 use crate::observe::repeat::Repeat;
 use crate::properties::limits::Settings;
@@ -203,8 +203,8 @@ impl Export {
     }
 
     /// The counters of all queues the export has had since the daemon started, added up.
-    pub fn io_totals(&self) -> IoTotals {
-        IoTotals::of(self.queues.lock_whole().stats.iter().map(Arc::as_ref))
+    pub fn io_totals(&self) -> QueueStats {
+        QueueStats::sum(self.queues.lock_whole().stats.iter().map(Arc::as_ref))
     }
 
     /// Memory of the export, of the counters and of the volume without the index, bytes.

@@ -13,7 +13,7 @@ use crate::api::wire::{
 };
 use crate::cache::Resource;
 use crate::export::{Export, LimitUse};
-use crate::observe::counter::{HistogramSnapshot, LATENCY_BOUNDS_NANOS};
+use crate::observe::counter::{Histogram, LATENCY_BOUNDS_NANOS};
 use crate::router::{Glance, State};
 use crate::store::{BlockCache, BlockCacheCounters, Operation, Store};
 
@@ -167,19 +167,27 @@ fn requests(export: &Export) -> TopIo {
         id: export.id().0,
         read: TopRequests {
             operations: io.read_size.count(),
-            bytes: io.read_size.sum,
-            errors: io.read_errors,
+            bytes: io.read_size.sum(),
+            errors: io.read_errors.get(),
             ..timed(&io.read_latency)
         },
         write: TopRequests {
             operations: io.write_size.count(),
-            bytes: io.write_size.sum,
-            errors: io.write_errors,
+            bytes: io.write_size.sum(),
+            errors: io.write_errors.get(),
             ..timed(&io.write_latency)
         },
-        flush: TopRequests { operations: io.flushes, errors: io.flush_errors, ..timed(&io.flush_latency) },
-        zero: TopRequests { operations: io.zeroes, bytes: io.zero_bytes, ..TopRequests::default() },
-        in_flight: io.in_flight,
+        flush: TopRequests {
+            operations: io.flushes.get(),
+            errors: io.flush_errors.get(),
+            ..timed(&io.flush_latency)
+        },
+        zero: TopRequests {
+            operations: io.zeroes.get(),
+            bytes: io.zero_bytes.get(),
+            ..TopRequests::default()
+        },
+        in_flight: io.in_flight.get(),
         limit_wait_nanoseconds: export.throttle().map_or(0, |throttle| throttle.figures().map(waited).sum()),
         index_wait_nanoseconds: volume.usage(Resource::Index).held_nanos,
         log_wait_nanoseconds: volume.usage(Resource::Log).held_nanos,
@@ -187,26 +195,25 @@ fn requests(export: &Export) -> TopIo {
 }
 
 /// The latency of requests, without their number.
-fn timed<const N: usize>(latency: &HistogramSnapshot<N>) -> TopRequests {
-    let mut buckets: Vec<u64> = latency.buckets.iter().copied().chain([latency.above]).collect();
+fn timed<const N: usize>(latency: &Histogram<N>) -> TopRequests {
+    let mut buckets: Vec<u64> = latency.counts().collect();
     let used = buckets.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
     buckets.truncate(used);
-    TopRequests { latency_nanoseconds: latency.sum, latency: buckets, ..TopRequests::default() }
+    TopRequests { latency_nanoseconds: latency.sum(), latency: buckets, ..TopRequests::default() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::counter::Histogram;
 
     #[test]
     fn buckets_behind_the_last_used_one_are_left_out_and_what_took_longest_is_not() {
         let latency = Histogram::new(&LATENCY_BOUNDS_NANOS);
-        assert_eq!(timed(&latency.snapshot()), TopRequests::default());
+        assert_eq!(timed(&latency), TopRequests::default());
         latency.record(20_000);
-        assert_eq!(timed(&latency.snapshot()).latency, [0, 1]);
+        assert_eq!(timed(&latency).latency, [0, 1]);
         latency.record(2_000_000_000);
-        let shown = timed(&latency.snapshot());
+        let shown = timed(&latency);
         assert_eq!((shown.latency.len(), shown.latency[12]), (LATENCY_BOUNDS_NANOS.len() + 1, 1));
         assert_eq!(shown.latency_nanoseconds, 2_000_020_000);
     }

@@ -70,57 +70,49 @@ impl<const N: usize> Histogram<N> {
         self.buckets.get(bucket).unwrap_or(&self.above).add(1);
     }
 
-    /// Per-bucket counts (not cumulative), the count above the last bound, and the sum of all values.
-    pub fn snapshot(&self) -> HistogramSnapshot<N> {
-        HistogramSnapshot {
-            buckets: std::array::from_fn(|i| self.buckets[i].get()),
-            above: self.above.get(),
-            sum: self.sum.get(),
-        }
+    /// A histogram with these cells.
+    #[cfg(test)]
+    pub fn of(bounds: &'static [u64; N], buckets: &[u64], above: u64, sum: u64) -> Self {
+        let all = Self::new(bounds);
+        all.buckets.iter().zip(buckets).for_each(|(cell, count)| cell.set(*count));
+        all.above.set(above);
+        all.sum.set(sum);
+        all
     }
 
-    /// Number of recorded values, and their sum.
-    pub fn count_and_sum(&self) -> (u64, u64) {
-        let cells = self.buckets.iter().chain([&self.above]);
-        (cells.fold(0, |count, cell| count.wrapping_add(cell.get())), self.sum.get())
-    }
-
-    /// The upper bounds of the buckets.
-    pub fn bounds(&self) -> &'static [u64; N] {
-        self.bounds
-    }
-}
-
-/// The content of a [`Histogram`] at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HistogramSnapshot<const N: usize> {
-    /// Count per bucket, not cumulative.
-    pub buckets: [u64; N],
-    /// Count above the last bound.
-    pub above: u64,
-    /// Sum of all recorded values.
-    pub sum: u64,
-}
-
-impl<const N: usize> Default for HistogramSnapshot<N> {
-    fn default() -> Self {
-        Self { buckets: [0; N], above: 0, sum: 0 }
-    }
-}
-
-impl<const N: usize> HistogramSnapshot<N> {
-    /// Adds another snapshot to this one, bucket by bucket. Sums wrap, as the cells do.
-    pub fn merge(&mut self, other: &Self) {
-        for (mine, theirs) in self.buckets.iter_mut().zip(other.buckets) {
-            *mine = mine.wrapping_add(theirs);
-        }
-        self.above = self.above.wrapping_add(other.above);
-        self.sum = self.sum.wrapping_add(other.sum);
+    /// Counts per bucket (not cumulative), and the count above the last bound.
+    pub fn counts(&self) -> impl Iterator<Item = u64> {
+        self.buckets.iter().chain([&self.above]).map(Counter::get)
     }
 
     /// Number of recorded values.
     pub fn count(&self) -> u64 {
-        self.buckets.iter().fold(self.above, |count, bucket| count.wrapping_add(*bucket))
+        self.counts().fold(0, u64::wrapping_add)
+    }
+
+    /// Sum of all recorded values.
+    pub fn sum(&self) -> u64 {
+        self.sum.get()
+    }
+
+    /// Adds what `other` has recorded.
+    pub fn merge(&self, other: &Self) {
+        for (mine, count) in self.buckets.iter().chain([&self.above]).zip(other.counts()) {
+            mine.add(count);
+        }
+        self.sum.add(other.sum());
+    }
+}
+
+impl Default for Histogram<6> {
+    fn default() -> Self {
+        Self::new(&IO_SIZE_BOUNDS_BYTES)
+    }
+}
+
+impl Default for Histogram<12> {
+    fn default() -> Self {
+        Self::new(&LATENCY_BOUNDS_NANOS)
     }
 }
 
@@ -153,9 +145,7 @@ mod tests {
         for bytes in [512, 4096, 4097, 131_072, 131_073] {
             histogram.record(bytes);
         }
-        let snapshot = histogram.snapshot();
-        assert_eq!(snapshot.buckets, [2, 1, 0, 0, 0, 1]);
-        assert_eq!(snapshot.above, 1);
-        assert_eq!(snapshot.sum, 512 + 4096 + 4097 + 131_072 + 131_073);
+        assert!(histogram.counts().eq([2, 1, 0, 0, 0, 1, 1]));
+        assert_eq!(histogram.sum(), 512 + 4096 + 4097 + 131_072 + 131_073);
     }
 }

@@ -3,10 +3,10 @@
 //! Each struct has one writer, the worker that owns the struct, and is shared by `Arc` with the threads that encode
 //! `/metrics`.
 
-use super::counter::{Counter, Histogram, HistogramSnapshot, IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
+use super::counter::{Counter, Histogram};
 
 /// Counters of one queue of one export.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct QueueStats {
     /// Sizes of completed READs, bytes.
     pub read_size: Histogram<6>,
@@ -34,24 +34,29 @@ pub struct QueueStats {
     pub in_flight: Counter,
 }
 
-impl Default for QueueStats {
-    fn default() -> Self {
-        let size = || Histogram::new(&IO_SIZE_BOUNDS_BYTES);
-        let latency = || Histogram::new(&LATENCY_BOUNDS_NANOS);
-        Self {
-            read_size: size(),
-            write_size: size(),
-            read_latency: latency(),
-            write_latency: latency(),
-            flush_latency: latency(),
-            flushes: Counter::default(),
-            zeroes: Counter::default(),
-            zero_bytes: Counter::default(),
-            read_errors: Counter::default(),
-            write_errors: Counter::default(),
-            flush_errors: Counter::default(),
-            in_flight: Counter::default(),
+impl QueueStats {
+    /// The counters of all `queues` at one moment, added up. Sums wrap, as the counters do.
+    pub fn sum<'a>(queues: impl IntoIterator<Item = &'a Self>) -> Self {
+        let all = Self::default();
+        for queue in queues {
+            all.read_size.merge(&queue.read_size);
+            all.write_size.merge(&queue.write_size);
+            all.read_latency.merge(&queue.read_latency);
+            all.write_latency.merge(&queue.write_latency);
+            all.flush_latency.merge(&queue.flush_latency);
+            for (sum, cell) in [
+                (&all.flushes, &queue.flushes),
+                (&all.zeroes, &queue.zeroes),
+                (&all.zero_bytes, &queue.zero_bytes),
+                (&all.read_errors, &queue.read_errors),
+                (&all.write_errors, &queue.write_errors),
+                (&all.flush_errors, &queue.flush_errors),
+                (&all.in_flight, &queue.in_flight),
+            ] {
+                sum.add(cell.get());
+            }
         }
+        all
     }
 }
 
@@ -77,10 +82,9 @@ impl Use {
     pub fn of<'a>(queues: impl IntoIterator<Item = &'a QueueStats>) -> Self {
         let mut all = Self::default();
         for queue in queues {
-            let (reads, read_bytes) = queue.read_size.count_and_sum();
-            all.reads = all.reads.wrapping_add(reads);
-            all.read_bytes = all.read_bytes.wrapping_add(read_bytes);
-            let others = [queue.write_size.count_and_sum().0, queue.flushes.get(), queue.zeroes.get()];
+            all.reads = all.reads.wrapping_add(queue.read_size.count());
+            all.read_bytes = all.read_bytes.wrapping_add(queue.read_size.sum());
+            let others = [queue.write_size.count(), queue.flushes.get(), queue.zeroes.get()];
             let errors = [queue.read_errors.get(), queue.write_errors.get(), queue.flush_errors.get()];
             all.in_flight = all.in_flight.wrapping_add(queue.in_flight.get());
             all.others = others.into_iter().fold(all.others, u64::wrapping_add);
@@ -97,52 +101,6 @@ impl Use {
             || self.others != begun.others
             || self.reads.wrapping_sub(begun.reads) > Self::LOOK_READS_MAX
             || self.read_bytes.wrapping_sub(begun.read_bytes) > Self::LOOK_BYTES_MAX
-    }
-}
-
-/// The counters of several queues at one moment, added up. Sums wrap, as the counters do.
-#[allow(missing_docs, reason = "the fields are those of `QueueStats`")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IoTotals {
-    pub read_size: HistogramSnapshot<6>,
-    pub write_size: HistogramSnapshot<6>,
-    pub read_latency: HistogramSnapshot<12>,
-    pub write_latency: HistogramSnapshot<12>,
-    pub flush_latency: HistogramSnapshot<12>,
-    pub flushes: u64,
-    pub zeroes: u64,
-    pub zero_bytes: u64,
-    pub read_errors: u64,
-    pub write_errors: u64,
-    pub flush_errors: u64,
-    pub in_flight: u64,
-}
-
-impl IoTotals {
-    /// The sum over `queues`.
-    pub fn of<'a>(queues: impl IntoIterator<Item = &'a QueueStats>) -> Self {
-        let mut totals = Self::default();
-        queues.into_iter().for_each(|queue| totals.add(queue));
-        totals
-    }
-
-    fn add(&mut self, queue: &QueueStats) {
-        self.read_size.merge(&queue.read_size.snapshot());
-        self.write_size.merge(&queue.write_size.snapshot());
-        self.read_latency.merge(&queue.read_latency.snapshot());
-        self.write_latency.merge(&queue.write_latency.snapshot());
-        self.flush_latency.merge(&queue.flush_latency.snapshot());
-        for (sum, cell) in [
-            (&mut self.flushes, &queue.flushes),
-            (&mut self.zeroes, &queue.zeroes),
-            (&mut self.zero_bytes, &queue.zero_bytes),
-            (&mut self.read_errors, &queue.read_errors),
-            (&mut self.write_errors, &queue.write_errors),
-            (&mut self.flush_errors, &queue.flush_errors),
-            (&mut self.in_flight, &queue.in_flight),
-        ] {
-            *sum = sum.wrapping_add(cell.get());
-        }
     }
 }
 

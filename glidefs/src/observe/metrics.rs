@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  counters of queues, pools, workers ─┐
-//!  /proc/self ─────────────────────────┼─ FigureSource::collect ─▶ Samples ─ encode ─▶ text
+//!  /proc/self ─────────────────────────┼─ FigureSource ─────────▶ Samples ─ encode ─▶ text
 //!  closures of the layers above ───────┘        (by id of the table)
 //! ```
 //!
@@ -22,7 +22,6 @@
 //! every metric in the table is in `docs/metrics.md`.
 
 mod encode;
-mod error;
 mod registry;
 mod samples;
 mod sources;

@@ -147,7 +147,7 @@ impl Gate {
 fn registry(exports: u64) -> Registry {
     let registry = Registry::new();
     registry.register(Arc::new(move |out: &mut Samples| {
-        let sizes = Histogram::new(&IO_SIZE_BOUNDS_BYTES).snapshot();
+        let sizes = Histogram::new(&IO_SIZE_BOUNDS_BYTES);
         for number in 0..exports {
             let name = format!("export-{number:05}");
             out.histogram(Metric::ReadIoSize, &[&name], &sizes);

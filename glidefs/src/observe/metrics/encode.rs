@@ -10,7 +10,6 @@ mod lines;
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::error::MetricsError;
 use super::samples::{Family, Sample, Samples};
 use super::table::{Definition, Kind, Unit};
 
@@ -18,8 +17,8 @@ use super::table::{Definition, Kind, Unit};
 const EXPORT_LABEL: &str = "export";
 
 /// Appends all of `samples` to `text`.
-pub(super) fn encode(samples: Samples, text: &mut String) -> Result<(), MetricsError> {
-    for family in samples.into_families()? {
+pub(super) fn encode(samples: Samples, text: &mut String) -> prometheus::Result<()> {
+    for family in samples.into_families() {
         if family.definition().labels.contains(&EXPORT_LABEL) {
             lines::write_family(&family, text);
         } else {
@@ -30,11 +29,8 @@ pub(super) fn encode(samples: Samples, text: &mut String) -> Result<(), MetricsE
 }
 
 /// Appends a metric as the crate writes the metric.
-fn write_family(family: &Family, text: &mut String) -> Result<(), MetricsError> {
-    let name = family.definition().name;
-    TextEncoder::new()
-        .encode_utf8(&[model(family)], text)
-        .map_err(|source| MetricsError::Encode { name, source })
+fn write_family(family: &Family, text: &mut String) -> prometheus::Result<()> {
+    TextEncoder::new().encode_utf8(&[model(family)], text)
 }
 
 /// A metric with all samples, in the model of the crate.

@@ -5,27 +5,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::encode;
-use super::error::MetricsError;
 use super::samples::{ExportHistograms, Samples};
 
 use crate::locks::MutexExt;
 
-/// A part of the daemon that gives figures to a scrape.
-pub trait FigureSource: Send + Sync {
-    /// Adds the figures of this moment to `out`. Each combination of metric and labels is added once.
-    fn collect(&self, out: &mut Samples);
-}
-
-impl<F: Fn(&mut Samples) + Send + Sync> FigureSource for F {
-    fn collect(&self, out: &mut Samples) {
-        self(out);
-    }
-}
+/// Adds figures to a scrape, on the thread of the scrape.
+pub type FigureSource = dyn Fn(&mut Samples) + Send + Sync;
 
 /// The sources of `/metrics`.
 #[derive(Default)]
 pub struct Registry {
-    sources: Mutex<Vec<Arc<dyn FigureSource>>>,
+    sources: Mutex<Vec<Arc<FigureSource>>>,
     /// Length of the last text. The next text is allocated once with this length, and not copied while growing.
     text_bytes_last: AtomicUsize,
 }
@@ -37,18 +27,18 @@ impl Registry {
     }
 
     /// Adds a source, for good.
-    pub fn register(&self, source: Arc<dyn FigureSource>) {
+    pub fn register(&self, source: Arc<FigureSource>) {
         self.lock().push(source);
     }
 
     /// The figures of this moment in the text format of Prometheus, version 0.0.4.
     ///
     /// The time grows with the number of exports, so asynchronous callers use a blocking thread.
-    pub fn encode(&self, histograms: ExportHistograms) -> Result<String, MetricsError> {
+    pub fn encode(&self, histograms: ExportHistograms) -> prometheus::Result<String> {
         let sources = self.lock().clone();
         let mut samples = Samples::new(histograms);
         for source in sources {
-            source.collect(&mut samples);
+            source(&mut samples);
         }
         let last = self.text_bytes_last.load(Ordering::Relaxed);
         let mut text = String::with_capacity(last.saturating_add(last / 16));
@@ -57,7 +47,7 @@ impl Registry {
         Ok(text)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<dyn FigureSource>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<FigureSource>>> {
         // The vector is whole before and after each push and clone, so a poisoned lock holds whole data.
         self.sources.lock_whole()
     }

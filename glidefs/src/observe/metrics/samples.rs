@@ -2,14 +2,12 @@
 //!
 //! Owns the compact form of figures on the way from the sources to the encoder: a few growing arrays per metric, so that a
 //! scrape of many thousand exports needs no allocation per sample, and little memory. Does not own the text (`encode`).
-//! Invariant: every kept sample fits the metric's row in the table; the first sample that does not fit is refused, and the
-//! refusal is kept.
+//! Invariant: every kept sample fits the metric's row in the table; a sample that does not fit is left out, and fails the tests.
 
 use serde::{Deserialize, Serialize};
 
-use super::error::MetricsError;
 use super::table::{self, Definition, Metric};
-use crate::observe::counter::HistogramSnapshot;
+use crate::observe::counter::Histogram;
 
 /// Which exports have histograms on a scrape.
 ///
@@ -32,7 +30,6 @@ pub struct Samples {
     pub histograms: ExportHistograms,
     /// One family per metric, in the order of the table.
     families: Vec<Family>,
-    refused: Option<MetricsError>,
 }
 
 /// All samples of one metric.
@@ -69,13 +66,13 @@ impl<'a> Sample<'a> {
 impl Samples {
     /// An empty set of figures.
     pub(super) fn new(histograms: ExportHistograms) -> Self {
-        Self { histograms, families: table::all().map(Family::new).collect(), refused: None }
+        Self { histograms, families: table::all().map(Family::new).collect() }
     }
 
     /// Adds the value of a counter or gauge. Times are in nanoseconds.
     ///
     /// `labels` are the label values in the order of the table. A sample that does not fit the table is a mistake of the
-    /// source: the sample is left out, and the scrape fails with the name of the metric.
+    /// source, and is left out.
     pub fn value(&mut self, metric: Metric, labels: &[&str], value: u64) {
         self.add(metric, labels, 1, [value]);
     }
@@ -88,14 +85,8 @@ impl Samples {
     }
 
     /// Adds a histogram that was recorded with the bounds of the metric's kind.
-    pub fn histogram<const N: usize>(
-        &mut self,
-        metric: Metric,
-        labels: &[&str],
-        snapshot: &HistogramSnapshot<N>,
-    ) {
-        let cells = snapshot.buckets.into_iter().chain([snapshot.above, snapshot.sum]);
-        self.add(metric, labels, N + 2, cells);
+    pub fn histogram<const N: usize>(&mut self, metric: Metric, labels: &[&str], histogram: &Histogram<N>) {
+        self.add(metric, labels, N + 2, histogram.counts().chain([histogram.sum()]));
     }
 
     fn add(
@@ -107,11 +98,9 @@ impl Samples {
     ) {
         let family = &mut self.families[metric as usize];
         let Definition { name, labels: expected, .. } = *family.definition;
-        if family.cells_per_sample() != cell_count {
-            self.refuse(MetricsError::Kind { name });
-        } else if expected.len() != labels.len() {
-            self.refuse(MetricsError::Labels { name, expected, given: labels.len() });
-        } else {
+        let fits = (family.cells_per_sample(), expected.len()) == (cell_count, labels.len());
+        debug_assert!(fits, "a sample of {name} is not as the table of metrics says");
+        if fits {
             for label in labels {
                 family.label_text.push_str(label);
                 family.label_ends.push(family.label_text.len());
@@ -121,16 +110,9 @@ impl Samples {
         }
     }
 
-    fn refuse(&mut self, error: MetricsError) {
-        self.refused.get_or_insert(error);
-    }
-
-    /// The metrics with samples, in the order of the table; or the first mistake of a source.
-    pub(super) fn into_families(self) -> Result<impl Iterator<Item = Family>, MetricsError> {
-        match self.refused {
-            Some(error) => Err(error),
-            None => Ok(self.families.into_iter().filter(|family| family.samples > 0)),
-        }
+    /// The metrics with samples, in the order of the table.
+    pub(super) fn into_families(self) -> impl Iterator<Item = Family> {
+        self.families.into_iter().filter(|family| family.samples > 0)
     }
 }
 

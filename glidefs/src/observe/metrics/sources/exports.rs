@@ -4,7 +4,7 @@
 //! exports. Invariants: a label value is the name of an export or a fixed word; an export that is not busy, with nothing at risk,
 //! damaged or in trouble, has one line.
 
-use crate::observe::io::IoTotals;
+use crate::observe::io::QueueStats;
 use crate::observe::metrics::samples::{ExportHistograms, Samples};
 use crate::observe::metrics::table::Metric;
 
@@ -33,7 +33,7 @@ pub struct ExportFigures<'a> {
     /// Limits which are set, or have let a request wait since the daemon started.
     pub limits: &'a [LimitFigures],
     /// The counters of all queues since the daemon started; `None` if unknown.
-    pub io: Option<&'a IoTotals>,
+    pub io: Option<&'a QueueStats>,
 }
 
 /// The figures of one limit of an export.
@@ -75,7 +75,7 @@ pub fn export(figures: &ExportFigures<'_>, out: &mut Samples) {
     let is_whole = out.histograms == ExportHistograms::All;
     let is_busy = figures.is_used;
     if is_busy || is_whole {
-        counters(figures.name, figures.io.unwrap_or(&IoTotals::default()), out);
+        counters(figures.name, figures.io.unwrap_or(&QueueStats::default()), out);
     }
     let labels = &[figures.name];
     out.value(Metric::ExportSize, labels, figures.size_bytes);
@@ -109,7 +109,7 @@ pub fn export(figures: &ExportFigures<'_>, out: &mut Samples) {
 }
 
 /// Shows the requests of an export, with histograms unless none are wanted.
-fn counters(export: &str, io: &IoTotals, out: &mut Samples) {
+fn counters(export: &str, io: &QueueStats, out: &mut Samples) {
     if out.histograms != ExportHistograms::None {
         out.histogram(Metric::ReadIoSize, &[export], &io.read_size);
         out.histogram(Metric::WriteIoSize, &[export], &io.write_size);
@@ -122,20 +122,20 @@ fn counters(export: &str, io: &IoTotals, out: &mut Samples) {
     for (operation, operations) in [
         ("read", io.read_size.count()),
         ("write", io.write_size.count()),
-        ("flush", io.flushes),
-        ("zero", io.zeroes),
+        ("flush", io.flushes.get()),
+        ("zero", io.zeroes.get()),
     ] {
         out.value(Metric::ExportOperations, &[export, operation], operations);
     }
     for (operation, bytes) in
-        [("read", io.read_size.sum), ("write", io.write_size.sum), ("zero", io.zero_bytes)]
+        [("read", io.read_size.sum()), ("write", io.write_size.sum()), ("zero", io.zero_bytes.get())]
     {
         out.value(Metric::ExportBytes, &[export, operation], bytes);
     }
     for (operation, errors) in
-        [("read", io.read_errors), ("write", io.write_errors), ("flush", io.flush_errors)]
+        [("read", &io.read_errors), ("write", &io.write_errors), ("flush", &io.flush_errors)]
     {
-        out.value(Metric::ExportErrors, &[export, operation], errors);
+        out.value(Metric::ExportErrors, &[export, operation], errors.get());
     }
-    out.value(Metric::ExportInFlight, &[export], io.in_flight);
+    out.value(Metric::ExportInFlight, &[export], io.in_flight.get());
 }

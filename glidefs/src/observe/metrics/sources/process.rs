@@ -13,7 +13,7 @@ use crate::observe::metrics::samples::Samples;
 use crate::observe::metrics::table::Metric;
 
 /// Shows the version of the daemon, the start time, which is now, the memory and the number of file descriptors.
-pub fn process() -> Arc<dyn FigureSource> {
+pub fn process() -> Arc<FigureSource> {
     let start = SystemTime::now().duration_since(UNIX_EPOCH).ok();
     let start_nanos = start.and_then(|start| u64::try_from(start.as_nanos()).ok());
     Arc::new(move |out: &mut Samples| {

@@ -10,7 +10,7 @@ use crate::observe::metrics::samples::Samples;
 use crate::observe::metrics::table::Metric;
 
 /// Shows `workers`. The label of a worker is the place in the list.
-pub fn workers(workers: Vec<Arc<WorkerStats>>) -> Arc<dyn FigureSource> {
+pub fn workers(workers: Vec<Arc<WorkerStats>>) -> Arc<FigureSource> {
     Arc::new(move |out: &mut Samples| {
         for (index, stats) in workers.iter().enumerate() {
             collect(&index.to_string(), stats, out);
