@@ -130,5 +130,5 @@ use calls;
 
 /// A required field, or `INVALID_ARGUMENT`.
 fn required(field: &'static str, value: String) -> Result<String, CsiError> {
-    if value.is_empty() { Err(CsiError::Missing { field }) } else { Ok(value) }
+    if value.is_empty() { Err(CsiError::missing(field)) } else { Ok(value) }
 }

@@ -68,11 +68,11 @@ pub(super) struct Access {
 impl Access {
     /// Reads and checks the capability of a request.
     pub fn of(capability: Option<&VolumeCapability>) -> Result<Self, CsiError> {
-        let capability = capability.ok_or(CsiError::Missing { field: "volume_capability" })?;
+        let capability = capability.ok_or(CsiError::missing("volume_capability"))?;
         let form = match &capability.access_type {
             Some(AccessType::Block(_)) => Form::Block,
             Some(AccessType::Mount(mount)) => mounted(mount)?,
-            None => return Err(CsiError::Missing { field: "volume_capability.access_type" }),
+            None => return Err(CsiError::missing("volume_capability.access_type")),
         };
         let mode = capability.access_mode.as_ref().map(AccessMode::mode);
         let is_read_only = match mode {
@@ -81,7 +81,7 @@ impl Access {
             }
             Some(Mode::SingleNodeReaderOnly) => true,
             Some(Mode::Unknown) | None => {
-                return Err(CsiError::Missing { field: "volume_capability.access_mode" });
+                return Err(CsiError::missing("volume_capability.access_mode"));
             }
             Some(
                 mode @ (Mode::MultiNodeReaderOnly | Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter),
@@ -90,7 +90,7 @@ impl Access {
                     "{}: a volume is used by one host at a time, so ReadWriteOnce and ReadWriteOncePod are possible",
                     mode.as_str_name()
                 );
-                return Err(CsiError::Invalid { field: "volume_capability.access_mode", reason });
+                return Err(CsiError::invalid("volume_capability.access_mode", reason));
             }
         };
         let is_single = mode == Some(Mode::SingleNodeSingleWriter);
@@ -102,7 +102,7 @@ impl Access {
     /// Reads and checks all capabilities of a request, of which there must be one.
     pub fn all(capabilities: &[VolumeCapability]) -> Result<Vec<Self>, CsiError> {
         if capabilities.is_empty() {
-            return Err(CsiError::Missing { field: "volume_capabilities" });
+            return Err(CsiError::missing("volume_capabilities"));
         }
         capabilities.iter().map(|capability| Self::of(Some(capability))).collect()
     }
@@ -111,8 +111,8 @@ impl Access {
     pub fn check_read_only(&self, is_asked: bool) -> Result<bool, CsiError> {
         let is_read_only = self.is_read_only || is_asked;
         if is_read_only && self.form == Form::Block {
-            let reason = "a raw block device cannot be handed out read-only: use a file system".into();
-            return Err(CsiError::Invalid { field: "readonly", reason });
+            let reason = "a raw block device cannot be handed out read-only: use a file system";
+            return Err(CsiError::invalid("readonly", reason));
         }
         Ok(is_read_only)
     }
@@ -127,13 +127,15 @@ impl Access {
 }
 
 fn mounted(mount: &MountVolume) -> Result<Form, CsiError> {
-    let fs = FileSystem::of(&mount.fs_type).ok_or_else(|| CsiError::Invalid {
-        field: "volume_capability.mount.fs_type",
-        reason: format!("{:?} is not made by this driver: use ext4 or xfs", mount.fs_type),
+    let fs = FileSystem::of(&mount.fs_type).ok_or_else(|| {
+        CsiError::invalid(
+            "volume_capability.mount.fs_type",
+            format!("{:?} is not made by this driver: use ext4 or xfs", mount.fs_type),
+        )
     })?;
     if let Some(flag) = mount.mount_flags.iter().find(|flag| !is_harmless(flag)) {
         let reason = format!("{flag:?} is no option of a file system: remove it from mountOptions");
-        return Err(CsiError::Invalid { field: "volume_capability.mount.mount_flags", reason });
+        return Err(CsiError::invalid("volume_capability.mount.mount_flags", reason));
     }
     Ok(Form::Mount { fs, flags: mount.mount_flags.clone() })
 }
@@ -181,7 +183,13 @@ mod tests {
     fn several_hosts_at_a_time_are_refused() {
         for mode in [Mode::MultiNodeReaderOnly, Mode::MultiNodeSingleWriter, Mode::MultiNodeMultiWriter] {
             for access_type in [mount("ext4", &[]), AccessType::Block(BlockVolume {})] {
-                assert!(matches!(access(access_type, mode), Err(CsiError::Invalid { .. })), "{mode:?}");
+                assert!(
+                    matches!(
+                        access(access_type, mode),
+                        Err(CsiError::Refused { code: tonic::Code::InvalidArgument, .. })
+                    ),
+                    "{mode:?}"
+                );
             }
         }
     }
@@ -212,10 +220,21 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
-        let missing = |capability| matches!(Access::of(capability), Err(CsiError::Missing { .. }));
+        let missing = |capability| {
+            matches!(
+                Access::of(capability),
+                Err(CsiError::Refused { code: tonic::Code::InvalidArgument, .. })
+            )
+        };
         assert!(missing(None));
         assert!(missing(Some(&VolumeCapability::default())));
-        assert!(matches!(Access::all(&[]), Err(CsiError::Missing { field: "volume_capabilities" })));
-        assert!(matches!(access(mount("", &[]), Mode::Unknown), Err(CsiError::Missing { .. })));
+        assert!(matches!(
+            Access::all(&[]),
+            Err(CsiError::Refused { code: tonic::Code::InvalidArgument, .. })
+        ));
+        assert!(matches!(
+            access(mount("", &[]), Mode::Unknown),
+            Err(CsiError::Refused { code: tonic::Code::InvalidArgument, .. })
+        ));
     }
 }

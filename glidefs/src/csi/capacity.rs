@@ -23,7 +23,7 @@ impl SizeRange {
     pub fn of(range: Option<&CapacityRange>) -> Result<Self, CsiError> {
         let Some(range) = range else { return Ok(Self { required_bytes: None, limit_bytes: None }) };
         let bytes = |field, value: i64| {
-            let reason = || CsiError::Invalid { field, reason: format!("{value} is negative") };
+            let reason = || CsiError::invalid(field, format!("{value} is negative"));
             // By the specification 0 stands for a bound which is not set.
             u64::try_from(value).map(|bytes| (bytes > 0).then_some(bytes)).map_err(|_| reason())
         };
@@ -32,9 +32,9 @@ impl SizeRange {
             limit_bytes: bytes("capacity_range.limit_bytes", range.limit_bytes)?,
         };
         match (sizes.required_bytes, sizes.limit_bytes) {
-            (Some(required), Some(limit)) if required > limit => Err(CsiError::OutOfRange {
-                reason: format!("{required} bytes are required, and {limit} bytes are the limit"),
-            }),
+            (Some(required), Some(limit)) if required > limit => Err(CsiError::out_of_range(format!(
+                "{required} bytes are required, and {limit} bytes are the limit"
+            ))),
             _ => Ok(sizes),
         }
     }
@@ -44,10 +44,10 @@ impl SizeRange {
         let limit = self.limit_bytes.unwrap_or(u64::MAX);
         let default = DEFAULT_BYTES.min(limit - limit % GRANULE_BYTES);
         let bytes = self.required_bytes.unwrap_or(default).max(least_bytes);
-        let too_large = || CsiError::OutOfRange {
-            reason: format!(
+        let too_large = || {
+            CsiError::out_of_range(format!(
                 "the volume would have {bytes} bytes, rounded up to a multiple of {GRANULE_BYTES}: the limit is lower"
-            ),
+            ))
         };
         let rounded = bytes.checked_next_multiple_of(GRANULE_BYTES).ok_or_else(too_large)?;
         if self.fits(rounded) { Ok(rounded) } else { Err(too_large()) }
@@ -101,17 +101,23 @@ mod tests {
     fn a_size_below_the_least_is_raised_if_the_limit_allows() {
         assert_eq!(range(1 << 20, 0).unwrap().new_size(300 << 20).unwrap(), 300 << 20);
         let error = range(1 << 20, 2 << 20).unwrap().new_size(300 << 20).unwrap_err();
-        assert!(matches!(error, CsiError::OutOfRange { .. }));
+        assert!(matches!(error, CsiError::Refused { code: tonic::Code::OutOfRange, .. }));
     }
 
     #[test]
     fn impossible_ranges_are_refused() {
-        assert!(matches!(range(2, 1), Err(CsiError::OutOfRange { .. })));
-        assert!(matches!(range(-1, 0), Err(CsiError::Invalid { .. })));
-        assert!(matches!(range(0, -1), Err(CsiError::Invalid { .. })));
+        assert!(matches!(range(2, 1), Err(CsiError::Refused { code: tonic::Code::OutOfRange, .. })));
+        assert!(matches!(range(-1, 0), Err(CsiError::Refused { code: tonic::Code::InvalidArgument, .. })));
+        assert!(matches!(range(0, -1), Err(CsiError::Refused { code: tonic::Code::InvalidArgument, .. })));
         // Rounding up would pass the limit.
-        assert!(matches!(range(5000, 5000).unwrap().new_size(0), Err(CsiError::OutOfRange { .. })));
-        assert!(matches!(range(i64::MAX, 0).unwrap().new_size(u64::MAX), Err(CsiError::OutOfRange { .. })));
+        assert!(matches!(
+            range(5000, 5000).unwrap().new_size(0),
+            Err(CsiError::Refused { code: tonic::Code::OutOfRange, .. })
+        ));
+        assert!(matches!(
+            range(i64::MAX, 0).unwrap().new_size(u64::MAX),
+            Err(CsiError::Refused { code: tonic::Code::OutOfRange, .. })
+        ));
     }
 
     #[test]

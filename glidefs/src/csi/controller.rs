@@ -79,7 +79,7 @@ impl Driver {
     ) -> Result<ValidateVolumeCapabilitiesResponse, CsiError> {
         let id = required("volume_id", request.volume_id)?;
         if request.volume_capabilities.is_empty() {
-            return Err(CsiError::Missing { field: "volume_capabilities" });
+            return Err(CsiError::missing("volume_capabilities"));
         }
         self.daemon.volume(&id).await?;
         let checked = Access::all(&request.volume_capabilities)

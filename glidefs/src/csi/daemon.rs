@@ -178,9 +178,10 @@ async fn within<T>(
 ) -> Result<T, CsiError> {
     match tokio::time::timeout(limit, answer).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(CsiError::Later {
-            reason: format!("the glidefs daemon has not answered for {} s: see its log", limit.as_secs()),
-        }),
+        Err(_) => Err(CsiError::later(format!(
+            "the glidefs daemon has not answered for {} s: see its log",
+            limit.as_secs()
+        ))),
     }
 }
 
@@ -205,8 +206,8 @@ mod tests {
         let _listener = tokio::net::UnixListener::bind(&socket).unwrap();
         let daemon = Daemon::new(Client::of_socket(&socket));
         let error = daemon.status().await.unwrap_err();
-        assert!(matches!(error, CsiError::Later { .. }), "{error}");
+        assert!(matches!(error, CsiError::Refused { code: tonic::Code::Unavailable, .. }), "{error}");
         let error = daemon.detach(&ExportName::new("a").unwrap()).await.unwrap_err();
-        assert!(matches!(error, CsiError::Later { .. }), "{error}");
+        assert!(matches!(error, CsiError::Refused { code: tonic::Code::Unavailable, .. }), "{error}");
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! The only file which maps errors to gRPC. Invariant: every message tells whoever reads the events of a pod how to act.
 
+use std::fmt::Display;
+
 use tonic::{Code, Status};
 
 use super::tools::ToolError;
@@ -12,48 +14,14 @@ use crate::observe::chain;
 /// Why a call of the orchestrator failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CsiError {
-    /// The request lacks a field which the specification requires.
-    #[error("the request has no {field}")]
-    Missing {
-        /// The field's name in csi.proto.
-        field: &'static str,
-    },
-    /// A field of the request has a value which the driver does not take.
-    #[error("{field}: {reason}")]
-    Invalid {
-        /// The field's name in csi.proto.
-        field: &'static str,
-        reason: String,
-    },
+    /// The driver refuses the call.
+    #[error("{reason}")]
+    Refused { code: Code, reason: String },
     #[error("there is no {what}")]
     NotFound {
         /// The volume, snapshot or path which was asked for.
         what: String,
     },
-    /// The name or path is in use by something else.
-    #[error("{reason}")]
-    Exists { reason: String },
-    /// The wanted size is not possible.
-    #[error("{reason}")]
-    OutOfRange { reason: String },
-    /// The volume cannot be where the request wants it.
-    #[error("{reason}")]
-    Exhausted { reason: String },
-    /// The state of the volume or of the host forbids the operation.
-    #[error("{reason}")]
-    Precondition { reason: String },
-    /// Something which passes by itself.
-    #[error("{reason}: the call is made again later")]
-    Later { reason: String },
-    /// Another call works on the same object.
-    #[error("another call for {what} is under way: this call is made again later")]
-    UnderWay {
-        /// The volume or snapshot, and which of its services.
-        what: String,
-    },
-    /// The token of a listing is none which this driver gave out.
-    #[error("{token:?} is no token of a listing: begin without a token")]
-    Token { token: String },
     /// The daemon refused, or does not answer.
     #[error(transparent)]
     Daemon(#[from] ClientError),
@@ -83,6 +51,41 @@ impl CsiError {
         }
     }
 
+    /// A refusal with `code`.
+    pub fn new(code: Code, reason: impl Into<String>) -> Self {
+        Self::Refused { code, reason: reason.into() }
+    }
+
+    /// The request lacks the field `field` of csi.proto, which the specification requires.
+    pub fn missing(field: &str) -> Self {
+        Self::new(Code::InvalidArgument, format!("the request has no {field}"))
+    }
+
+    /// The field `field` of csi.proto has a value which the driver does not take.
+    pub fn invalid(field: &str, reason: impl Display) -> Self {
+        Self::new(Code::InvalidArgument, format!("{field}: {reason}"))
+    }
+
+    /// The name or path is in use by something else.
+    pub fn exists(reason: impl Into<String>) -> Self {
+        Self::new(Code::AlreadyExists, reason)
+    }
+
+    /// The wanted size is not possible.
+    pub fn out_of_range(reason: impl Into<String>) -> Self {
+        Self::new(Code::OutOfRange, reason)
+    }
+
+    /// The state of the volume or of the host forbids the operation.
+    pub fn precondition(reason: impl Into<String>) -> Self {
+        Self::new(Code::FailedPrecondition, reason)
+    }
+
+    /// Something which passes by itself.
+    pub fn later(reason: impl Display) -> Self {
+        Self::new(Code::Unavailable, format!("{reason}: the call is made again later"))
+    }
+
     /// This host has no volume `id`.
     pub fn no_volume(id: &str) -> Self {
         Self::NotFound { what: format!("volume {id:?} on this host") }
@@ -100,14 +103,8 @@ impl CsiError {
 
     fn code(&self) -> Code {
         match self {
-            Self::Missing { .. } | Self::Invalid { .. } => Code::InvalidArgument,
+            Self::Refused { code, .. } => *code,
             Self::NotFound { .. } => Code::NotFound,
-            Self::Exists { .. } => Code::AlreadyExists,
-            Self::OutOfRange { .. } => Code::OutOfRange,
-            Self::Exhausted { .. } => Code::ResourceExhausted,
-            Self::Precondition { .. } => Code::FailedPrecondition,
-            Self::Later { .. } => Code::Unavailable,
-            Self::UnderWay { .. } | Self::Token { .. } => Code::Aborted,
             Self::Daemon(error) => daemon_code(error),
             Self::Tool(_) | Self::System { .. } | Self::Broken => Code::Internal,
         }
@@ -174,15 +171,5 @@ mod tests {
             let status = Status::from(CsiError::from(refused));
             assert_eq!((status.code(), status.message()), (wanted, "do this"), "{code}");
         }
-    }
-
-    #[test]
-    fn a_call_beside_another_one_and_a_wrong_token_are_aborted() {
-        let under_way = CsiError::UnderWay { what: "volume csi-a".into() };
-        let token = CsiError::Token { token: "7".into() };
-        let under_way = Status::from(under_way);
-        assert_eq!(under_way.code(), Code::Aborted);
-        assert!(under_way.message().ends_with(": this call is made again later"), "{under_way}");
-        assert_eq!(Status::from(token).code(), Code::Aborted);
     }
 }

@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::capabilities::FileSystem;
@@ -19,9 +18,6 @@ use super::tools::{self, LONG, SHORT};
 const BLANK_BYTES: usize = 1 << 20;
 /// How long such a read may take. A new export answers without the store.
 const READ_PATIENCE: Duration = Duration::from_mins(1);
-
-/// The count of reads at which a reading ends before its end, as nobody waits for it.
-const STOP: u64 = u64::MAX;
 
 /// The content of a device, as blkid sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +110,7 @@ pub(super) async fn look(
         Content::Data
     };
     plan(&found, content, wanted)
-        .map_err(|reason| CsiError::Precondition { reason: format!("{}: {reason}", path.display()) })
+        .map_err(|reason| CsiError::precondition(format!("{}: {reason}", path.display())))
 }
 
 /// Reads what blkid has written.
@@ -152,51 +148,25 @@ async fn beginning(path: &Path) -> Result<Vec<u8>, CsiError> {
     tools::within(READ_PATIENCE, "read", path, read).await
 }
 
-/// Whether all of the device at `path` reads as zeroes. This takes as long as it takes, as long as reads are answered.
+/// Whether each byte of the device at `path` can be read and is zero. A device whose next part is not read in time does not answer.
 async fn blank(path: &Path) -> Result<bool, CsiError> {
     let owned = path.to_owned();
-    let reads = Arc::new(AtomicU64::new(0));
-    let count = Arc::clone(&reads);
-    let mut reading =
-        tokio::task::spawn_blocking(move || File::open(owned).and_then(|file| is_blank(file, &count)));
+    let device = Arc::new(tools::within(READ_PATIENCE, "read", path, move || File::open(owned)).await?);
     loop {
-        let before = reads.load(Ordering::Relaxed);
-        match tokio::time::timeout(READ_PATIENCE, &mut reading).await {
-            Ok(Ok(read)) => return read.map_err(|source| CsiError::system("read", path, source)),
-            Ok(Err(_)) => return Err(CsiError::Broken),
-            Err(_) if reads.load(Ordering::Relaxed) == before => {
-                // A read which is answered after all ends the reading.
-                reads.store(STOP, Ordering::Relaxed);
-                return Err(no_answer(path));
-            }
-            Err(_) => {}
+        let device = Arc::clone(&device);
+        match tools::within(READ_PATIENCE, "read", path, move || next_is_blank(&*device)).await? {
+            Some(true) => {}
+            Some(false) => return Ok(false),
+            None => return Ok(true),
         }
     }
 }
 
-fn no_answer(path: &Path) -> CsiError {
-    CsiError::Later { reason: format!("{} does not answer", path.display()) }
-}
-
-/// Whether all of `device` reads as zeroes. Counts reads in `reads`, until there is [`STOP`].
-fn is_blank(mut device: impl Read, reads: &AtomicU64) -> io::Result<bool> {
-    let zeroes = vec![0; BLANK_BYTES];
+/// Whether the next bytes of `device` are all zero; `None` at the end.
+fn next_is_blank(device: impl Read) -> io::Result<Option<bool>> {
     let mut bytes = Vec::with_capacity(BLANK_BYTES);
-    loop {
-        bytes.clear();
-        if device.by_ref().take(BLANK_BYTES as u64).read_to_end(&mut bytes)? == 0 {
-            return Ok(true);
-        }
-        if !zeroes.starts_with(&bytes) {
-            return Ok(false);
-        }
-        let counted = reads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |reads| {
-            (reads != STOP).then_some(reads.saturating_add(1))
-        });
-        if counted.is_err() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-    }
+    let read = device.take(BLANK_BYTES as u64).read_to_end(&mut bytes)?;
+    Ok((read > 0).then(|| bytes.iter().all(|byte| *byte == 0)))
 }
 
 /// Makes a file system on the device at `path`. The tools refuse a device which somebody holds.
@@ -232,8 +202,6 @@ pub(super) async fn grow(path: &Path, point: &Path, fs: FileSystem) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use std::io::Cursor;
-
     use super::*;
 
     fn of_type(name: &str) -> Found {
@@ -281,17 +249,22 @@ mod tests {
         assert_eq!(found("LABEL=TYPE=xfs\nTYPE=btrfs\n"), of_type("btrfs"));
     }
 
-    #[test]
-    fn a_byte_anywhere_is_seen() {
+    #[tokio::test]
+    async fn a_byte_anywhere_is_seen() {
         let bytes = 3 * BLANK_BYTES;
-        assert!(is_blank(Cursor::new(vec![0; bytes]), &AtomicU64::new(0)).unwrap());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let is_blank = async |content: &[u8]| {
+            std::fs::write(file.path(), content).unwrap();
+            blank(file.path()).await.unwrap()
+        };
+        assert!(is_blank(&vec![0; bytes]).await);
         for place in [0, BLANK_BYTES - 1, BLANK_BYTES + 7, bytes / 2, bytes - BLANK_BYTES, bytes - 1] {
             let mut device = vec![0; bytes];
             device[place] = 1;
-            assert!(!is_blank(Cursor::new(device), &AtomicU64::new(0)).unwrap(), "{place}");
+            assert!(!is_blank(&device).await, "{place}");
         }
-        assert!(!is_blank(Cursor::new(vec![7]), &AtomicU64::new(0)).unwrap());
-        assert!(is_blank(Cursor::new(Vec::new()), &AtomicU64::new(0)).unwrap());
+        assert!(!is_blank(&[7]).await);
+        assert!(is_blank(&[]).await);
     }
 
     #[test]
@@ -305,10 +278,5 @@ mod tests {
         for content in [Content::NeverWritten, Content::Zeroes, Content::Data] {
             assert!(plan(&Found::HalfXfs, content, FileSystem::Xfs).unwrap_err().contains("blkdiscard"));
         }
-    }
-
-    #[test]
-    fn a_reading_that_nobody_waits_for_ends() {
-        assert!(is_blank(Cursor::new(vec![0; 10]), &AtomicU64::new(STOP)).is_err());
     }
 }

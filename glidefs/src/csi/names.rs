@@ -61,11 +61,11 @@ impl NameSuffix {
     /// The suffix for `name`, the field `name` of a request.
     pub fn of(name: &str) -> Result<Self, CsiError> {
         if name.is_empty() {
-            return Err(CsiError::Missing { field: "name" });
+            return Err(CsiError::missing("name"));
         }
         if name.len() > ID_CHARS_MAX {
             let reason = format!("the name has {} bytes: use at most {ID_CHARS_MAX}", name.len());
-            return Err(CsiError::Invalid { field: "name", reason });
+            return Err(CsiError::invalid("name", reason));
         }
         let is_plain = name.len() <= PLAIN_CHARS_MAX
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
@@ -82,7 +82,7 @@ impl NameSuffix {
             format!(".{}", digits(&text, SOURCE_DIGITS))
         });
         ExportName::new(&format!("{MARK}{source}{}", self.0))
-            .map_err(|error| CsiError::Invalid { field: "name", reason: error.to_string() })
+            .map_err(|error| CsiError::invalid("name", error))
     }
 
     /// Whether `export` was made for a volume with this suffix, whatever the volume began with.
@@ -155,8 +155,14 @@ mod tests {
             let export = suffix.full_name(None).unwrap();
             assert!(is_own(export.as_str()) && suffix.ends(export.as_str()), "{name:?} {export}");
         }
-        assert!(matches!(NameSuffix::of(""), Err(CsiError::Missing { .. })));
-        assert!(matches!(NameSuffix::of(&"x".repeat(129)), Err(CsiError::Invalid { .. })));
+        assert!(matches!(
+            NameSuffix::of(""),
+            Err(CsiError::Refused { code: tonic::Code::InvalidArgument, .. })
+        ));
+        assert!(matches!(
+            NameSuffix::of(&"x".repeat(129)),
+            Err(CsiError::Refused { code: tonic::Code::InvalidArgument, .. })
+        ));
     }
 
     #[test]

@@ -73,7 +73,7 @@ fn path_of(field: &'static str, path: String) -> Result<PathBuf, CsiError> {
     if path.is_absolute() {
         return Ok(path);
     }
-    Err(CsiError::Invalid { field, reason: format!("{} is no absolute path", path.display()) })
+    Err(CsiError::invalid(field, format!("{} is no absolute path", path.display())))
 }
 
 /// The mounts as they are now.
@@ -89,5 +89,5 @@ async fn unmount(path: &Path) -> Result<(), CsiError> {
         }
         tools::run("umount", [path], SHORT, &[0]).await?;
     }
-    Err(CsiError::Later { reason: format!("{} is mounted again and again", path.display()) })
+    Err(CsiError::later(format!("{} is mounted again and again", path.display())))
 }

@@ -25,7 +25,10 @@ impl Operations {
     /// Holds `what` for a call, unless another call does.
     pub fn hold(&self, what: String) -> Result<Operation, CsiError> {
         if !self.0.lock_whole().insert(what.clone()) {
-            return Err(CsiError::UnderWay { what });
+            return Err(CsiError::new(
+                tonic::Code::Aborted,
+                format!("another call for {what} is under way: this call is made again later"),
+            ));
         }
         Ok(Operation { operations: self.clone(), what })
     }
@@ -94,7 +97,9 @@ mod tests {
     fn a_second_operation_on_a_volume_is_refused_until_the_first_has_ended() {
         let operations = Operations::default();
         let first = operations.hold_volume("a").unwrap();
-        assert!(matches!(operations.hold_volume("a"), Err(CsiError::UnderWay { .. })));
+        let refused = tonic::Status::from(operations.hold_volume("a").unwrap_err());
+        assert_eq!(refused.code(), tonic::Code::Aborted);
+        assert!(refused.message().ends_with(": this call is made again later"), "{refused}");
         let _other = operations.hold_volume("b").unwrap();
         let _mount = operations.hold_mounts("a").unwrap();
         drop(first);

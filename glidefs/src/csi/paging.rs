@@ -17,12 +17,16 @@ pub(super) struct Page<T> {
 
 /// The page of `entries` which begins after `token` and has `max` entries at most, 0 for any number. Each entry has an id.
 pub(super) fn page<T>(mut entries: Vec<(String, T)>, max: i32, token: &str) -> Result<Page<T>, CsiError> {
-    let max = usize::try_from(max)
-        .map_err(|_| CsiError::Invalid { field: "max_entries", reason: format!("{max} is negative") })?;
+    let max =
+        usize::try_from(max).map_err(|_| CsiError::invalid("max_entries", format!("{max} is negative")))?;
     entries.sort_by(|(a, _), (b, _)| a.cmp(b));
     if !token.is_empty() {
         let after = token.strip_prefix(MARK).filter(|after| !after.is_empty());
-        let after = after.ok_or_else(|| CsiError::Token { token: token.chars().take(80).collect() })?;
+        let after = after.ok_or_else(|| {
+            let token: String = token.chars().take(80).collect();
+            let reason = format!("{token:?} is no token of a listing: begin without a token");
+            CsiError::new(tonic::Code::Aborted, reason)
+        })?;
         entries.retain(|(id, _)| id.as_str() > after);
     }
     let is_last = max == 0 || entries.len() <= max;
@@ -61,9 +65,18 @@ mod tests {
     #[test]
     fn tokens_of_others_are_refused() {
         for token in ["invalid-token", "after:", "7"] {
-            assert!(matches!(page(listing([1]), 0, token), Err(CsiError::Token { .. })), "{token}");
+            assert!(
+                matches!(
+                    page(listing([1]), 0, token),
+                    Err(CsiError::Refused { code: tonic::Code::Aborted, .. })
+                ),
+                "{token}"
+            );
         }
-        assert!(matches!(page(listing([1]), -1, ""), Err(CsiError::Invalid { .. })));
+        assert!(matches!(
+            page(listing([1]), -1, ""),
+            Err(CsiError::Refused { code: tonic::Code::InvalidArgument, .. })
+        ));
     }
 
     proptest! {

@@ -73,16 +73,13 @@ fn rate<T: FromStr<Err: std::fmt::Display>>(key: &str, value: &str) -> Result<Op
 }
 
 fn parse<T: FromStr<Err: std::fmt::Display>>(key: &str, value: &str) -> Result<T, CsiError> {
-    value.parse().map_err(|error| CsiError::Invalid {
-        field: "parameters",
-        reason: format!("{key} is {value:?}: {error}"),
-    })
+    value.parse().map_err(|error| CsiError::invalid("parameters", format!("{key} is {value:?}: {error}")))
 }
 
 fn unknown(key: &str) -> CsiError {
     const KEYS: &str = "durability, onUnreachable, queues, queueDepth, and for a VolumeAttributesClass as well readIops, \
                         writeIops, readBytesPerSecond, writeBytesPerSecond, burst and weight";
-    CsiError::Invalid { field: "parameters", reason: format!("{key:?} is unknown here; volumes have {KEYS}") }
+    CsiError::invalid("parameters", format!("{key:?} is unknown here; volumes have {KEYS}"))
 }
 
 #[cfg(test)]
@@ -133,7 +130,10 @@ mod tests {
             ("writeBytesPerSecond", "1 GB"),
         ] {
             let error = of_volume(&map([(key, value)]), &map([])).unwrap_err();
-            assert!(matches!(error, CsiError::Invalid { .. }), "{key}={value}: {error}");
+            assert!(
+                matches!(error, CsiError::Refused { code: tonic::Code::InvalidArgument, .. }),
+                "{key}={value}: {error}"
+            );
         }
     }
 

@@ -74,7 +74,7 @@ pub(super) async fn within<T: Send + 'static>(
     match tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await {
         Ok(Ok(done)) => done.map_err(|source| CsiError::system(action, path, source)),
         Ok(Err(_)) => Err(CsiError::Broken),
-        Err(_) => Err(CsiError::Later { reason: format!("{} does not answer", path.display()) }),
+        Err(_) => Err(CsiError::later(format!("{} does not answer", path.display()))),
     }
 }
 

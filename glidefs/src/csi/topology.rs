@@ -46,12 +46,13 @@ impl HostTopology {
         if options.is_empty() || options.iter().any(|option| self.reaches(option)) {
             return Ok(());
         }
-        Err(CsiError::Exhausted {
-            reason: format!(
+        Err(CsiError::new(
+            tonic::Code::ResourceExhausted,
+            format!(
                 "volumes of host {} cannot be used where the request wants the volume: the driver of another host has to make it",
                 self.node_id
             ),
-        })
+        ))
     }
 
     /// Whether a volume of this host can be used in `topology`: this host, or a host which shares the store.
@@ -94,7 +95,10 @@ mod tests {
         let elsewhere = wanted(&[(HOST, "host-2")]);
         assert!(host(None).check(None).is_ok());
         assert!(host(None).check(Some(&here)).is_ok());
-        assert!(matches!(host(None).check(Some(&elsewhere)), Err(CsiError::Exhausted { .. })));
+        assert!(matches!(
+            host(None).check(Some(&elsewhere)),
+            Err(CsiError::Refused { code: tonic::Code::ResourceExhausted, .. })
+        ));
         assert!(host(None).check(Some(&wanted(&[(STORE, "prod")]))).is_err());
         assert!(host(Some("prod")).check(Some(&wanted(&[(STORE, "prod")]))).is_ok());
         // As an orchestrator sends it for another host: all segments of that host.

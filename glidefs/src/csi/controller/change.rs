@@ -38,7 +38,7 @@ impl Driver {
             let reason = format!(
                 "export {name} was not made by this driver, and stays: `glidefs export delete {name}` deletes it"
             );
-            return Err(CsiError::Precondition { reason });
+            return Err(CsiError::precondition(reason));
         }
         // Where hosts share the store the volume is brought here first: only the host which has a volume deletes the volume.
         let visit = match self.visit_locked(&name).await {
@@ -65,7 +65,7 @@ impl Driver {
         let snapshots = self.daemon.snapshots(name).await?;
         if !snapshots.is_empty() {
             let names: Vec<&str> = snapshots.iter().map(|snapshot| snapshot.name.as_str()).collect();
-            return Err(CsiError::Precondition { reason: has_snapshots(name, &names) });
+            return Err(CsiError::precondition(has_snapshots(name, &names)));
         }
         self.daemon.delete(name).await
     }
@@ -75,7 +75,7 @@ impl Driver {
         request: ControllerExpandVolumeRequest,
     ) -> Result<ControllerExpandVolumeResponse, CsiError> {
         let id = required("volume_id", request.volume_id)?;
-        let range = request.capacity_range.ok_or(CsiError::Missing { field: "capacity_range" })?;
+        let range = request.capacity_range.ok_or(CsiError::missing("capacity_range"))?;
         let wanted = SizeRange::of(Some(&range))?;
         let access =
             request.volume_capability.as_ref().map(|capability| Access::of(Some(capability))).transpose()?;
@@ -97,8 +97,7 @@ impl Driver {
         export: Export,
         wanted: SizeRange,
     ) -> Result<Export, CsiError> {
-        let name = ExportName::new(&export.name)
-            .map_err(|error| CsiError::Invalid { field: "volume_id", reason: error.to_string() })?;
+        let name = ExportName::new(&export.name).map_err(|error| CsiError::invalid("volume_id", error))?;
         let _operation = self.operations.hold_volume(&name)?;
         if !wanted.is_enough(export.size_bytes) {
             let larger = self.daemon.resize(&name, wanted.new_size(0)?).await?;
@@ -112,7 +111,7 @@ impl Driver {
             "volume {name} has {} bytes, and volumes do not shrink: raise the limit",
             export.size_bytes
         );
-        Err(CsiError::OutOfRange { reason })
+        Err(CsiError::out_of_range(reason))
     }
 
     pub(super) async fn modify_volume(

@@ -66,7 +66,7 @@ impl Driver {
             let reason = format!(
                 "volume {other} has this name, and began with another content: use another name, or delete that volume"
             );
-            return Err(CsiError::Exists { reason });
+            return Err(CsiError::exists(reason));
         }
         let is_here = exports.iter().any(|export| export.name == new.name.as_str());
         if !is_here && stored.iter().any(|name| name == new.name.as_str()) {
@@ -74,7 +74,7 @@ impl Driver {
                 "volume {} was made by another host, or is being made there: ask the driver of that host",
                 new.name
             );
-            return Err(CsiError::Precondition { reason });
+            return Err(CsiError::precondition(reason));
         }
         let existing = exports.iter().find(|export| export.name == new.name.as_str());
         let export = match &new.source {
@@ -100,7 +100,7 @@ impl Driver {
         if !self.daemon.has_store().await? {
             // By the specification a source which this driver cannot copy makes the argument wrong.
             let reason = needs_store("copies");
-            return Err(CsiError::Invalid { field: "volume_content_source", reason });
+            return Err(CsiError::invalid("volume_content_source", reason));
         }
         let of = match source {
             Source::Volume(volume) => volume,
@@ -126,11 +126,9 @@ impl Driver {
         let origin = self.origin(source).await?;
         if origin.state == "failed" {
             let reason = origin.reason.as_deref().unwrap_or("the reason is not known");
-            return Err(CsiError::Precondition {
-                reason: format!(
-                    "volume {of} has failed ({reason}), and is not copied: repair the source first (`glidefs export show {of}`)"
-                ),
-            });
+            return Err(CsiError::precondition(format!(
+                "volume {of} has failed ({reason}), and is not copied: repair the source first (`glidefs export show {of}`)"
+            )));
         }
         if snapshot.is_none() {
             self.sync(&origin).await;
@@ -139,7 +137,7 @@ impl Driver {
                     "volume {of} has {} bytes, more than the limit of the copy: raise the limit",
                     origin.size_bytes
                 );
-                return Err(CsiError::OutOfRange { reason });
+                return Err(CsiError::out_of_range(reason));
             }
         }
         step(new, existing)?;
@@ -154,7 +152,7 @@ impl Driver {
                     "the copy would have {} bytes, more than the limit: raise the limit",
                     export.size_bytes
                 );
-                Err(CsiError::OutOfRange { reason })
+                Err(CsiError::out_of_range(reason))
             }
             Err(error) => Err(error),
         }
@@ -190,9 +188,7 @@ impl Driver {
         let detached = self.daemon.detach(name).await?;
         match &detached.unreleased {
             None => Ok(detached),
-            Some(reason) => {
-                Err(CsiError::Later { reason: format!("volume {name} is not released: {reason}") })
-            }
+            Some(reason) => Err(CsiError::later(format!("volume {name} is not released: {reason}"))),
         }
     }
 }
@@ -202,8 +198,8 @@ fn check_movable(is_shared: bool, choices: &Choices) -> Result<(), CsiError> {
     if !is_shared || (choices.queues.is_none() && choices.queue_depth.is_none()) {
         return Ok(());
     }
-    let reason = "a volume that moves between hosts would lose queues and queueDepth: leave them out with --shared-store".into();
-    Err(CsiError::Invalid { field: "parameters", reason })
+    let reason = "a volume that moves between hosts would lose queues and queueDepth: leave them out with --shared-store";
+    Err(CsiError::invalid("parameters", reason))
 }
 
 /// Decides how the request goes on.
@@ -217,12 +213,10 @@ fn step(new: &New, existing: Option<&Export>) -> Result<Step, CsiError> {
     if new.source.is_some() && !new.wanted.is_enough(bytes) {
         return new.wanted.new_size(new.least_bytes.max(bytes)).map(Step::Grow);
     }
-    Err(CsiError::Exists {
-        reason: format!(
-            "volume {} exists with {bytes} bytes, which is another size: use that size, or another name",
-            export.name
-        ),
-    })
+    Err(CsiError::exists(format!(
+        "volume {} exists with {bytes} bytes, which is another size: use that size, or another name",
+        export.name
+    )))
 }
 
 /// Reads the source of a request. An id which none of this driver's volumes and snapshots can have is of nothing which exists.
@@ -233,7 +227,7 @@ fn source(source: Option<&VolumeContentSource>) -> Result<Option<Source>, CsiErr
         Some(Type::Snapshot(snapshot)) => SnapshotId::parse(&snapshot.snapshot_id)
             .map(|id| Some(Source::Snapshot(id)))
             .ok_or_else(|| CsiError::no_snapshot(&snapshot.snapshot_id)),
-        None => Err(CsiError::Missing { field: "volume_content_source.type" }),
+        None => Err(CsiError::missing("volume_content_source.type")),
     }
 }
 
@@ -270,7 +264,7 @@ mod tests {
         assert_eq!(step(&new(4096, 16384, None), Some(&export(8192))).unwrap(), Step::Take);
         for (required, limit) in [(16384, 0), (4096, 4096)] {
             let error = step(&new(required, limit, None), Some(&export(8192))).unwrap_err();
-            assert!(matches!(error, CsiError::Exists { .. }), "{error}");
+            assert!(matches!(error, CsiError::Refused { code: tonic::Code::AlreadyExists, .. }), "{error}");
             assert!(error.to_string().ends_with(": use that size, or another name"), "{error}");
         }
     }
@@ -300,7 +294,10 @@ mod tests {
             assert!(matches!(read(nothing), Err(CsiError::NotFound { .. })));
         }
         assert!(matches!(read(snapshot("a@b")).unwrap(), Some(Source::Snapshot(_))));
-        assert!(matches!(source(Some(&VolumeContentSource { r#type: None })), Err(CsiError::Missing { .. })));
+        assert!(matches!(
+            source(Some(&VolumeContentSource { r#type: None })),
+            Err(CsiError::Refused { code: tonic::Code::InvalidArgument, .. })
+        ));
         assert_eq!(source(None).unwrap(), None);
     }
 }

@@ -30,7 +30,7 @@ impl Driver {
         let source = required("source_volume_id", request.source_volume_id)?;
         parameters::check_of_snapshot(&request.parameters)?;
         if !self.daemon.has_store().await? {
-            return Err(CsiError::Precondition { reason: needs_store("snapshots") });
+            return Err(CsiError::precondition(needs_store("snapshots")));
         }
         let origin = self.daemon.volume(&source).await?;
         let id = SnapshotId { export: name_of(&origin.name)?, snapshot: suffix.full_name(None)? };
@@ -38,7 +38,7 @@ impl Driver {
             let reason = format!(
                 "the id of the snapshot would have more than {ID_CHARS_MAX} characters: use a shorter name"
             );
-            return Err(CsiError::Invalid { field: "source_volume_id", reason });
+            return Err(CsiError::invalid("source_volume_id", reason));
         }
         let _name = self.operations.hold(format!("a snapshot of the name {:?}", request.name))?;
         let _volume = self.operations.hold_volume(&id.export)?;
@@ -53,7 +53,7 @@ impl Driver {
                     "volume {} has a snapshot of this name: use another name, or delete that snapshot",
                     other.export
                 );
-                return Err(CsiError::Exists { reason });
+                return Err(CsiError::exists(reason));
             }
             self.sync(&origin).await;
         }
@@ -96,7 +96,7 @@ impl Driver {
                 "snapshot {id} was not made by this driver, and stays: `glidefs snapshot delete {} {}` deletes it",
                 id.export, id.snapshot
             );
-            return Err(CsiError::Precondition { reason });
+            return Err(CsiError::precondition(reason));
         }
         self.daemon.delete_snapshot(id).await?;
         tracing::info!(snapshot = %id, "snapshot deleted");

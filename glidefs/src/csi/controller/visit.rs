@@ -45,9 +45,7 @@ impl Driver {
         let name = ExportName::new(&visit.export.name).map_err(|_| CsiError::Broken)?;
         match self.daemon.detach(&name).await?.unreleased {
             None => Ok(()),
-            Some(reason) => {
-                Err(CsiError::Later { reason: format!("volume {name} is not released: {reason}") })
-            }
+            Some(reason) => Err(CsiError::later(format!("volume {name} is not released: {reason}"))),
         }
     }
 }

@@ -53,9 +53,7 @@ impl Driver {
         let export = self.daemon.attach(name).await?;
         let (device, export) = self.await_device(name, export).await?;
         if size_bytes(&device)? < export.size_bytes {
-            return Err(CsiError::Later {
-                reason: format!("the device of volume {name} has not the volume's size"),
-            });
+            return Err(CsiError::later(format!("the device of volume {name} has not the volume's size")));
         }
         Ok((device, export))
     }
@@ -72,13 +70,13 @@ impl Driver {
             return Ok(export);
         }
         let path = wanted.path.display();
-        Err(CsiError::Later { reason: format!("{path} is not the device of volume {name} any more") })
+        Err(CsiError::later(format!("{path} is not the device of volume {name} any more")))
     }
 
     async fn await_device(&self, name: &ExportName, export: Export) -> Result<(Device, Export), CsiError> {
         let export = if export.state == "serving" { export } else { self.daemon.attach(name).await? };
         if export.state != "serving" {
-            return Err(CsiError::Later { reason: format!("volume {name} is {}", export.state) });
+            return Err(CsiError::later(format!("volume {name} is {}", export.state)));
         }
         for _ in 0..LOOKS {
             if let Some(device) = device(&export)? {
@@ -87,9 +85,9 @@ impl Driver {
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }
         let path = export.path.or(export.device).unwrap_or_default();
-        Err(CsiError::Later {
-            reason: format!("{path} has not become the device of volume {name}: is /dev that of the host?"),
-        })
+        Err(CsiError::later(format!(
+            "{path} has not become the device of volume {name}: is /dev that of the host?"
+        )))
     }
 
     /// Has the kernel write what it keeps of the export's mounted file systems, so that a snapshot or copy has everything written

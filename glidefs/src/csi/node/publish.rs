@@ -30,9 +30,9 @@ impl Driver {
         let access = Access::of(request.volume_capability.as_ref())?;
         let is_read_only = access.check_read_only(request.readonly)?;
         if request.staging_target_path.is_empty() {
-            return Err(CsiError::Precondition {
-                reason: "the request has no staging_target_path: stage the volume first".into(),
-            });
+            return Err(CsiError::precondition(
+                "the request has no staging_target_path: stage the volume first",
+            ));
         }
         let staging = PathBuf::from(request.staging_target_path);
         let _operation = self.operations.hold_mounts(&id)?;
@@ -48,7 +48,7 @@ impl Driver {
             let reason = format!(
                 "volume {id} is published at {other}, and is for one pod at a time: end the pod there first"
             );
-            return Err(CsiError::Precondition { reason });
+            return Err(CsiError::precondition(reason));
         }
         match access.form {
             Form::Block => publish_device(&device, &target)?,
@@ -91,7 +91,7 @@ fn publish_device(device: &Device, target: &Path) -> Result<(), CsiError> {
         let reason = format!(
             "the file system of the volume is mounted at {point}: unpublish and unstage it there first"
         );
-        return Err(CsiError::Precondition { reason });
+        return Err(CsiError::precondition(reason));
     }
     if let Some(folder) = target.parent() {
         fs::create_dir_all(folder).map_err(|source| CsiError::system("make", folder, source))?;
@@ -160,18 +160,14 @@ fn remove(target: &Path) -> Result<(), CsiError> {
 }
 
 fn not_staged(id: &str) -> CsiError {
-    CsiError::Precondition {
-        reason: format!(
-            "volume {id} is not staged on this host at staging_target_path: stage the volume first"
-        ),
-    }
+    CsiError::precondition(format!(
+        "volume {id} is not staged on this host at staging_target_path: stage the volume first"
+    ))
 }
 
 fn taken(target: &Path) -> CsiError {
     let target = target.display();
-    CsiError::Exists {
-        reason: format!("{target} has another mount, or the volume in another mode: unpublish it first"),
-    }
+    CsiError::exists(format!("{target} has another mount, or the volume in another mode: unpublish it first"))
 }
 
 #[cfg(test)]

@@ -97,7 +97,7 @@ impl Driver {
         if let Some(mount) = now.of_node(&device.path).next() {
             let point = mount.point.display();
             let reason = format!("volume {name} is published as a raw device at {point}: unpublish it first");
-            return Err(CsiError::Precondition { reason });
+            return Err(CsiError::precondition(reason));
         }
         // Asked for when blkid has looked, and when the daemon has what was written before: one of the two finds it.
         let never_written = async || Ok(self.recheck_device(name, device).await?.blank);
@@ -106,7 +106,7 @@ impl Driver {
                 let export = self.recheck_device(name, device).await?;
                 if !was_read && !export.blank {
                     let reason = format!("volume {name} was written to while it was looked at");
-                    return Err(CsiError::Later { reason });
+                    return Err(CsiError::later(reason));
                 }
                 file_system::make(&device.path, fs).await?;
                 tracing::info!(device = %device.path.display(), file_system = fs.name(), "file system made");
@@ -128,7 +128,7 @@ impl Driver {
         if !is_right || self.recheck_device(name, device).await.is_err() {
             unmount(point).await?;
             let reason = format!("volume {name} got another device while it was mounted");
-            return Err(CsiError::Later { reason });
+            return Err(CsiError::later(reason));
         }
         // A copy may be larger than its source.
         if is_new { Ok(()) } else { grow(wanted).await }
@@ -151,7 +151,7 @@ impl Driver {
             if let Some(reason) = detached.unreleased {
                 let reason =
                     format!("volume {name} stays this host's until the store has everything: {reason}");
-                return Err(CsiError::Later { reason });
+                return Err(CsiError::later(reason));
             }
         }
         tracing::info!(volume = id, "volume unstaged");
@@ -179,7 +179,7 @@ fn is_as_wanted(mount: &Mount, wanted: &WantedMount<'_>) -> Result<(), CsiError>
     } else {
         return Ok(());
     };
-    Err(CsiError::Exists { reason: format!("{point} has {difference}: unmount it first") })
+    Err(CsiError::exists(format!("{point} has {difference}: unmount it first")))
 }
 
 /// The options of the mount, as mount(8) takes them.

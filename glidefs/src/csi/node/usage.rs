@@ -74,14 +74,14 @@ impl Driver {
                 export.size_bytes,
                 device.path.display()
             );
-            return Err(CsiError::Precondition { reason });
+            return Err(CsiError::precondition(reason));
         }
         if let Shown::Mount(mount) = shown {
-            let fs = FileSystem::of(&mount.fs_type).ok_or_else(|| CsiError::Precondition {
-                reason: format!(
+            let fs = FileSystem::of(&mount.fs_type).ok_or_else(|| {
+                CsiError::precondition(format!(
                     "{} is not grown by this driver: use the tool of the file system",
                     mount.fs_type
-                ),
+                ))
             })?;
             file_system::grow(&device.path, &mount.point, fs).await?;
         }

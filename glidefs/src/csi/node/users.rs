@@ -30,7 +30,7 @@ impl Driver {
             if let Some(mount) = mounted(&mounts()?, &device) {
                 let reason =
                     format!("volume {name} is in use at {}: unpublish it first", mount.point.display());
-                return Err(CsiError::Precondition { reason });
+                return Err(CsiError::precondition(reason));
             }
             let opened = tokio::task::spawn_blocking(move || opened(number)).await;
             if opened.map_err(|_| CsiError::Broken)?.is_none() {
@@ -38,12 +38,10 @@ impl Driver {
             }
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }
-        Err(CsiError::Precondition {
-            reason: format!(
-                "volume {name} is in use, as a program has {} open: end that program first",
-                node.display()
-            ),
-        })
+        Err(CsiError::precondition(format!(
+            "volume {name} is in use, as a program has {} open: end that program first",
+            node.display()
+        )))
     }
 }
 
