@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 
 use super::connection::{Door, Patience, Stream};
@@ -217,10 +217,17 @@ pub(super) async fn serve_with(
     let over_unix = door(routes, connections_max, &stats.socket);
     let accepting_tcp = async {
         if let (Some(tcp), Some(door)) = (&tcp, &over_tcp) {
-            accept(tcp, stop.clone(), door).await;
+            let next = async || {
+                let (stream, _) = tcp.accept().await?;
+                // Without TCP_NODELAY an answer may be sent later, nothing worse.
+                let _ = stream.set_nodelay(true);
+                Ok(stream)
+            };
+            accept(next, stop.clone(), door).await;
         }
     };
-    tokio::join!(accept(&unix, stop.clone(), &over_unix), accepting_tcp);
+    let next = async || Ok(unix.accept().await?.0);
+    tokio::join!(accept(next, stop.clone(), &over_unix), accepting_tcp);
     drop((tcp, unix));
     let doors = [&over_unix].into_iter().chain(&over_tcp);
     let drained = join_all(doors.map(|door| door.empty()));
@@ -231,38 +238,16 @@ pub(super) async fn serve_with(
     Ok(())
 }
 
-/// A listener that accepts connections.
-trait Accept {
-    type Stream: Stream;
-
-    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
-}
-
-impl Accept for TcpListener {
-    type Stream = TcpStream;
-
-    async fn accept(&self) -> io::Result<TcpStream> {
-        let (stream, _) = Self::accept(self).await?;
-        // Without TCP_NODELAY an answer may be sent later, nothing worse.
-        let _ = stream.set_nodelay(true);
-        Ok(stream)
-    }
-}
-
-impl Accept for UnixListener {
-    type Stream = UnixStream;
-
-    async fn accept(&self) -> io::Result<UnixStream> {
-        Ok(Self::accept(self).await?.0)
-    }
-}
-
-/// Accepts connections for `door` until told to stop.
-async fn accept<A: Accept>(listener: &A, mut stop: watch::Receiver<bool>, door: &Arc<Door>) {
+/// Lets the `next` connections through `door` until told to stop.
+async fn accept<S: Stream, F: Future<Output = io::Result<S>>>(
+    next: impl Fn() -> F,
+    mut stop: watch::Receiver<bool>,
+    door: &Arc<Door>,
+) {
     let (repeat, of_connections) = (Repeat::default(), stop.clone());
     let accepting = async {
         loop {
-            match listener.accept().await {
+            match next().await {
                 Ok(stream) => door.enter(stream, of_connections.clone()).await,
                 Err(error) if is_of_the_client(&error) => {}
                 Err(error) => {
@@ -299,9 +284,7 @@ mod tests {
     /// Fails as often as told for lack of descriptors, then accepts once.
     struct Scarce(Mutex<(u32, Option<DuplexStream>)>);
 
-    impl Accept for Scarce {
-        type Stream = DuplexStream;
-
+    impl Scarce {
         async fn accept(&self) -> io::Result<DuplexStream> {
             let next = {
                 let mut left = self.0.lock().unwrap();
@@ -333,7 +316,7 @@ mod tests {
             stopping.send(true).unwrap();
             answer
         };
-        let (answer, ()) = tokio::join!(asking, accept(&listener, stop, &door));
+        let (answer, ()) = tokio::join!(asking, accept(|| listener.accept(), stop, &door));
         assert!(answer.ends_with("here"), "{answer}");
         assert_eq!(door.stats().accept_errors.load(Ordering::Relaxed), 5);
         // The paused clock moves only while a task waits.

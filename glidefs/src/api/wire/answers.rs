@@ -26,8 +26,7 @@ pub struct Drained {
     #[schema(format = Int64)]
     pub flushed: usize,
     /// Number of the exports in `flushed` with a device. An export with a device stays with this host.
-    #[serde(default)]
-    #[schema(required, format = Int64)]
+    #[schema(format = Int64)]
     pub kept: usize,
     /// For each other export: why writing back failed.
     pub failed: Vec<String>,
@@ -68,17 +67,11 @@ pub struct GcAnswer {
     pub objects_removed: u64,
     /// Keys of manifests and snapshots that cannot be read: every pack such an object may list is kept. Keys of removal records that
     /// cannot be read. Keys of packs in use that are missing, up to 100.
-    #[serde(default)]
-    #[schema(required)]
     pub damaged: Vec<String>,
     /// Number of packs in use that may be missing, and that were not looked for because 100 are known to be missing.
-    #[serde(default)]
-    #[schema(required)]
     pub not_looked_for: u64,
     /// Keys of removal records older than a day with packs in use. Forks and snapshots that need these packs wait until the record is
     /// deleted.
-    #[serde(default)]
-    #[schema(required)]
     pub stale_records: Vec<String>,
     /// Keys of the objects to remove. Filled by a dry run only.
     pub would_remove: Vec<String>,

@@ -12,8 +12,6 @@ pub struct Status {
     /// The version of the daemon.
     pub version: String,
     /// The process of the daemon; 0 for a daemon that does not say.
-    #[serde(default)]
-    #[schema(required)]
     pub pid: u32,
     /// Whether recovery is done.
     pub ready: bool,
@@ -23,12 +21,8 @@ pub struct Status {
     pub exports: ExportCounts,
     /// The data of all exports that is not in the store. `seconds` and `reason` are those of the export with the oldest data
     /// at risk.
-    #[serde(default)]
-    #[schema(required)]
     pub at_risk: AtRisk,
     /// Number of exports with data at risk.
-    #[serde(default)]
-    #[schema(required)]
     pub exports_at_risk: u64,
     /// Why the catalog of exports cannot be written at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,8 +88,6 @@ pub struct WorkerStatus {
     #[schema(nullable = false)]
     pub node: Option<u64>,
     /// Share of a CPU that the worker took in the last seconds, per cent.
-    #[serde(default)]
-    #[schema(required)]
     pub busy_percent: u64,
     /// Number of device queues the worker serves.
     pub queues: u64,
@@ -115,8 +107,6 @@ pub struct CacheStatus {
     /// The engine: how the cache appends to the log.
     pub engine: String,
     /// How the daemon computes checksums: the fastest way on this CPU.
-    #[serde(default)]
-    #[schema(required)]
     pub checksum: String,
     /// Configured size of the cache, bytes.
     pub size_bytes: u64,
