@@ -131,11 +131,7 @@ impl Client {
 
     /// Asks for `path` and returns the answer as it is.
     pub async fn get_text(&self, path: &str) -> Result<String, ClientError> {
-        let (status, answer) = self.request(Method::GET, path, Bytes::new()).await?;
-        let body = self.whole(status, answer).await?;
-        if !status.is_success() {
-            return Err(self.refusal(status, &body));
-        }
+        let (_, body) = self.request(Method::GET, path, Bytes::new()).await?;
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
@@ -150,7 +146,7 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        Ok(self.send(path, body).await?.1)
+        Ok(self.ask(Method::POST, path, json(body)).await?.1)
     }
 
     /// Sends `body` as JSON to `path`, to change what is there, and reads the answer.
@@ -168,16 +164,8 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<(bool, T), ClientError> {
-        let (status, answer) = self.send(path, body).await?;
+        let (status, answer) = self.ask(Method::POST, path, json(body)).await?;
         Ok((status == StatusCode::CREATED, answer))
-    }
-
-    async fn send<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<(StatusCode, T), ClientError> {
-        self.ask(Method::POST, path, json(body)).await
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -186,39 +174,19 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, T), ClientError> {
-        let (status, answer) = self.request(method, path, body).await?;
-        let body = self.whole(status, answer).await?;
-        if !status.is_success() {
-            return Err(self.refusal(status, &body));
-        }
+        let (status, body) = self.request(method, path, body).await?;
         serde_json::from_slice(&body)
             .map(|answer| (status, answer))
             .map_err(|_| ClientError::NotUnderstood { address: self.address(), status })
     }
 
-    /// The body of an answer, up to [`ANSWER_BYTES_MAX`].
-    async fn whole(&self, status: StatusCode, answer: Incoming) -> Result<Bytes, ClientError> {
-        let body = Limited::new(answer, ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|_| ClientError::NotUnderstood { address: self.address(), status })?;
-        Ok(body.to_bytes())
-    }
-
-    /// The error of a refused request.
-    fn refusal(&self, status: StatusCode, body: &[u8]) -> ClientError {
-        match serde_json::from_slice::<Problem>(body) {
-            // Daemons of all versions have this member.
-            Ok(Problem { error, .. }) => ClientError::Refused { code: error.code, message: error.message },
-            Err(_) => ClientError::NotUnderstood { address: self.address(), status },
-        }
-    }
-
-    /// Sends a request on a connection of its own. Returns the status and the body to come.
+    /// Sends a request on a connection of its own. Returns the status and the body, up to [`ANSWER_BYTES_MAX`].
     async fn request(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<(StatusCode, Incoming), ClientError> {
+    ) -> Result<(StatusCode, Bytes), ClientError> {
         let answer = match &self.address {
             DaemonAddress::Socket(socket) => {
                 let stream = self.connect(UnixStream::connect(socket)).await?;
@@ -229,7 +197,16 @@ impl Client {
                 self.exchange(TokioIo::new(stream), method, path, body).await
             }
         }?;
-        Ok((answer.status(), answer.into_body()))
+        let status = answer.status();
+        let not_understood = || ClientError::NotUnderstood { address: self.address(), status };
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|_| not_understood())?.to_bytes();
+        if status.is_success() {
+            return Ok((status, body));
+        }
+        // Daemons of all versions have this member.
+        let Problem { error, .. } = serde_json::from_slice(&body).map_err(|_| not_understood())?;
+        Err(ClientError::Refused { code: error.code, message: error.message })
     }
 
     async fn connect<S>(&self, connecting: impl Future<Output = io::Result<S>>) -> Result<S, ClientError> {

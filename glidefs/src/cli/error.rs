@@ -1,7 +1,7 @@
 //! Why a command failed: the errors of all parts of the command line.
 
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::args::bulk::NamesError;
 use super::transfer::CopyError;
@@ -50,13 +50,6 @@ pub(super) enum CliError {
     NotUpgraded {
         /// Who serves, and why.
         reason: String,
-    },
-    /// The path of the new program cannot be sent.
-    #[error("{path} cannot be the new program")]
-    Program {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
     },
     /// The driver of the container storage interface could not run.
     #[error(transparent)]

@@ -68,6 +68,23 @@ pub(super) fn bytes(bytes: u64) -> String {
     if tenth == 0 { format!("{whole} {}", UNITS[unit]) } else { format!("{whole}.{tenth} {}", UNITS[unit]) }
 }
 
+/// `number` with three digits or so, and the unit for each step of `step`.
+pub(super) fn scaled(mut number: f64, step: f64, units: &[&str]) -> String {
+    let mut unit = 0;
+    while unit + 1 < units.len() && number >= step * 0.9995 {
+        number /= step;
+        unit += 1;
+    }
+    let has_tenths = if unit > 0 { number < 99.95 } else { number < 9.95 && number.fract() != 0.0 };
+    let places = usize::from(has_tenths);
+    format!("{number:.places$}{}", units[unit])
+}
+
+/// A length of time in the largest fitting unit.
+pub(super) fn time(nanos: f64) -> String {
+    scaled(nanos, 1000.0, &["ns", "us", "ms", "s"])
+}
+
 /// A table without lines, the columns `right` aligned to the right.
 pub(super) fn table(header: &[&str], right: &[usize]) -> Table {
     let mut table = Table::new();
@@ -80,22 +97,34 @@ pub(super) fn table(header: &[&str], right: &[usize]) -> Table {
     table
 }
 
+/// `items` in a table, a row each; or the text `none`.
+fn list<T, const N: usize>(
+    items: &[T],
+    none: &str,
+    header: [&str; N],
+    right: &[usize],
+    row: impl Fn(&T) -> [String; N],
+) -> String {
+    if items.is_empty() {
+        return none.into();
+    }
+    let mut table = table(&header, right);
+    table.add_rows(items.iter().map(row));
+    table.trim_fmt()
+}
+
+/// A time of the API, to the second.
+fn second(time: &str) -> String {
+    time.split('.').next().unwrap_or_default().replace('T', " ")
+}
+
 /// All exports, a line each.
 pub(super) fn exports(exports: &[Export]) -> String {
-    if exports.is_empty() {
-        return "no exports: `glidefs export create NAME --size 10GiB` makes one".into();
-    }
-    let mut table = table(&["NAME", "SIZE", "DEVICE", "STATE", "CREATED"], &[1]);
-    for export in exports {
-        table.add_row([
-            export.name.clone(),
-            bytes(export.size_bytes),
-            export.device.clone().unwrap_or_else(|| "-".into()),
-            export.state.clone(),
-            export.created.split('.').next().unwrap_or_default().replace('T', " "),
-        ]);
-    }
-    table.trim_fmt()
+    let none = "no exports: `glidefs export create NAME --size 10GiB` makes one";
+    list(exports, none, ["NAME", "SIZE", "DEVICE", "STATE", "CREATED"], &[1], |export| {
+        let device = export.device.clone().unwrap_or_else(|| "-".into());
+        [export.name.clone(), bytes(export.size_bytes), device, export.state.clone(), second(&export.created)]
+    })
 }
 
 /// One export, a line each field that there is.
@@ -192,14 +221,9 @@ pub(super) fn drained(drained: &Drained) -> String {
 }
 
 pub(super) fn snapshots(snapshots: &[Snapshot]) -> String {
-    if snapshots.is_empty() {
-        return "no snapshots".into();
-    }
-    let mut table = table(&["EXPORT", "SNAPSHOT", "CREATED"], &[]);
-    for snapshot in snapshots {
-        table.add_row([&snapshot.export, &snapshot.name, &snapshot.created]);
-    }
-    table.trim_fmt()
+    list(snapshots, "no snapshots", ["EXPORT", "SNAPSHOT", "CREATED"], &[], |snapshot| {
+        [snapshot.export.clone(), snapshot.name.clone(), snapshot.created.clone()]
+    })
 }
 
 /// The result of garbage collection, done or planned.
@@ -237,32 +261,17 @@ pub(super) fn gc(gc: &GcAnswer) -> String {
 
 /// The exports in the store, a line each.
 pub(super) fn stored(stored: &[StoredExport]) -> String {
-    if stored.is_empty() {
-        return "nothing in the store".into();
-    }
-    let mut table = table(&["NAME", "OPEN HERE"], &[]);
-    for export in stored {
-        table.add_row([export.name.as_str(), if export.open_here { "yes" } else { "no" }]);
-    }
-    table.trim_fmt()
+    list(stored, "nothing in the store", ["NAME", "OPEN HERE"], &[], |export| {
+        [export.name.clone(), if export.open_here { "yes" } else { "no" }.into()]
+    })
 }
 
 /// Deleted exports that can be undeleted, a line each.
 pub(super) fn deleted_exports(deleted: &[DeletedExport]) -> String {
-    if deleted.is_empty() {
-        return "no deleted export can be undeleted".into();
-    }
-    let mut table = table(&["NAME", "SIZE", "DELETED", "KEPT UNTIL"], &[1]);
-    for export in deleted {
-        let minutes = |time: &str| time.split('.').next().unwrap_or_default().replace('T', " ");
-        table.add_row([
-            export.name.clone(),
-            bytes(export.size_bytes),
-            minutes(&export.deleted),
-            minutes(&export.kept_until),
-        ]);
-    }
-    table.trim_fmt()
+    let none = "no deleted export can be undeleted";
+    list(deleted, none, ["NAME", "SIZE", "DELETED", "KEPT UNTIL"], &[1], |export| {
+        [export.name.clone(), bytes(export.size_bytes), second(&export.deleted), second(&export.kept_until)]
+    })
 }
 
 pub(super) fn status(status: &Status) -> String {

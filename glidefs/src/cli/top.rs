@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use self::rates::{Rates, Sample};
 use super::args::top::{SortKey, TopArgs};
 use super::error::CliError;
-use super::print::{self, emit};
+use super::print::{self, emit, scaled, time};
 use crate::api::wire::Top;
 use crate::client::Client;
 
@@ -133,18 +133,6 @@ fn row(export: &Rates) -> [String; 10] {
     ]
 }
 
-/// `number` with three digits or so, and the unit for each step of `step`.
-fn scaled(mut number: f64, step: f64, units: &[&str]) -> String {
-    let mut unit = 0;
-    while unit + 1 < units.len() && number >= step * 0.9995 {
-        number /= step;
-        unit += 1;
-    }
-    let has_tenths = if unit > 0 { number < 99.95 } else { number < 9.95 && number.fract() != 0.0 };
-    let places = usize::from(has_tenths);
-    format!("{number:.places$}{}", units[unit])
-}
-
 fn known(number: Option<f64>, text: impl FnOnce(f64) -> String) -> String {
     number.map_or_else(|| "-".into(), text)
 }
@@ -155,10 +143,6 @@ fn count(number: f64) -> String {
 
 fn bytes(number: f64) -> String {
     scaled(number, 1024.0, &["B", "K", "M", "G", "T", "P", "E"])
-}
-
-fn time(nanos: f64) -> String {
-    scaled(nanos, 1000.0, &["ns", "us", "ms", "s"])
 }
 
 fn seconds(seconds: u64) -> String {

@@ -136,19 +136,11 @@ fn locate(text: &str, at: usize) -> (usize, String) {
     (line, place)
 }
 
-/// Line (from 1) where `key` of `section` is set.
+/// The line of `key` in `section`.
 fn line_of(text: &str, section: &str, key: &str) -> Option<usize> {
-    let mut current = "";
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if let Some(header) = line.strip_prefix('[') {
-            current = header.split(']').next().unwrap_or_default().trim();
-        }
-        if current == section && line.split_once('=').is_some_and(|(name, _)| name.trim() == key) {
-            return Some(index + 1);
-        }
-    }
-    None
+    let file = toml::de::DeTable::parse(text).ok()?;
+    let (key, _) = file.get_ref().get(section)?.get_ref().as_table()?.get_key_value(key)?;
+    Some(locate(text, key.span().start).0)
 }
 
 pub(super) fn bounce_mode(value: Option<&OsStr>) -> Result<bool, ConfigError> {

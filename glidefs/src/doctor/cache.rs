@@ -182,26 +182,25 @@ fn append(directory: &Path, flags: i32) -> Measured {
 }
 
 fn engine(buffered: &Measured, direct: &Measured, wants_direct: bool, is_root: bool) -> Finding {
-    let (base, error) = match buffered {
-        Ok(times) => (times, None),
-        Err(error) => (&(Duration::ZERO, Duration::ZERO), Some(error)),
+    let base = match buffered {
+        Ok(times) => times,
+        Err(error) => {
+            let found = format!("not measured: {error}");
+            return match error.kind() {
+                io::ErrorKind::TimedOut => note(found)
+                    .why("the daemon starts, and appends through the page cache; FLUSHes take seconds")
+                    .mend("iostat -x shows whether others use the disk"),
+                io::ErrorKind::PermissionDenied if !is_root => for_root(found),
+                // Another doctor had the lock, or has just removed the directory.
+                io::ErrorKind::WouldBlock | io::ErrorKind::NotFound => {
+                    note(found).why("another glidefs doctor measures").mend("glidefs doctor, a moment later")
+                }
+                _ => failure(found)
+                    .why("the daemon cannot append to the log there")
+                    .mend("make room, mend the file system, or mount it writable"),
+            };
+        }
     };
-    if let Some(error) = error {
-        let found = format!("not measured: {error}");
-        return match error.kind() {
-            io::ErrorKind::TimedOut => note(found)
-                .why("the daemon starts, and appends through the page cache; FLUSHes take seconds")
-                .mend("iostat -x shows whether others use the disk"),
-            io::ErrorKind::PermissionDenied if !is_root => for_root(found),
-            // Another doctor had the lock, or has just removed the directory.
-            io::ErrorKind::WouldBlock | io::ErrorKind::NotFound => {
-                note(found).why("another glidefs doctor measures").mend("glidefs doctor, a moment later")
-            }
-            _ => failure(found)
-                .why("the daemon cannot append to the log there")
-                .mend("make room, mend the file system, or mount it writable"),
-        };
-    }
     match direct {
         Ok(direct) => {
             let likes_direct = direct.0.as_secs_f64() <= base.0.as_secs_f64() * LATER && direct.1 < base.1;

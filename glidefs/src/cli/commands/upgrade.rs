@@ -41,12 +41,11 @@ pub(in crate::cli) async fn run(
 
 /// The path as text, from / on.
 fn absolute(path: &Path) -> Result<String, CliError> {
-    let whole =
-        std::path::absolute(path).map_err(|source| CliError::Program { path: path.into(), source })?;
-    whole.into_os_string().into_string().map_err(|_| CliError::Program {
-        path: path.into(),
-        source: std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path is not UTF-8 text"),
-    })
+    let what = format!("{} cannot be the new program", path.display());
+    let not_text = |_| std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path is not UTF-8 text");
+    let text =
+        std::path::absolute(path).and_then(|whole| whole.into_os_string().into_string().map_err(not_text));
+    text.map_err(|source| CliError::System { what, source })
 }
 
 async fn status(client: &Client) -> Option<Status> {
