@@ -52,7 +52,7 @@ fn histograms(group: &mut BenchGroup<'_>, ratios: &mut Ratios) {
         nanos = nanos.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         latencies.record(black_box(8_000 + (nanos >> 47)));
     });
-    black_box((sizes.snapshot(), latencies.snapshot()));
+    black_box((sizes, latencies));
 }
 
 fn resolve(group: &mut BenchGroup<'_>, ratios: &mut Ratios) {

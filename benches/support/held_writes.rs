@@ -47,7 +47,7 @@ fn measure(exports: u32, each: usize, tags: u16) {
     let mut reader = host.client();
     host.attach(&mut reader, [READER], 1, EXPORT_BYTES);
     let held = hold(&mut writers, exports, each);
-    let worker = Arc::clone(reader.worker().load());
+    let worker = Arc::clone(&reader.worker().load);
 
     let (worker_before, all_before, begin) = (worker.cpu_time(), process_cpu_time(), Instant::now());
     thread::sleep(LENGTH);
@@ -79,7 +79,7 @@ fn open(directory: &std::path::Path) -> Cache {
 
 /// Sends `each` writes for each of `exports` exports, and returns their number when all are held.
 fn hold(writers: &mut Client, exports: u32, each: usize) -> u64 {
-    let waits = Arc::clone(writers.worker().stats());
+    let waits = Arc::clone(&writers.worker().stats);
     let mut sent = 0;
     for device in 0..exports as usize {
         for (number, tag) in writers.tags(device).take(each).enumerate() {

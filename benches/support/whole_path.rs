@@ -200,8 +200,8 @@ fn warm_up(client: &mut Client, case: &Case, choice: &Choice) {
 fn measure(client: &mut Client, case: &Case, choice: &Choice, length: Duration) -> Round {
     let own = cpu_clock().expect("a clock");
     let cpu_time = |clock: ClockId| clock_gettime(clock).map(Duration::from).expect("a clock");
-    let stats = Arc::clone(client.worker().shard_stats());
-    let load = Arc::clone(client.worker().load());
+    let stats = Arc::clone(&client.worker().shard_stats);
+    let load = Arc::clone(&client.worker().load);
     let times = || [load.cpu_time(), cpu_time(own), process_cpu_time()];
     let counts = || [stats.reads.get(), stats.reads_mapped.get(), stats.delays.get() + stats.waits.get()];
     let (times_before, counts_before, begin) = (times(), counts(), Instant::now());

@@ -12,7 +12,7 @@
 //!
 //! | File | What it owns |
 //! |---|---|
-//! | `name`, `size` | which names and sizes are allowed |
+//! | `size` | which sizes are allowed |
 //! | `options` | limits and defaults |
 //! | `state` | the life cycle: states, events, the transition function |
 //! | `catalog` | the database of exports on disk |
@@ -48,7 +48,6 @@ mod exports;
 mod history;
 mod info;
 mod loss;
-mod name;
 mod numbers;
 mod operations;
 mod options;
@@ -75,6 +74,7 @@ use tokio::time::Instant;
 
 use self::background::{Background, finish};
 pub use self::catalog::Catalog;
+use self::catalog::change::Change;
 use self::catalog::record::ExportRecord;
 pub(crate) use self::catalog::{CatalogGlance, CatalogHandle, error::CatalogError, health::CatalogHealth};
 use self::confirm::Unasked;
@@ -84,8 +84,6 @@ use self::entry::{ExportEntry, HeldExport};
 pub(crate) use self::error::RouterError;
 use self::exports::Exports;
 pub(crate) use self::info::{ExportInfo, Glance};
-pub use self::name::ExportName;
-pub(crate) use self::name::{NAME_CHARS_MAX, NameError};
 pub(crate) use self::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, kernel_boot_id};
 pub use self::options::{RouterOptions, Tenures};
 pub(crate) use self::removal::{Deleted, Users};
@@ -96,6 +94,10 @@ pub use self::storage::{Begun, InitialContent, Storage};
 use crate::export::Export;
 use crate::locks::{LocksByKey, RwLockExt};
 use crate::observe::repeat::Repeat;
+pub(crate) use crate::store::NameError;
+/// The name of an export: the store has volumes and snapshots by the same names.
+pub use crate::store::StoreName as ExportName;
+pub(crate) use crate::store::ids::NAME_CHARS_MAX;
 use crate::store::volume::Resume;
 
 /// All exports of the daemon.
@@ -127,11 +129,7 @@ pub struct Router {
     loaded: Mutex<Vec<HeldExport>>,
 }
 
-impl std::fmt::Debug for Router {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Router").field("options", &self.options).finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(Router);
 
 impl Router {
     /// A router over the exports in `catalog`. These exports are listed at once as recovering; [`Router::start`] gives each of
@@ -327,7 +325,7 @@ impl Router {
         let old = record.export_id();
         record.id = self.exports.write_whole().take_id()?;
         change(&mut record);
-        self.catalog.replace(old, record.clone(), resume.clone()).await?;
+        self.catalog.change(Change::Replace(old, record.clone(), resume.clone())).await?;
         // Marked as gone and replaced under one lock: whoever waits for the old entry and looks the name up again finds the new
         // one.
         let mut exports = self.exports.write_whole();

@@ -4,6 +4,18 @@
 
 use std::fmt;
 
+/// `Debug` which shows no more than the name of a type whose parts say nothing to a reader, or cannot be shown.
+macro_rules! debug_by_name {
+    ($name:ident) => {
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(crate) use debug_by_name;
+
 /// Bytes in a sector, the unit of every block-layer address.
 pub const SECTOR_BYTES: u64 = 512;
 /// Bytes in a frame. The cache stores and checksums data in frames.

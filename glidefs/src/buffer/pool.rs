@@ -5,7 +5,6 @@
 //! comes free; no waker is run, cloned or dropped while the state is borrowed, because a waker may come back into the pool.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -79,14 +78,7 @@ impl Pool {
     }
 }
 
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool")
-            .field("arena_bytes", &self.arena().1)
-            .field("live_bytes", &self.arena.lender().stats.pool.live_bytes.get())
-            .finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(Pool);
 
 impl Ledger {
     /// Takes memory past no waiter.
@@ -256,14 +248,7 @@ impl AsMut<[u8]> for Slot {
     }
 }
 
-impl fmt::Debug for Slot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slot")
-            .field("offset", &self.offset())
-            .field("capacity", &self.capacity())
-            .finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(Slot);
 
 /// A place in the queue for a slot, from [`Pool::acquire`]. Dropping the future gives the place up, and any memory granted but
 /// not claimed yet.
@@ -306,13 +291,4 @@ impl Drop for Acquire {
     }
 }
 
-impl fmt::Debug for Acquire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.state {
-            AcquireState::Ready(_) => "ready",
-            AcquireState::Waiting(_) => "waiting",
-            AcquireState::Done => "done",
-        };
-        f.debug_struct("Acquire").field("state", &state).finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(Acquire);

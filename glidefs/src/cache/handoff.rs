@@ -4,7 +4,6 @@
 //! offered to the shard; a shard is woken behind each message; no lock here is held across a call to a hook or to the disk.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -69,11 +68,7 @@ pub(super) const OWNED_MAX: u32 = 4;
 /// filled, and one whose last records are being written.
 pub(super) const OWNED_THROUGH: u32 = 2;
 
-impl fmt::Debug for Port {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Port").finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(Port);
 
 impl Port {
     /// The shard takes the segment ready for the shard. Without one, the shard is woken for the next one. Tells `keeper` when there

@@ -76,11 +76,7 @@ pub(super) struct Shared {
 /// The result of [`Disk::lock`].
 pub(super) struct LockGuard(pub Box<dyn Lock>);
 
-impl std::fmt::Debug for LockGuard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("LockGuard")
-    }
-}
+crate::units::debug_by_name!(LockGuard);
 
 /// Counters of rare events.
 #[derive(Debug, Default)]

@@ -13,7 +13,7 @@ use super::shared::Shared;
 #[must_use = "the file is given back when this is dropped"]
 pub(super) struct SyncHold<S: Borrow<Shared>> {
     shared: S,
-    number: u32,
+    pub number: u32,
 }
 
 impl<S: Borrow<Shared>> SyncHold<S> {
@@ -26,10 +26,6 @@ impl<S: Borrow<Shared>> SyncHold<S> {
 
     pub fn info(&self) -> &SegmentInfo {
         self.shared.borrow().table.get(self.number)
-    }
-
-    pub fn number(&self) -> u32 {
-        self.number
     }
 
     /// Ends the hold after a sync that began when `covers` frames had been appended.

@@ -70,11 +70,11 @@ pub struct Volume {
     gate: Arc<Gate>,
     weight: AtomicU16,
     usage: Usage,
-    flush_habit: FlushHabit,
+    pub(super) flush_habit: FlushHabit,
     /// Holds back log lines about data unreadable here.
-    bad_reads: Repeat,
+    pub(super) bad_reads: Repeat,
     /// Holds back log lines about failing writeback.
-    bad_writebacks: Repeat,
+    pub(super) bad_writebacks: Repeat,
     /// Holds back log lines about a store which does not say whose the export is.
     silence: Repeat,
     /// Held for one index operation at a time.
@@ -177,7 +177,7 @@ impl Volume {
 
     /// The volume in the store, where the link is known.
     pub fn stored_as(&self) -> Option<VolumeId> {
-        self.store_link().map(|link| link.remote().id())
+        self.store_link().map(|link| link.remote.id())
     }
 
     /// Whether the volume has nothing that a new volume with the history `stored` in the store would lack. For recovery: no request
@@ -219,21 +219,8 @@ impl Volume {
     /// Tells the volume's counterpart in the store the weight.
     fn weigh_link(&self) {
         if let Some(link) = self.store_link() {
-            link.remote().set_weight(self.weight());
+            link.remote.set_weight(self.weight());
         }
-    }
-
-    /// What the export does with its writes.
-    pub fn flush_habit(&self) -> &FlushHabit {
-        &self.flush_habit
-    }
-
-    pub(super) fn bad_reads(&self) -> &Repeat {
-        &self.bad_reads
-    }
-
-    pub(super) fn bad_writebacks(&self) -> &Repeat {
-        &self.bad_writebacks
     }
 
     /// Figures at this moment.
@@ -295,7 +282,7 @@ impl Inner {
     /// How long the oldest data has not been in the store.
     fn at_risk_for(&self, link: Option<&StoreLink>) -> Duration {
         let since = self.layers.cuts().iter().find_map(|cut| cut.since).or(self.active_since);
-        since.zip(link).map_or(Duration::ZERO, |(since, link)| link.now().saturating_sub(since))
+        since.zip(link).map_or(Duration::ZERO, |(since, link)| link.queue.clock.now().saturating_sub(since))
     }
 }
 

@@ -83,7 +83,7 @@ impl Parts {
             export_histograms: config.api.export_histograms,
             daemon: Arc::new(daemon),
             top: Arc::new(SharedTexts::new(move |_| top.encode(), Arc::clone(&stats.tops))),
-            traces: self.workers.first().map(|worker| Arc::clone(worker.traces())).unwrap_or_default(),
+            traces: self.workers.first().map(|worker| Arc::clone(&worker.traces)).unwrap_or_default(),
             memory: Arc::new(move || holders.measure()),
             off_thread: OffThread::default(),
             upgrades: Some(Arc::new(upgrades)),
@@ -95,8 +95,8 @@ impl Parts {
 
     fn holders(&self, api: &Arc<ApiStats>) -> Holders {
         Holders {
-            workers: self.workers.iter().map(|worker| Arc::clone(worker.stats())).collect(),
-            shards: self.workers.iter().map(|worker| Arc::clone(worker.shard_stats())).collect(),
+            workers: self.workers.iter().map(|worker| Arc::clone(&worker.stats)).collect(),
+            shards: self.workers.iter().map(|worker| Arc::clone(&worker.shard_stats)).collect(),
             cache: self.cache.clone(),
             router: Arc::clone(&self.router),
             block_cache: self.block_cache.clone(),
@@ -140,8 +140,8 @@ impl Parts {
         }
         for (number, worker) in self.workers.iter().enumerate() {
             let number = number.to_string();
-            shard_samples(&number, worker.shard_stats(), out);
-            out.value(Metric::WorkerCpu, &[&number], nanos(worker.load().cpu_time()));
+            shard_samples(&number, &worker.shard_stats, out);
+            out.value(Metric::WorkerCpu, &[&number], nanos(worker.load.cpu_time()));
         }
     }
 }
@@ -266,12 +266,12 @@ fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
 
 /// The state of one worker.
 pub(super) fn worker_status(worker: &Worker) -> wire::WorkerStatus {
-    let stats = worker.stats();
+    let stats = &worker.stats;
     let cpu = stats.cpu.get();
     wire::WorkerStatus {
         cpu,
         node: usize::try_from(cpu).ok().and_then(node_of),
-        busy_percent: worker.busy_percent(),
+        busy_percent: worker.load.busy_percent(),
         queues: stats.queues.get(),
         requests: stats.requests.get(),
         arena_bytes: stats.pool.arena_bytes.get(),

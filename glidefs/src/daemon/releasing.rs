@@ -39,7 +39,7 @@ pub(super) struct Releasing {
 
 impl Releasing {
     pub fn new(workers: &[Worker], changes: Arc<AtomicU64>) -> Self {
-        Self { workers: workers.iter().map(|worker| Arc::clone(worker.stats())).collect(), changes }
+        Self { workers: workers.iter().map(|worker| Arc::clone(&worker.stats)).collect(), changes }
     }
 
     /// Releases what the start or a load alone needed.

@@ -62,7 +62,7 @@ pub(super) async fn serve(
     let collecting = parts.store.clone().filter(|_| !config.store.gc_interval.0.is_zero()).map(|store| {
         tokio::spawn(collect(
             Arc::clone(&parts.router),
-            store.shared_stats(),
+            Arc::clone(store.stats()),
             config.store.gc_interval.0,
             Arc::clone(&parts.collections),
         ))
@@ -228,7 +228,7 @@ async fn sample_loads(workers: Vec<Worker>) {
     loop {
         tokio::time::sleep(LOAD_INTERVAL).await;
         for worker in &workers {
-            worker.load().sample();
+            worker.load.sample();
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::cache::{Cache, Volume, WritebackQueue};
 use crate::properties::Properties;
 use crate::router::{Begun, Catalog, CatalogHandle, ExportName, InitialContent, Storage};
 use crate::store::volume::{self, Blank, Resume, StatePoint, VolumeError, check_size};
-use crate::store::{Access, NameError, StoreError, StoreName};
+use crate::store::{Access, StoreError};
 use crate::units::{ExportId, SECTOR_BYTES};
 
 /// The cache, and the store if one is configured.
@@ -89,35 +89,28 @@ impl StoreSide {
         detached: bool,
     ) -> Result<Begun, VolumeError> {
         self.check().await?;
-        let name = store_name(name)?;
         let volume = match content {
             InitialContent::Blank(size) => {
                 let size_sectors = size.bytes() / SECTOR_BYTES;
                 check_size(size_sectors)?;
-                let blank = self.volumes.create_blank(&name, size_sectors, properties, detached).await?;
+                let blank = self.volumes.create_blank(name, size_sectors, properties, detached).await?;
                 let Blank { resume, is_released, properties } = blank;
                 return Ok(Begun { resume, is_released, properties });
             }
-            InitialContent::Store => self.volumes.open(&name).await?,
-            InitialContent::Local { of } => return Err(VolumeError::NoSuchName { name: store_name(&of)? }),
-            InitialContent::TakeOver => self.volumes.take_over(&name).await?,
-            InitialContent::Deleted { of } => self.volumes.undelete(&store_name(&of)?, &name).await?,
+            InitialContent::Store => self.volumes.open(name).await?,
+            InitialContent::Local { of } => return Err(VolumeError::NoSuchName { name: of }),
+            InitialContent::TakeOver => self.volumes.take_over(name).await?,
+            InitialContent::Deleted { of } => self.volumes.undelete(&of, name).await?,
             InitialContent::Fork { of, snapshot } => {
-                let of = store_name(&of)?;
                 let found = self.volumes.find(&of).await?;
                 let volume = found.ok_or(VolumeError::NoSuchName { name: of })?;
-                let snapshot = snapshot.as_ref().map(store_name).transpose()?;
-                self.volumes.fork(&StatePoint { volume, snapshot }, &name).await?
+                self.volumes.fork(&StatePoint { volume, snapshot }, name).await?
             }
         };
         let properties = volume.properties().await?;
         let resume = Resume { manifest: None, ..volume.state() };
         Ok(Begun { resume, is_released: false, properties })
     }
-}
-
-fn store_name(name: &ExportName) -> Result<StoreName, NameError> {
-    name.as_str().parse()
 }
 
 impl DaemonStorage {
@@ -168,7 +161,7 @@ impl Storage for DaemonStorage {
     async fn regain(&self, name: ExportName, volume: Arc<Volume>) -> Result<Option<Resume>, VolumeError> {
         let (Some(side), Some(remote)) = (&self.store, volume.remote()) else { return Ok(None) };
         side.check().await?;
-        let regained = side.volumes.take_over_known(&store_name(&name)?, remote.id()).await?;
+        let regained = side.volumes.take_over_known(&name, remote.id()).await?;
         Ok(Some(Resume { manifest: None, ..regained.state() }))
     }
 
@@ -181,7 +174,7 @@ impl Storage for DaemonStorage {
         let (Some(side), Some(remote)) = (&self.store, volume.remote()) else { return Ok(None) };
         let kept = self.cache.kept(&volume);
         side.check().await?;
-        let fork = remote.fork_known(&store_name(&name)?).await?;
+        let fork = remote.fork_known(&name).await?;
         match fork.commit(kept, size_sectors).await {
             Ok(committed) => Ok(Some(Resume { manifest: None, ..committed.resume })),
             Err(error) => {

@@ -61,7 +61,7 @@ impl TopParts {
             top.exports.push(export);
         });
         let stats = cache.stats();
-        let waiting_writes = workers.iter().map(|worker| worker.stats().log_line.get()).sum();
+        let waiting_writes = workers.iter().map(|worker| worker.stats.log_line.get()).sum();
         top.cache = TopCache {
             size_bytes: stats.limit_bytes,
             used_bytes: stats.used_bytes,
@@ -100,7 +100,7 @@ impl TopParts {
 pub(super) fn warnings(parts: &Parts) -> Vec<String> {
     let (stats, store) = (parts.cache.stats(), parts.store.as_ref());
     let damaged = stats.corrupt_frames + stats.lost_frames + stats.doubted_exports;
-    let waiting_writes: u64 = parts.workers.iter().map(|worker| worker.stats().log_line.get()).sum();
+    let waiting_writes: u64 = parts.workers.iter().map(|worker| worker.stats.log_line.get()).sum();
     let reads = store.map(Store::reads_waiting).filter(|reads| reads.oldest > READ_WAIT_LONG);
     let some = |holds: bool, text: &str| holds.then(|| text.to_owned());
     let warnings = [

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::Router;
+use super::catalog::change::Change;
 use super::catalog::record::Desired;
 use super::entry::HeldExport;
 use super::error::RouterError;
@@ -67,7 +68,7 @@ impl Router {
             // Left by the creation of an export of this name that stopped.
             held.write(&self.catalog, |record| record.may_be_released = true).await?;
         }
-        self.catalog.link(record.export_id(), resume.clone()).await?;
+        self.catalog.change(Change::Link(record.export_id(), resume.clone())).await?;
         self.storage.link(volume, record.size_bytes, &resume);
         volume.keep_properties(record.properties());
         if is_released && let Err(error) = self.take_back(held).await {

@@ -13,7 +13,7 @@
 //! | `health` | whether the catalog can be written |
 //! | `glance` | a look at a copy, without a daemon |
 
-mod change;
+pub(super) mod change;
 mod commit;
 mod encoding;
 pub(super) mod error;
@@ -54,11 +54,11 @@ use self::record::{Desired, ExportRecord};
 use self::tables::{Contents, RawEntry, SCHEMA_VERSION, commits, initialise, read};
 use self::volume_record::VolumeRecord;
 use self::writer::{Opener, Writer, reserve, write_again};
-use super::name::ExportName;
+use super::ExportName;
 use super::size::ExportSize;
 use crate::cache::SeqMarks;
 use crate::store::volume::{Notes, Resume};
-use crate::units::{ExportId, Seq};
+use crate::units::ExportId;
 
 /// Memory for the page cache of redb, bytes. All records are in memory as well, so only the way to a changed record is read.
 const PAGE_CACHE_BYTES: usize = 512 << 10;
@@ -200,45 +200,6 @@ impl Catalog {
         self.next_export_id
     }
 
-    /// Adds or replaces the export `record.id`. As the other changes, returns when the change is on disk.
-    pub(super) async fn put(&self, record: ExportRecord) -> Result<(), CatalogError> {
-        self.change(Change::Put(record)).await
-    }
-
-    /// Adds a new export, with its volume in the store if the export has one.
-    pub(super) async fn create(
-        &self,
-        record: ExportRecord,
-        volume: Option<Resume>,
-    ) -> Result<(), CatalogError> {
-        self.change(Change::Create(record, volume)).await
-    }
-
-    /// Replaces the export `old` by `record`, which goes on from `resume` in the store and has no data in the cache.
-    pub(super) async fn replace(
-        &self,
-        old: ExportId,
-        record: ExportRecord,
-        resume: Resume,
-    ) -> Result<(), CatalogError> {
-        self.change(Change::Replace(old, record, resume)).await
-    }
-
-    /// Records the volume of an export that had no volume in the store.
-    pub(super) async fn link(&self, id: ExportId, resume: Resume) -> Result<(), CatalogError> {
-        self.change(Change::Link(id, resume)).await
-    }
-
-    /// Records a newer state of the volume of an export.
-    pub(super) async fn advance(&self, id: ExportId, resume: Resume) -> Result<(), CatalogError> {
-        self.change(Change::WrittenBack(id, resume, Seq(0))).await
-    }
-
-    /// Removes the export `id`.
-    pub(super) async fn remove(&self, id: ExportId) -> Result<(), CatalogError> {
-        self.change(Change::Remove(id)).await
-    }
-
     /// Refuses every change from now on.
     #[cfg(test)]
     pub(super) fn close(&self) {
@@ -252,7 +213,7 @@ impl Catalog {
     }
 
     /// Queues `change`, and waits until it is on disk.
-    async fn change(&self, change: Change) -> Result<(), CatalogError> {
+    pub(super) async fn change(&self, change: Change) -> Result<(), CatalogError> {
         #[cfg(test)]
         if self.refuses.load(std::sync::atomic::Ordering::SeqCst) {
             return Err(CatalogError::Closed { path: self.path.clone() });

@@ -10,14 +10,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::OwnedRwLockReadGuard;
 
+use super::ExportName;
 use super::Router;
 use super::background::finish;
+use super::catalog::change::Change;
 use super::catalog::record::{Desired, DeviceRecord, ExportRecord};
 use super::devices::DeviceError;
 use super::entry::{ExportEntry, HeldExport};
 use super::error::RouterError;
 use super::info::ExportInfo;
-use super::name::ExportName;
 use super::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, RouterOptions};
 use super::size::ExportSize;
 use super::state::{Event, State};
@@ -281,7 +282,7 @@ impl Router {
 
     /// Writes a new export to the catalog, and makes its device if the export is to have one.
     async fn bring_into_being(&self, held: &HeldExport, initial: &InitialState) -> Result<(), RouterError> {
-        if let Err(error) = self.catalog.create(held.record(), initial.resume.clone()).await {
+        if let Err(error) = self.catalog.change(Change::Create(held.record(), initial.resume.clone())).await {
             self.forget(held);
             return Err(error.into());
         }
@@ -301,7 +302,7 @@ impl Router {
         // An earlier creation may have left the volume to any host.
         if let Err(error) = self.take_back(held).await {
             let is_lost = matches!(error, RouterError::Lost { .. });
-            if is_lost && self.catalog.remove(held.record().export_id()).await.is_ok() {
+            if is_lost && self.catalog.change(Change::Remove(held.record().export_id())).await.is_ok() {
                 self.forget(held);
                 return Err(error);
             }
@@ -322,7 +323,7 @@ impl Router {
                 ..
             }
         );
-        if nothing_made && self.catalog.remove(held.record().export_id()).await.is_ok() {
+        if nothing_made && self.catalog.change(Change::Remove(held.record().export_id())).await.is_ok() {
             // A volume that was opened existed before, and stays.
             if initial.is_new
                 && let Err(source) = self.storage.delete(Arc::clone(self.open(held.entry()).volume())).await

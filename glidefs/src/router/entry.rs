@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard};
 
+use super::ExportName;
 use super::catalog::Catalog;
+use super::catalog::change::Change;
 use super::catalog::error::CatalogError;
 use super::catalog::record::{Desired, ExportRecord};
 use super::devices::{DeviceError, DeviceId, PATHS_FOLDER};
 use super::error::{RouterError, ways_out};
 use super::info::{ExportInfo, Glance};
-use super::name::ExportName;
 use super::state::{Event, ForbiddenTransition, State};
 use super::storage::Storage;
 use crate::cache::AtRisk;
@@ -423,7 +424,7 @@ impl HeldExport {
         let mut record = self.record();
         change(&mut record);
         if record != self.entry.status().record {
-            catalog.put(record.clone()).await?;
+            catalog.change(Change::Put(record.clone())).await?;
             self.entry.status().record = record;
         }
         Ok(())

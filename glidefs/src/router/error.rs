@@ -2,10 +2,10 @@
 
 use super::catalog::error::CatalogError;
 use super::devices::DeviceError;
-use super::name::NameError;
 use super::size::SizeError;
 use super::state::ForbiddenTransition;
 use crate::cache::IoError;
+use crate::store::NameError;
 use crate::store::gc::GcError;
 use crate::store::volume::VolumeError;
 

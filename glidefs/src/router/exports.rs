@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::ExportName;
 use super::entry::ExportEntry;
 use super::error::RouterError;
-use super::name::ExportName;
 use super::numbers::Numbers;
 
 /// The exports in memory.

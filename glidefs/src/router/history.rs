@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
+use super::ExportName;
 use super::Router;
 use super::error::RouterError;
-use super::name::ExportName;
 use crate::cache::Volume;
+use crate::store::SystemClock;
 use crate::store::gc::{self, GcOptions, GcReport};
 use crate::store::volume::{self, DeletedVolume, SnapshotInfo, VolumeError, VolumeStore};
-use crate::store::{StoreName, SystemClock};
 use crate::units::Seq;
 
 impl Router {
@@ -49,11 +49,10 @@ impl Router {
     async fn snapshot_now(&self, name: &str, snapshot: &ExportName) -> Result<SnapshotInfo, RouterError> {
         let (_, writer) = self.volume_and_writer(name)?;
         let failed = |source| RouterError::Store { name: name.into(), source };
-        let snapshot = store_name(snapshot).map_err(failed)?;
         // A repeated call is answered even if the writeback of a busy export takes long, or the store takes no writes.
-        self.unless_stopping(async { writer.check_snapshot(&snapshot).await.map_err(failed) }).await?;
+        self.unless_stopping(async { writer.check_snapshot(snapshot).await.map_err(failed) }).await?;
         self.unless_stopping(self.write_back(name)).await?;
-        writer.snapshot(&snapshot).await.map_err(failed)
+        writer.snapshot(snapshot).await.map_err(failed)
     }
 
     /// The snapshots of an export.
@@ -69,10 +68,9 @@ impl Router {
             return Err(RouterError::SnapshotNeeded { name: name.into(), snapshot: snapshot.to_string() });
         }
         let deleted = async {
-            let snapshot = store_name(snapshot)?;
-            let existed = writer.snapshots().await?.iter().any(|info| info.name == snapshot);
+            let existed = writer.snapshots().await?.iter().any(|info| info.name == *snapshot);
             if existed {
-                writer.delete_snapshot(&snapshot).await?;
+                writer.delete_snapshot(snapshot).await?;
             }
             Ok(existed)
         };
@@ -115,9 +113,4 @@ impl Router {
 
 fn list_error(source: VolumeError) -> RouterError {
     RouterError::Store { name: "list".into(), source }
-}
-
-/// The name of an export or snapshot in the store. Both kinds of names follow one rule.
-pub(super) fn store_name(name: &ExportName) -> Result<StoreName, VolumeError> {
-    Ok(name.as_str().parse()?)
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::ExportName;
 use super::devices::DeviceId;
-use super::name::ExportName;
 use super::state::State;
 use crate::cache::{AtRisk, Resource};
 use crate::export::Export;

@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
+use super::ExportName;
 use super::Router;
 use super::catalog::record::Desired;
 use super::entry::HeldExport;
 use super::error::RouterError;
 use super::info::ExportInfo;
-use super::name::ExportName;
 use super::removal::Users;
 use super::size::ExportSize;
 use super::state::State;

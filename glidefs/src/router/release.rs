@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Router;
 use super::background::finish;
+use super::catalog::change::Change;
 use super::catalog::record::Desired;
 use super::entry::{ExportEntry, HeldExport};
 use super::error::RouterError;
@@ -19,6 +20,7 @@ use super::state::State;
 use crate::cache::{IoError, Volume};
 use crate::observe::chain;
 use crate::store::volume::{Resume, VolumeError};
+use crate::units::Seq;
 
 /// How long the writeback and the release of an export may take before the attempt to release is given up.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
@@ -103,7 +105,7 @@ impl Router {
     /// the cut.
     async fn note(&self, volume: &Volume, newest: Resume) -> Result<(), RouterError> {
         if volume.has_noted(newest.cut) {
-            self.catalog.advance(volume.id(), newest).await?;
+            self.catalog.change(Change::WrittenBack(volume.id(), newest, Seq(0))).await?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Router;
+use super::catalog::change::Change;
 use super::catalog::record::Desired;
 use super::devices::{DeviceError, DeviceId};
 use super::entry::HeldExport;
@@ -130,7 +131,7 @@ impl Router {
         };
         let deleted = self.unless_stopping(delete).await;
         deleted.map_err(|error| unfinished("its volume in the store and its catalog entry", error))?;
-        let forgotten = self.catalog.remove(held.record().export_id()).await;
+        let forgotten = self.catalog.change(Change::Remove(held.record().export_id())).await;
         forgotten.map_err(|error| unfinished("its catalog entry", error.into()))?;
         self.forget(held);
         Ok(())

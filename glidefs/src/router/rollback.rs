@@ -8,16 +8,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::ExportName;
 use super::Router;
+use super::catalog::change::Change;
 use super::entry::HeldExport;
 use super::error::RouterError;
-use super::history::store_name;
 use super::info::ExportInfo;
-use super::name::ExportName;
 use super::size::ExportSize;
 use super::state::State;
 use crate::store::volume::{self, Crowd, Resume, VolumeError};
-use crate::units::SECTOR_BYTES;
+use crate::units::{SECTOR_BYTES, Seq};
 
 /// How long the writeback before a rollback may take.
 const WRITEBACK_PATIENCE: Duration = Duration::from_mins(2);
@@ -56,12 +56,13 @@ impl Router {
             return Err(RouterError::NotDetached { name });
         }
         let (_, writer) = self.volume_and_writer(&name)?;
-        let wanted =
-            store_name(snapshot).map_err(|source| RouterError::Store { name: name.clone(), source })?;
         let snapshots = writer.snapshots().await;
         let snapshots = snapshots.map_err(|source| RouterError::Store { name: name.clone(), source })?;
-        if !snapshots.iter().any(|info| info.name == wanted) {
-            return Err(RouterError::Store { name, source: VolumeError::NoSuchSnapshot { name: wanted } });
+        if !snapshots.iter().any(|info| info.name == *snapshot) {
+            return Err(RouterError::Store {
+                name,
+                source: VolumeError::NoSuchSnapshot { name: snapshot.clone() },
+            });
         }
         if held.record().rolls_back_to.is_some() {
             // An earlier rollback was not finished, and the cache has no data of the export. The snapshot may be another one now.
@@ -92,7 +93,7 @@ impl Router {
         let GoneBack { resume, crowd, is_snapshot_gone } = self.unless_stopping(roll_back).await?;
         let size_sectors = resume.size_sectors;
         let size = ExportSize::new(size_sectors.saturating_mul(SECTOR_BYTES))?;
-        self.catalog.advance(held.record().export_id(), resume).await?;
+        self.catalog.change(Change::WrittenBack(held.record().export_id(), resume, Seq(0))).await?;
         held.write(&self.catalog, |record| {
             record.rolls_back_to = None;
             record.size_bytes = size.bytes();
@@ -110,7 +111,7 @@ impl Router {
 
 /// The state of `writer` after going back to `snapshot`; the newest state where the snapshot is gone.
 async fn go_back(writer: &volume::VolumeWriter, snapshot: &ExportName) -> Result<GoneBack, VolumeError> {
-    let (resume, crowd, is_snapshot_gone) = match writer.rollback(&store_name(snapshot)?).await {
+    let (resume, crowd, is_snapshot_gone) = match writer.rollback(snapshot).await {
         Ok(committed) => (committed.resume, committed.crowd, false),
         // Without all of the content, the snapshot is as good as deleted.
         Err(VolumeError::NoSuchSnapshot { .. } | VolumeError::Gone { .. }) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::name::ExportName;
+use super::ExportName;
 use super::size::ExportSize;
 use crate::cache::Volume;
 use crate::properties::Properties;

@@ -30,7 +30,6 @@ pub mod fuzzing;
 mod places;
 mod region;
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -141,13 +140,7 @@ struct Inner {
     counters: Arc<BlockCacheCounters>,
 }
 
-impl fmt::Debug for BlockCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BlockCache")
-            .field("blocks_bytes_max", &self.0.blocks_bytes_max)
-            .finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(BlockCache);
 
 /// Receives blocks that leave memory.
 struct Leaving {

@@ -184,13 +184,8 @@ impl Store {
     }
 
     /// Counters of requests.
-    pub fn stats(&self) -> &StoreStats {
+    pub fn stats(&self) -> &Arc<StoreStats> {
         &self.inner.options.stats
-    }
-
-    /// A share of the counters, for an owner beside the store.
-    pub fn shared_stats(&self) -> Arc<StoreStats> {
-        Arc::clone(&self.inner.options.stats)
     }
 
     /// Where random pauses and identities come from.

@@ -3,6 +3,7 @@
 //! Owns the text form of identities and the rule of names. Invariant: each identity can be a part of an object key without
 //! escapes.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -99,20 +100,62 @@ pub struct IdError;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreName(Arc<str>);
 
-/// The text is not a name.
+/// Why a name was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{name:?} cannot be a name in the store: use 1 to {NAME_CHARS_MAX} letters, digits, '.', '_' or '-', beginning with a \
-     letter or a digit"
-)]
-pub struct NameError {
-    /// The beginning of the refused text.
-    name: String,
+pub enum NameError {
+    /// The name is empty.
+    #[error("a name must not be empty: use 1 to {NAME_CHARS_MAX} letters, digits, '.', '_' or '-'")]
+    Empty,
+    /// The name is longer than [`NAME_CHARS_MAX`].
+    #[error("the name has {chars} characters: use at most {NAME_CHARS_MAX}")]
+    TooLong {
+        /// Length of the name.
+        chars: usize,
+    },
+    /// The name begins with a character other than a letter or a digit.
+    #[error("a name must begin with a letter or a digit, not with {found:?}")]
+    Start {
+        /// The first character.
+        found: char,
+    },
+    /// The name has a character that the rule does not allow.
+    #[error(
+        "a name must not contain {found:?} (character {position}): use letters, digits, '.', '_' and '-'"
+    )]
+    Character {
+        /// The character.
+        found: char,
+        /// The character's place in the name, from 1.
+        position: usize,
+    },
 }
 
 impl StoreName {
+    /// Checks `name` against the rule.
+    pub fn new(name: &str) -> Result<Self, NameError> {
+        let chars = name.chars().count();
+        if chars > NAME_CHARS_MAX {
+            return Err(NameError::TooLong { chars });
+        }
+        let first = name.chars().next().ok_or(NameError::Empty)?;
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if let Some((index, found)) = name.chars().enumerate().find(|&(_, c)| !allowed(c)) {
+            return Err(NameError::Character { found, position: index + 1 });
+        }
+        if !first.is_ascii_alphanumeric() {
+            return Err(NameError::Start { found: first });
+        }
+        Ok(Self(name.into()))
+    }
+
     /// The characters of the name.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for StoreName {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }
@@ -121,13 +164,7 @@ impl FromStr for StoreName {
     type Err = NameError;
 
     fn from_str(name: &str) -> Result<Self, NameError> {
-        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-        let starts = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
-        if starts && name.len() <= NAME_CHARS_MAX && name.bytes().all(allowed) {
-            Ok(Self(name.into()))
-        } else {
-            Err(NameError { name: name.chars().take(NAME_CHARS_MAX).collect() })
-        }
+        Self::new(name)
     }
 }
 
@@ -214,13 +251,35 @@ mod tests {
     }
 
     #[test]
-    fn random_ids_differ() {
-        assert_ne!(VolumeId::random(&SystemEntropy), VolumeId::random(&SystemEntropy));
+    fn every_refusal_says_what_is_wrong_in_one_line() {
+        let long = "x".repeat(300);
+        for (name, says) in [
+            ("", "empty"),
+            ("..", "begin with"),
+            ("-x", "begin with"),
+            ("a/b", "'/'"),
+            ("../etc", "'/'"),
+            ("a b", "' '"),
+            ("a\nb", "'\\n'"),
+            ("a\u{0}", "'\\0'"),
+            ("ü", "'ü'"),
+            (long.as_str(), "300 characters"),
+        ] {
+            let message = StoreName::new(name).unwrap_err().to_string();
+            assert!(message.contains(says) && !message.contains('\n'), "{name:?}: {message}");
+        }
     }
 
     #[test]
-    fn a_name_may_be_long_but_not_too_long() {
-        assert!("x".repeat(NAME_CHARS_MAX).parse::<StoreName>().is_ok());
-        assert!("x".repeat(NAME_CHARS_MAX + 1).parse::<StoreName>().is_err());
+    fn names_up_to_the_longest_are_taken() {
+        let longest = "x".repeat(NAME_CHARS_MAX);
+        for name in ["a", "0", "vm-1.disk_0", "A..b", longest.as_str()] {
+            assert_eq!(StoreName::new(name).unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
+    fn random_ids_differ() {
+        assert_ne!(VolumeId::random(&SystemEntropy), VolumeId::random(&SystemEntropy));
     }
 }

@@ -153,7 +153,7 @@ impl Store {
     /// Checks that the store creates an object only where no object is. This keeps two writers of a volume apart. `marker`: the
     /// bytes of the marker, which a store that does not refuse replaces by the same bytes.
     async fn demand_refusal(&self, marker: &Bytes) -> Result<(), StoreError> {
-        match self.create_what_exists(&Key::Marker, marker).await? {
+        match self.try_put(&Key::Marker, std::slice::from_ref(marker)).await?.0 {
             Created::Existed => Ok(()),
             Created::Created => Err(StoreError::Replaces { location: self.location().to_owned() }),
         }
@@ -293,7 +293,9 @@ impl Store {
             };
             entries.iter().map(block).collect()
         };
-        self.checked_range(&Key::Pack(pack.volume, pack.pack), range.clone(), decode).await
+        let key = Key::Pack(pack.volume, pack.pack);
+        let look = || async { Ok(decode(&self.get_range(&key, range.clone()).await?)) };
+        self.until_intact(&key, look).await
     }
 
     /// Gives a volume a name. [`Created::Existed`]: the name is taken.
@@ -350,15 +352,6 @@ impl Store {
         decode: impl Fn(&[u8]) -> Result<T, FormatError>,
     ) -> Result<T, StoreError> {
         self.until_intact(key, || async { Ok(decode(&self.get(key, OBJECT_BYTES_MAX).await?)) }).await
-    }
-
-    async fn checked_range<T>(
-        &self,
-        key: &Key,
-        range: std::ops::Range<u64>,
-        decode: impl Fn(&Bytes) -> Result<T, FormatError>,
-    ) -> Result<T, StoreError> {
-        self.until_intact(key, || async { Ok(decode(&self.get_range(key, range.clone()).await?)) }).await
     }
 
     /// The object that `look` reads and decodes.

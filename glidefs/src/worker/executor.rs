@@ -5,7 +5,6 @@
 //! wake-up is lost. Either the signal is up when [`Executor::run_ready`] looks, or another thread raised the signal from down to
 //! up and called the hook. So `run_ready` must be the last call before the worker sleeps.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,11 +90,7 @@ impl Executor {
     }
 }
 
-impl fmt::Debug for Executor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Executor").field("tasks", &self.tasks.len()).finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(Executor);
 
 #[cfg(test)]
 mod tests {

@@ -63,10 +63,14 @@ pub struct WorkerOptions {
 pub struct Worker {
     index: usize,
     inbox: Arc<Inbox>,
-    stats: Arc<WorkerStats>,
-    shard_stats: Arc<ShardStats>,
-    load: Arc<Load>,
-    traces: Arc<TraceRing>,
+    /// Counters of the worker and of its buffer pool.
+    pub stats: Arc<WorkerStats>,
+    /// Counters of the worker's shard of the log.
+    pub shard_stats: Arc<ShardStats>,
+    /// The CPU time of the worker's thread.
+    pub load: Arc<Load>,
+    /// The requests that `glidefs trace` shows, of all workers that were started together.
+    pub traces: Arc<TraceRing>,
 }
 
 impl Worker {
@@ -95,31 +99,6 @@ impl Worker {
         let (pong, is_alive) = tokio::sync::oneshot::channel();
         self.inbox.send(Message::Ping(pong));
         is_alive.await.map_err(|_| WorkerError::Gone { index: self.index })
-    }
-
-    /// The share of a CPU which the worker took of late, per cent.
-    pub fn busy_percent(&self) -> u64 {
-        self.load.busy_percent()
-    }
-
-    /// The CPU time of the worker's thread.
-    pub fn load(&self) -> &Arc<Load> {
-        &self.load
-    }
-
-    /// Counters of the worker's shard of the log.
-    pub fn shard_stats(&self) -> &Arc<ShardStats> {
-        &self.shard_stats
-    }
-
-    /// The requests that `glidefs trace` shows, of all workers that were started together.
-    pub fn traces(&self) -> &Arc<TraceRing> {
-        &self.traces
-    }
-
-    /// Counters of the worker and of its buffer pool.
-    pub fn stats(&self) -> &Arc<WorkerStats> {
-        &self.stats
     }
 }
 

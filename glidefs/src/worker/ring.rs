@@ -17,7 +17,7 @@
 //! operation, nor the meaning of the commands of device queues, which pass through with tokens.
 //!
 //! Invariants: the ring owns memory that the kernel may touch from [`Ring::start`] until the completion has been seen, also when
-//! nobody waits for the completion any more; a dropped ring waits for such memory or leaks the memory; a registered arena lives
+//! nobody waits for the completion any more; a dropped ring leaks such memory; a registered arena lives
 //! as long as the ring; a transfer is never reported as longer than the transfer was.
 
 mod kernel;

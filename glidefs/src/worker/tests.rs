@@ -354,13 +354,13 @@ async fn more_large_requests_than_slots_are_all_served() {
             }
         }
     }
-    let pool = &bench.worker.stats().pool;
+    let pool = &bench.worker.stats.pool;
     assert!(pool.live_bytes_max.get() <= pool.arena_bytes.get());
     assert_eq!(pool.live_bytes.get(), 0);
     for client in clients {
         client.detach().await;
     }
-    assert_eq!(bench.worker.stats().queues.get(), 0);
+    assert_eq!(bench.worker.stats.queues.get(), 0);
 }
 
 #[tokio::test]

@@ -50,7 +50,7 @@ impl Preparer {
         // A full disk has room in the existing files.
         let having_files = in_turn().filter(|number| self.failing && table.get(*number).file().is_some());
         let hold = having_files.chain(in_turn()).find_map(|number| SyncHold::begin(shared, number))?;
-        let number = hold.number();
+        let number = hold.number;
         self.next = (number + 1) % limit;
         let prepared = self.prepare_held(&hold, shared, shard, way);
         drop(hold);
@@ -72,7 +72,7 @@ impl Preparer {
         shard: u32,
         way: Way,
     ) -> std::io::Result<Option<SegmentWriter>> {
-        let (table, info, number) = (&shared.table, hold.info(), hold.number());
+        let (table, info, number) = (&shared.table, hold.info(), hold.number);
         let file = match info.file() {
             Some(file) => Arc::clone(file),
             None => {

@@ -195,7 +195,7 @@ pub(in crate::cache) fn read_footer(
     // The trailer's decoder checked that the footer lies inside the segment.
     let mut bytes = vec![0; trailer.footer_bytes as usize];
     file.read_at(&mut bytes, trailer.footer_offset_bytes()).map_err(Unusable::Unreadable)?;
-    decode_footer(&bytes, trailer).map(|footer| footer.records).map_err(Unusable::Damaged)
+    decode_footer(&bytes, trailer).map_err(Unusable::Damaged)
 }
 
 /// Writes `frames`, by frame number, over wrong copies in the page cache. The disk already has these bytes.

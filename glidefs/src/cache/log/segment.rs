@@ -5,7 +5,6 @@
 //! segment before the export's first entry, by the same writes; room for footer, sums and trailer is never given away.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
@@ -99,15 +98,7 @@ pub(in crate::cache) struct SegmentWriter {
     pub vital: bool,
 }
 
-impl fmt::Debug for SegmentWriter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { number, position, .. } = self;
-        f.debug_struct("SegmentWriter")
-            .field("number", number)
-            .field("position", position)
-            .finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(SegmentWriter);
 
 impl SegmentWriter {
     /// A segment of `frames` frames that holds a header just written, and nothing else.

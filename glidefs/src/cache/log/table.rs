@@ -3,7 +3,7 @@
 //! Does not own one segment's state (`info`), when a segment moves on (`keeper`) or the meaning of a segment's bytes. Invariant: a
 //! segment becomes free only when no extent refers to the segment and no read is pinned to the segment.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::format::SegmentKey;
 use super::info::SegmentInfo;
@@ -120,22 +120,14 @@ impl SegmentTable {
     pub fn count_refs(&self, refs: Refs) {
         let info = self.get(refs.number);
         info.live_sectors.fetch_add(refs.sectors, Ordering::Relaxed);
-        if refs.extents > 0 {
-            info.extents.fetch_add(refs.extents.unsigned_abs(), Ordering::AcqRel);
-        } else if refs.extents < 0 {
-            info.extents.fetch_sub(refs.extents.unsigned_abs(), Ordering::AcqRel);
-        }
+        count(&info.extents, refs.extents);
     }
 
     /// Counts a change in the extents whose data is in the store, besides [`Self::count_refs`].
     pub fn count_clean(&self, refs: Refs) {
         let info = self.get(refs.number);
         info.clean_sectors.fetch_add(refs.sectors, Ordering::Relaxed);
-        if refs.extents > 0 {
-            info.clean_extents.fetch_add(refs.extents.unsigned_abs(), Ordering::AcqRel);
-        } else if refs.extents < 0 {
-            info.clean_extents.fetch_sub(refs.extents.unsigned_abs(), Ordering::AcqRel);
-        }
+        count(&info.clean_extents, refs.extents);
     }
 
     /// Stability of the frames before `end` of the segment with id `segment_id`, which had the number `number`.
@@ -152,6 +144,14 @@ impl SegmentTable {
             (true, true) => Stability::Lost,
             (true, false) => Stability::Unsynced,
         }
+    }
+}
+
+fn count(extents: &AtomicU32, change: i32) {
+    if change > 0 {
+        extents.fetch_add(change.unsigned_abs(), Ordering::AcqRel);
+    } else if change < 0 {
+        extents.fetch_sub(change.unsigned_abs(), Ordering::AcqRel);
     }
 }
 

@@ -27,12 +27,35 @@ impl<T: Token> Shard<T> {
     /// May a write of `data_bytes` (0 for a range of zeroes) be taken now? Reserves room in the log when the answer is
     /// [`Admission::Accept`]. Call this before the request gets a buffer.
     pub fn admit(&mut self, data_bytes: usize) -> Admission {
-        admit(self, data_bytes)
+        let room = room_of(data_bytes);
+        let pause = self.shared.pressure.pause(room.frames);
+        if !pause.is_zero() {
+            let now = self.shared.clock.now();
+            if now < self.log.next_admission {
+                self.stats.delays.add(1);
+                return Admission::Delay(self.log.next_admission.saturating_sub(now).min(PAUSE_MAX));
+            }
+            self.log.next_admission = now + pause;
+        }
+        let total = self.log.reserved.plus(room);
+        if has_room(self, total) {
+            self.log.reserved = total;
+            return Admission::Accept(Reservation { room });
+        }
+        if self.shared.on_full == OnFull::Enospc
+            && self.log.standby.is_none()
+            && self.shared.pressure.is_stuck()
+        {
+            return Admission::Full;
+        }
+        self.log.crowded = true;
+        self.stats.waits.add(1);
+        Admission::Wait
     }
 
     /// Gives back the room of a reservation that no write will use.
     pub fn cancel(&mut self, reservation: Reservation) {
-        release(self, reservation.into_room());
+        release(self, reservation.room);
     }
 
     /// Takes a DISCARD or `WRITE_ZEROES` of `range`, at most 32 TiB. With `fua` the token comes back when the zeroes survive a
@@ -46,17 +69,47 @@ impl<T: Token> Shard<T> {
         token: T,
     ) {
         let Some(token) = self.enter(volume, token) else { return self.cancel(reservation) };
-        zero::zero(self, volume, range, fua, reservation.into_room(), token);
+        zero::zero(self, volume, range, fua, reservation.room, token);
     }
 
     /// Ends requests that wait for a segment and are of a volume where no request may wait any more.
     pub fn end_waits(&mut self) {
-        end_waits(self);
+        for _ in 0..self.log.backlog.len() {
+            let Some(pending) = self.log.backlog.pop_front() else { return };
+            if pending.volume.are_waits_ended() {
+                release(self, pending.room);
+                self.finish(pending.token, Err(IoError::Detached));
+            } else {
+                self.log.backlog.push_back(pending);
+            }
+        }
     }
 
     /// Does the appends of a turn: first the requests that waited for a segment, then the open batch.
     pub(super) fn append_turn(&mut self) {
-        turn(self);
+        flight::go_on(self);
+        while !self.log.backlog.is_empty()
+            && has_segment(self)
+            && let Some(pending) = self.log.backlog.pop_front()
+        {
+            let joined = self.log.common.open.joined.len();
+            if let Err(pending) = join(self, pending) {
+                // The failed append may have moved the open batch to the front of the backlog; this request belongs behind the batch.
+                let before = joined - self.log.common.open.joined.len();
+                self.log.backlog.insert(before, pending);
+                break;
+            }
+        }
+        append(self);
+        zero::turn(self);
+        let table = &self.shared.table;
+        if self.log.common.active.as_ref().is_some_and(|active| table.get(active.number).is_poisoned()) {
+            flight::leave(self, Way::Common);
+        }
+        if self.log.released && std::mem::take(&mut self.log.crowded) {
+            self.shared.ports[self.index].wake();
+        }
+        self.log.released = false;
     }
 }
 
@@ -65,33 +118,6 @@ pub(super) fn room_of(data_bytes: usize) -> Room {
         0 => Room::of(ZERO_ENTRIES_MAX, 0),
         frames => Room::of(1, u32::try_from(frames).unwrap_or(u32::MAX)),
     }
-}
-
-fn admit<T: Token>(shard: &mut Shard<T>, data_bytes: usize) -> Admission {
-    let room = room_of(data_bytes);
-    let pause = shard.shared.pressure.pause(room.frames);
-    if !pause.is_zero() {
-        let now = shard.shared.clock.now();
-        if now < shard.log.next_admission {
-            shard.stats.delays.add(1);
-            return Admission::Delay(shard.log.next_admission.saturating_sub(now).min(PAUSE_MAX));
-        }
-        shard.log.next_admission = now + pause;
-    }
-    let total = shard.log.reserved.plus(room);
-    if has_room(shard, total) {
-        shard.log.reserved = total;
-        return Admission::Accept(Reservation { room });
-    }
-    if shard.shared.on_full == OnFull::Enospc
-        && shard.log.standby.is_none()
-        && shard.shared.pressure.is_stuck()
-    {
-        return Admission::Full;
-    }
-    shard.log.crowded = true;
-    shard.stats.waits.add(1);
-    Admission::Wait
 }
 
 /// Whether `total` has room in the active segment, or all of `total` in an empty segment.
@@ -179,52 +205,13 @@ pub(super) fn add_data<T: Token>(shard: &mut Shard<T>, way: Way, mut pending: Pe
 pub(super) fn refuse<T: Token>(shard: &mut Shard<T>, pending: Pending<T>, error: IoError) {
     let Pending { token, volume, room, .. } = pending;
     if error == IoError::NoSequenceNumber
-        && let Some(suppressed) = volume.bad_writebacks().pass()
+        && let Some(suppressed) = volume.bad_writebacks.pass()
     {
         let error = &error as &dyn std::error::Error;
         tracing::error!(export = volume.id().0, error, suppressed, "a write has no sequence number");
     }
     release(shard, room);
     shard.finish(token, Err(error));
-}
-
-/// Ends the requests of the backlog that may not wait any more, with [`IoError::Detached`].
-fn end_waits<T: Token>(shard: &mut Shard<T>) {
-    for _ in 0..shard.log.backlog.len() {
-        let Some(pending) = shard.log.backlog.pop_front() else { return };
-        if pending.volume.are_waits_ended() {
-            release(shard, pending.room);
-            shard.finish(pending.token, Err(IoError::Detached));
-        } else {
-            shard.log.backlog.push_back(pending);
-        }
-    }
-}
-
-fn turn<T: Token>(shard: &mut Shard<T>) {
-    flight::go_on(shard);
-    while !shard.log.backlog.is_empty()
-        && has_segment(shard)
-        && let Some(pending) = shard.log.backlog.pop_front()
-    {
-        let joined = shard.log.common.open.joined.len();
-        if let Err(pending) = join(shard, pending) {
-            // The failed append may have moved the open batch to the front of the backlog; this request belongs behind the batch.
-            let before = joined - shard.log.common.open.joined.len();
-            shard.log.backlog.insert(before, pending);
-            break;
-        }
-    }
-    append(shard);
-    zero::turn(shard);
-    let table = &shard.shared.table;
-    if shard.log.common.active.as_ref().is_some_and(|active| table.get(active.number).is_poisoned()) {
-        flight::leave(shard, Way::Common);
-    }
-    if shard.log.released && std::mem::take(&mut shard.log.crowded) {
-        shard.shared.ports[shard.index].wake();
-    }
-    shard.log.released = false;
 }
 
 /// Whether some segment can take a record: the active one, or the standby.

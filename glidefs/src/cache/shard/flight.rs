@@ -125,38 +125,33 @@ fn take_back<P>(headers: &mut Vec<P>, parts: &mut Vec<P>, count: usize) {
 
 impl<T: Token> Shard<T> {
     /// Takes the result of the [`Want::Append`] with this `op`; `parts` are the parts of the want.
-    pub fn append_done(&mut self, op: u32, result: io::Result<()>, parts: Vec<T::Part>) {
-        done(self, op, result, parts);
-    }
-}
-
-/// Notes how the write of record `op` ended, and lands every record that waited for this result only.
-fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, mut parts: Vec<T::Part>) {
-    let is_it = |flight: &Flight<T>| flight.op == op && flight.outcome.is_none();
-    let has_it = |lane: &Lane<T>| {
-        lane.flights.steps.iter().any(|step| matches!(step, LogStep::Land(flight) if is_it(flight)))
-    };
-    let way = if has_it(&shard.log.through) { Way::Through } else { Way::Common };
-    let Flights { headers, steps, parts: spare, .. } = &mut shard.log.lane(way).flights;
-    let found = steps.iter_mut().find_map(|step| match step {
-        LogStep::Land(flight) if is_it(flight) => Some(flight),
-        _ => None,
-    });
-    debug_assert!(found.is_some(), "no append {op} is under way");
-    if let Some(flight) = found {
-        if let Some(headers) = headers {
-            let count = flight.load.batch.header_count();
-            debug_assert!(
-                parts.len() >= count,
-                "append {op} came back with {} of its {count} headers",
-                parts.len()
-            );
-            take_back(headers, &mut parts, count);
+    pub fn append_done(&mut self, op: u32, result: io::Result<()>, mut parts: Vec<T::Part>) {
+        let is_it = |flight: &Flight<T>| flight.op == op && flight.outcome.is_none();
+        let has_it = |lane: &Lane<T>| {
+            lane.flights.steps.iter().any(|step| matches!(step, LogStep::Land(flight) if is_it(flight)))
+        };
+        let way = if has_it(&self.log.through) { Way::Through } else { Way::Common };
+        let Flights { headers, steps, parts: spare, .. } = &mut self.log.lane(way).flights;
+        let found = steps.iter_mut().find_map(|step| match step {
+            LogStep::Land(flight) if is_it(flight) => Some(flight),
+            _ => None,
+        });
+        debug_assert!(found.is_some(), "no append {op} is under way");
+        if let Some(flight) = found {
+            if let Some(headers) = headers {
+                let count = flight.load.batch.header_count();
+                debug_assert!(
+                    parts.len() >= count,
+                    "append {op} came back with {} of its {count} headers",
+                    parts.len()
+                );
+                take_back(headers, &mut parts, count);
+            }
+            flight.outcome = Some(result);
         }
-        flight.outcome = Some(result);
+        spare.push(parts);
+        settle(self, way);
     }
-    spare.push(parts);
-    settle(shard, way);
 }
 
 /// Gives up the active segment of a lane. The segment is closed after the last record under way in the segment has landed.

@@ -29,56 +29,45 @@ impl<T: Token> Shard<T> {
     /// The token comes back with [`IoError::Remote`] when only the store has some of the data: fetch the data with
     /// [`Volume::fetch`], and call this again with the data as `fill`.
     pub fn read(&mut self, volume: &Arc<Volume>, range: SectorRange, fill: Option<&Fill>, token: T) {
-        let Some(token) = self.enter(volume, token) else { return };
-        read(self, volume, range, fill, token);
+        let Some(mut token) = self.enter(volume, token) else { return };
+        self.stats.reads.add(1);
+        debug_assert!(self.reads.fetches.is_empty(), "the READ before has taken its reads of the disk");
+        let mut plan = std::mem::take(&mut self.reads.plan);
+        volume.plan(&self.shared.table, range, &mut plan);
+        let mut outcome = Ok(());
+        if plan.len() > 1 {
+            outcome = plan.iter().try_for_each(|piece| can_serve(volume, piece, fill));
+        }
+        for piece in plan.drain(..) {
+            let served = match piece.backing {
+                Some(Backing::Data { number, .. }) if outcome.is_err() => {
+                    self.shared.table.get(number).unpin();
+                    Ok(())
+                }
+                None => without_log(volume, &piece, fill)
+                    .and_then(|bytes| put(range, &piece, bytes, token.buffer())),
+                Some(Backing::Zero { .. }) => put(range, &piece, None, token.buffer()),
+                Some(Backing::Damaged { .. } | Backing::Doubt { .. }) => Err(IoError::Damaged),
+                Some(Backing::Data { number, sector }) => {
+                    let source = source_of(&piece, (number, sector), range, volume.id());
+                    serve(self, &source, token.buffer())
+                }
+            };
+            outcome = outcome.and(served);
+        }
+        self.reads.plan = plan;
+        let open = self.reads.fetches.len();
+        if open == 0 {
+            end(self, token, outcome);
+            return;
+        }
+        let waiting = self.reads.waiting.insert(WaitingRead { token, open, outcome });
+        let Reads { fetches, queue, .. } = &mut self.reads;
+        for source in fetches.drain(..) {
+            disk::enqueue(queue, DiskRead { source, waiting, weight: volume.weight() });
+        }
+        disk::start(self);
     }
-}
-
-fn read<T: Token>(
-    shard: &mut Shard<T>,
-    volume: &Arc<Volume>,
-    range: SectorRange,
-    fill: Option<&Fill>,
-    mut token: T,
-) {
-    shard.stats.reads.add(1);
-    debug_assert!(shard.reads.fetches.is_empty(), "the READ before has taken its reads of the disk");
-    let mut plan = std::mem::take(&mut shard.reads.plan);
-    volume.plan(&shard.shared.table, range, &mut plan);
-    let mut outcome = Ok(());
-    if plan.len() > 1 {
-        outcome = plan.iter().try_for_each(|piece| can_serve(volume, piece, fill));
-    }
-    for piece in plan.drain(..) {
-        let served = match piece.backing {
-            Some(Backing::Data { number, .. }) if outcome.is_err() => {
-                shard.shared.table.get(number).unpin();
-                Ok(())
-            }
-            None => {
-                without_log(volume, &piece, fill).and_then(|bytes| put(range, &piece, bytes, token.buffer()))
-            }
-            Some(Backing::Zero { .. }) => put(range, &piece, None, token.buffer()),
-            Some(Backing::Damaged { .. } | Backing::Doubt { .. }) => Err(IoError::Damaged),
-            Some(Backing::Data { number, sector }) => {
-                let source = source_of(&piece, (number, sector), range, volume.id());
-                serve(shard, &source, token.buffer())
-            }
-        };
-        outcome = outcome.and(served);
-    }
-    shard.reads.plan = plan;
-    let open = shard.reads.fetches.len();
-    if open == 0 {
-        end(shard, token, outcome);
-        return;
-    }
-    let waiting = shard.reads.waiting.insert(WaitingRead { token, open, outcome });
-    let Reads { fetches, queue, .. } = &mut shard.reads;
-    for source in fetches.drain(..) {
-        disk::enqueue(queue, DiskRead { source, waiting, weight: volume.weight() });
-    }
-    disk::start(shard);
 }
 
 /// Whether `piece` can be served at all. A READ with a piece that cannot be served reads and verifies nothing: the READ fails, or
@@ -116,7 +105,7 @@ fn without_log<'a>(
     piece: &Piece,
     fill: Option<&'a Fill>,
 ) -> Result<Option<&'a [u8]>, IoError> {
-    if !volume.store_link().is_some_and(|link| link.covers(piece.range)) {
+    if !volume.store_link().is_some_and(|link| link.remote.covers(piece.range)) {
         return Ok(None);
     }
     // The log may have forgotten the piece after the fill was fetched. Then the fill does not have the piece.

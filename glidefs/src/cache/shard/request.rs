@@ -44,12 +44,6 @@ pub struct Reservation {
     pub(super) room: Room,
 }
 
-impl Reservation {
-    pub(super) fn into_room(self) -> Room {
-        self.room
-    }
-}
-
 /// The checksums of a WRITE's frames, made before the shard takes the WRITE: of all frames, in order.
 #[derive(Debug, Default)]
 pub struct WriteSums {

@@ -187,7 +187,7 @@ impl<T: Token> Syncs<T> {
 }
 
 pub(super) fn flush<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, token: T) {
-    volume.flush_habit().flushed();
+    volume.flush_habit.flushed();
     let mut places = std::mem::take(&mut shard.syncs.places);
     places.clear();
     match volume.flush(&shard.shared.table, &mut places) {
@@ -304,7 +304,7 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: &io::Result<
         shard.stats.sync_errors.add(1);
         if let Some(suppressed) = shard.bad_syncs.pass() {
             tracing::error!(
-                file = shard.shared.disk.segment_name(flight.hold.number()),
+                file = shard.shared.disk.segment_name(flight.hold.number),
                 error = error as &dyn std::error::Error,
                 suppressed,
                 "the cache disk failed to make data stable; FLUSH fails for the exports concerned until the data was written again"
@@ -312,7 +312,7 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: &io::Result<
         }
     }
     let Syncing { hold, segment_id, covers } = flight;
-    let number = hold.number();
+    let number = hold.number;
     hold.end(covers, result.is_ok());
     if result.is_err() {
         shard.shared.signal.raise();

@@ -23,7 +23,7 @@ const RECORD_FRAMES_MAX: usize = WRITE_FRAMES_MAX;
 
 /// Takes a WRITE if it is expected to be flushed next, and the lane has room for it. Otherwise gives the WRITE back.
 pub(super) fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) -> Result<(), Pending<T>> {
-    let is_flushed_next = pending.fua || pending.volume.flush_habit().wrote();
+    let is_flushed_next = pending.fua || pending.volume.flush_habit.wrote();
     if !is_flushed_next || !pending.token.is_lendable() || !has_room(shard, pending.frames) {
         return Err(pending);
     }

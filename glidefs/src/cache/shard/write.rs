@@ -8,7 +8,6 @@ use super::append::{release, room_of, take};
 use super::request::{Reservation, Token, WriteSums};
 use super::state::{Pending, WRITE_FRAMES_MAX};
 use super::{Shard, through};
-use crate::cache::log::segment::Room;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
 use crate::units::{FRAME_BYTES, SectorRange};
@@ -37,35 +36,25 @@ impl<T: Token> Shard<T> {
         reservation: Reservation,
         (token, sums): (T, Option<WriteSums>),
     ) {
-        let Some(token) = self.enter(volume, token) else { return self.cancel(reservation) };
-        write(self, volume, range, fua, reservation.into_room(), (token, sums));
-    }
-}
-
-fn write<T: Token>(
-    shard: &mut Shard<T>,
-    volume: &Arc<Volume>,
-    range: SectorRange,
-    fua: bool,
-    room: Room,
-    (mut token, sums): (T, Option<WriteSums>),
-) {
-    let bytes = range.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
-    let frames = bytes.div_ceil(FRAME_BYTES);
-    let fits = frames > 0 && frames <= WRITE_FRAMES_MAX && token.buffer().len() >= frames * FRAME_BYTES;
-    if !fits || room_of(bytes).frames > room.frames {
-        release(shard, room);
-        shard.finish(token, Err(IoError::TooLarge));
-        return;
-    }
-    let crcs = sums.and_then(|sums| sums.of(frames));
-    if crcs.is_none() {
-        // The checksum covers the padding, and must not depend on the former content of the buffer.
-        token.buffer()[bytes..frames * FRAME_BYTES].fill(0);
-    }
-    let volume = Arc::clone(volume);
-    let pending = Pending { token, volume, range, frames, entries: 1, crcs, fua, room };
-    if let Err(pending) = through::join(shard, pending) {
-        take(shard, pending);
+        let Some(mut token) = self.enter(volume, token) else { return self.cancel(reservation) };
+        let room = reservation.room;
+        let bytes = range.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
+        let frames = bytes.div_ceil(FRAME_BYTES);
+        let fits = frames > 0 && frames <= WRITE_FRAMES_MAX && token.buffer().len() >= frames * FRAME_BYTES;
+        if !fits || room_of(bytes).frames > room.frames {
+            release(self, room);
+            self.finish(token, Err(IoError::TooLarge));
+            return;
+        }
+        let crcs = sums.and_then(|sums| sums.of(frames));
+        if crcs.is_none() {
+            // The checksum covers the padding, and must not depend on the former content of the buffer.
+            token.buffer()[bytes..frames * FRAME_BYTES].fill(0);
+        }
+        let volume = Arc::clone(volume);
+        let pending = Pending { token, volume, range, frames, entries: 1, crcs, fua, room };
+        if let Err(pending) = through::join(self, pending) {
+            take(self, pending);
+        }
     }
 }

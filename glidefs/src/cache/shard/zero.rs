@@ -107,11 +107,11 @@ fn carve<T: Token>(shard: &mut Shard<T>) {
             Err(error) => Err(error),
         };
         let Zeroes { token, volume, carving, fua } = zeroes;
-        shard.shared.table.get(carving.place().number).unpin();
+        shard.shared.table.get(carving.place.number).unpin();
         match outcome {
             Ok(()) if fua => {
                 let store = sync::InStore::of(&volume, carving.last());
-                sync::wait_for(shard, carving.place(), store, token);
+                sync::wait_for(shard, carving.place, store, token);
             }
             outcome => shard.finish(token, outcome),
         }

@@ -94,7 +94,7 @@ impl Volume {
     /// Tells who carries the first cut to the store that a cut is complete now, if so.
     pub(super) fn tell_landed(&self, completes: bool) {
         if let Some(link) = self.store_link().filter(|_| completes) {
-            link.landing().notify_waiters();
+            link.landing.notify_waiters();
         }
     }
 
@@ -167,8 +167,8 @@ impl Inner {
         let Some(link) = link else { return };
         let Self { layers, active_since, .. } = self;
         let since = layers.cuts_from(first).next().map_or(active_since, |cut| &mut cut.since);
-        since.get_or_insert_with(|| link.now());
-        if self.has_enough_for_another_cut(link.cut_bytes_max(), link.backlog_bytes_max()) {
+        since.get_or_insert_with(|| link.queue.clock.now());
+        if self.has_enough_for_another_cut(link.queue.cut_bytes_max(), link.queue.backlog_bytes_max) {
             self.freeze();
         }
     }

@@ -23,17 +23,17 @@ impl Volume {
 
     /// Last sequence number of the highest doubt, ended or not.
     pub(in crate::cache) fn doubted_to(&self) -> Seq {
-        self.lock().layers.doubted_to()
+        self.lock().layers.doubts.highest()
     }
 
     /// Whether there is or was a doubt about the segment and the damage for which `evidence` stands.
     pub(in crate::cache) fn has_doubt_of(&self, evidence: SectorRange) -> bool {
-        self.lock().layers.has_doubt_of(evidence)
+        self.lock().layers.doubts.has_evidence(evidence)
     }
 
     /// Forgets the doubts, except the highest, about segments for which `is_gone` returns true.
     pub(in crate::cache) fn forget_doubts(&self, table: &SegmentTable, is_gone: impl Fn(u64) -> bool) {
-        self.lock().layers.forget_doubts(table, is_gone);
+        self.lock().layers.doubts.forget(table, is_gone);
     }
 
     /// Whether the store has a cut which ended a doubt, while it is not written down yet that the doubted data is out of use.
@@ -44,6 +44,6 @@ impl Volume {
 
     /// Whether an entry in segment `number` says that a record of the volume may be lost.
     pub(in crate::cache) fn is_doubted_in(&self, number: u32) -> bool {
-        self.lock().layers.is_doubted_in(number)
+        self.lock().layers.doubts.is_in(number)
     }
 }

@@ -108,7 +108,7 @@ impl Index {
 
     /// Number of extents.
     pub fn len(&self) -> usize {
-        self.extents.len()
+        self.extents.len
     }
 
     /// Whether there is no extent.
@@ -133,12 +133,12 @@ impl Index {
 
     /// Bytes of data mapped; zeroes do not count.
     pub fn live_bytes(&self) -> u64 {
-        self.extents.data_sectors().saturating_mul(SECTOR_BYTES)
+        self.extents.data_sectors.saturating_mul(SECTOR_BYTES)
     }
 
     /// Bytes of the frames with data; a frame counts whole, once for each extent with data in the frame.
     pub fn frame_bytes(&self) -> u64 {
-        self.extents.frames().saturating_mul(FRAME_BYTES as u64)
+        self.extents.frames.saturating_mul(FRAME_BYTES as u64)
     }
 
     /// Memory of the extents, kept as a sum, and counted as if no leaf were packed: a write that replaces an extent then takes no

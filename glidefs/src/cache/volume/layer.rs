@@ -3,9 +3,9 @@
 //! Owns the calls that count. Invariant: the counts of the segment table agree with the extents of all layers whenever no call of
 //! a layer is under way; during a call, the table never shows fewer extents missing in the store than a segment has.
 
-use std::ops::ControlFlow;
+use std::ops::Deref;
 
-use super::extent::{Extent, Piece};
+use super::extent::Extent;
 use super::index::Index;
 use super::ranks::Ranks;
 use crate::cache::log::table::SegmentTable;
@@ -29,6 +29,15 @@ enum Kind {
 pub(super) struct Layer {
     index: Index,
     kind: Kind,
+}
+
+/// Reads of a layer are reads of its index; what changes the index counts references.
+impl Deref for Layer {
+    type Target = Index;
+
+    fn deref(&self) -> &Index {
+        &self.index
+    }
 }
 
 impl Layer {
@@ -100,7 +109,8 @@ impl Layer {
                 debug_assert!(false, "a part of an extent lies in the extent");
                 return true;
             };
-            let saved_bytes = |layers: [&Self; 2]| layers.map(Self::saved_bytes).iter().sum::<u64>();
+            let saved_bytes =
+                |layers: [&Self; 2]| layers.map(|layer| layer.saved_bytes()).iter().sum::<u64>();
             let saved_before = saved_bytes([&*self, &*to]);
             to.insert(table, part);
             self.remove(table, part.range);
@@ -111,31 +121,6 @@ impl Layer {
         self.is_empty()
     }
 
-    /// Calls `visit` with pieces which cover `range` exactly, in ascending order.
-    pub fn lookup(&self, range: SectorRange, visit: impl FnMut(Piece)) {
-        self.index.lookup(range, visit);
-    }
-
-    /// As [`Self::lookup`], until `visit` breaks.
-    pub fn look(&self, range: SectorRange, visit: impl FnMut(Piece) -> ControlFlow<()>) -> ControlFlow<()> {
-        self.index.look(range, visit)
-    }
-
-    /// The largest end of a beginning of `range` with sectors of at most `limit` extents, and the number of these extents.
-    pub fn reach(&self, range: SectorRange, limit: usize) -> (u64, usize) {
-        self.index.reach(range, limit)
-    }
-
-    /// Whether the whole of an extent lies in `range`.
-    pub fn has_within(&self, range: SectorRange) -> bool {
-        self.index.has_within(range)
-    }
-
-    /// The extent with the last start before `sector`.
-    pub fn last_before(&self, sector: u64) -> Option<Extent> {
-        self.index.last_before(sector)
-    }
-
     /// Calls `visit` with the parts of `range` with content of write `seq` in segment `number`.
     pub fn parts(&self, range: SectorRange, seq: Seq, number: u32, mut visit: impl FnMut(SectorRange)) {
         self.index.lookup(range, |piece| {
@@ -143,39 +128,6 @@ impl Layer {
                 visit(piece.range);
             }
         });
-    }
-
-    /// All extents, in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
-        self.index.iter()
-    }
-
-    pub fn len(&self) -> usize {
-        self.index.len()
-    }
-
-    /// Whether there is no extent.
-    pub fn is_empty(&self) -> bool {
-        self.index.is_empty()
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.index.bytes()
-    }
-
-    /// The part of [`Self::bytes`] that packed leaves do not take.
-    pub fn saved_bytes(&self) -> u64 {
-        self.index.saved_bytes()
-    }
-
-    /// Bytes of the frames with data.
-    pub fn frame_bytes(&self) -> u64 {
-        self.index.frame_bytes()
-    }
-
-    /// Bytes of data; zeroes do not count.
-    pub fn live_bytes(&self) -> u64 {
-        self.index.live_bytes()
     }
 }
 

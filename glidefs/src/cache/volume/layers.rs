@@ -53,7 +53,7 @@ pub(in crate::cache) struct Layers {
     stored: Seq,
     /// Content as old as the highest doubt cannot be relied on, until the store has a newer cut, which says which content is
     /// lost. Doubts are kept afterwards, so the log goes on saying which damage was found.
-    doubts: Doubts,
+    pub(super) doubts: Doubts,
 }
 
 /// The layer of a sector's newest content not in the store.
@@ -139,12 +139,12 @@ impl Layers {
 
     /// Memory of the indexes of all layers, counted as if no leaf were packed.
     pub fn index_bytes(&self) -> u64 {
-        self.each_layer().map(Layer::bytes).sum()
+        self.each_layer().map(|layer| layer.bytes()).sum()
     }
 
     /// The part of [`Self::index_bytes`] that packed leaves do not take.
     pub fn index_saved_bytes(&self) -> u64 {
-        self.each_layer().map(Layer::saved_bytes).sum()
+        self.each_layer().map(|layer| layer.saved_bytes()).sum()
     }
 
     fn each_layer(&self) -> impl Iterator<Item = &Layer> {
@@ -315,38 +315,14 @@ impl Layers {
         self.doubt_in_force().map(|doubt| (doubt.seq, doubt.end))
     }
 
-    /// Takes note that the export is made larger than `size_sectors`: a doubt is about the sectors of the smaller export.
-    pub fn grows_from(&mut self, size_sectors: u64) {
-        self.doubts.grows_from(size_sectors, self.stored);
-    }
-
     /// Whether a doubt has ended while the log may still have doubted data newer than `evicted`.
     pub fn has_ended_doubt(&self, evicted: Seq) -> bool {
-        self.doubted_to() <= self.stored && self.doubted_to() > evicted
-    }
-
-    /// Last sequence number of the highest doubt, ended or not; 0 without one.
-    pub fn doubted_to(&self) -> Seq {
-        self.doubts.highest()
-    }
-
-    /// Whether there is or was a doubt about the damage for which `evidence` stands.
-    pub fn has_doubt_of(&self, evidence: SectorRange) -> bool {
-        self.doubts.has_evidence(evidence)
-    }
-
-    /// Forgets the doubts, except the highest, about segments for which `is_gone` returns true.
-    pub fn forget_doubts(&mut self, table: &SegmentTable, is_gone: impl Fn(u64) -> bool) {
-        self.doubts.forget(table, is_gone);
+        let highest = self.doubts.highest();
+        highest <= self.stored && highest > evicted
     }
 
     fn doubt_in_force(&self) -> Option<Doubt> {
         self.doubts.in_force(self.stored)
-    }
-
-    /// Whether an entry in segment `number` says that a record may be lost.
-    pub fn is_doubted_in(&self, number: u32) -> bool {
-        self.doubts.is_in(number)
     }
 
     /// Takes all clean data out of use.

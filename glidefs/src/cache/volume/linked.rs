@@ -61,7 +61,7 @@ impl Volume {
         )));
         debug_assert!(linked.is_ok(), "a volume is linked to the store once");
         self.weigh_link();
-        if let Some(link) = self.store_link().filter(|link| link.remote().loss().is_some()) {
+        if let Some(link) = self.store_link().filter(|link| link.remote.loss().is_some()) {
             link.fence();
             return;
         }
@@ -73,11 +73,11 @@ impl Volume {
                 let mut inner = self.lock();
                 // A new size alone puts nothing at risk.
                 if Seq(inner.last_seq) > inner.layers.stored() {
-                    inner.active_since.get_or_insert_with(|| link.now());
+                    inner.active_since.get_or_insert_with(|| link.queue.clock.now());
                 }
                 drop(inner);
                 if link.has_news() {
-                    link.ask(self.id, Seq(0));
+                    link.queue.ask(self.id, Seq(0));
                 }
             }
             self.announce();
@@ -86,21 +86,24 @@ impl Volume {
 
     /// Progress of the cut on its way to the store; `None` without one.
     pub fn upload(&self) -> Option<UploadProgress> {
-        let progress = self.store_link()?.upload().progress();
+        let progress = self.store_link()?.upload.progress();
         (progress.total_bytes > 0).then_some(progress)
     }
 
     /// The counterpart in the store.
     pub fn remote(&self) -> Option<&crate::store::volume::VolumeWriter> {
-        self.store_link().map(StoreLink::remote)
+        self.store_link().map(|link| &link.remote)
     }
 
     /// Tells the store the new size of the export in sectors. The export of `from_sectors` is made larger.
     pub fn grow(&self, from_sectors: u64, size_sectors: u64) {
-        self.lock().layers.grows_from(from_sectors);
+        let mut inner = self.lock();
+        let stored = inner.layers.stored();
+        inner.layers.doubts.grows_from(from_sectors, stored);
+        drop(inner);
         if let Some(link) = self.store_link() {
             link.set_size(size_sectors);
-            link.ask(self.id, Seq(0));
+            link.queue.ask(self.id, Seq(0));
         }
     }
 
@@ -110,7 +113,7 @@ impl Volume {
         if let Some(link) = self.store_link() {
             link.set_size(size_sectors);
             link.stored_size(size_sectors);
-            link.crowding().set(crowd);
+            link.crowding.set(crowd);
             link.merge_if_crowded(self.id);
         }
     }
@@ -126,7 +129,7 @@ impl Volume {
         let link = self.store_link().ok_or(IoError::Store)?;
         let (target, unreadable) = (self.figures().last_seq, link.unreadable_cuts());
         loop {
-            let progress = link.progress().notified();
+            let progress = link.progress.notified();
             if let Some(lost) = self.lost() {
                 return Err(lost);
             }
@@ -140,7 +143,7 @@ impl Volume {
             if link.unreadable_cuts() > unreadable {
                 return Err(IoError::Unreadable);
             }
-            link.ask(self.id, target);
+            link.queue.ask(self.id, target);
             progress.await;
         }
     }
@@ -164,7 +167,7 @@ impl Volume {
     /// When the volume does not belong to this host: then the volume is fenced, and no data of the volume is served any more.
     pub async fn confirm(&self, patience: Duration) -> Result<bool, VolumeError> {
         let Some(link) = self.store_link() else { return Ok(true) };
-        match tokio::time::timeout(patience, link.remote().confirm()).await {
+        match tokio::time::timeout(patience, link.remote.confirm()).await {
             Ok(Ok(())) => {
                 self.keep_to_numbers(link);
                 // Without an end in time the volume is served with the damage, and mended later.
@@ -196,14 +199,14 @@ impl Volume {
         if let Some(link) = self.store_link() {
             // The lock of the index ends before that of the queue begins.
             let last_seq = Seq(self.lock().last_seq);
-            link.ask(self.id, last_seq);
+            link.queue.ask(self.id, last_seq);
         }
     }
 
     /// Has all writes up to `seq` written back as soon as possible, unless the store has them.
     pub(in crate::cache) fn ask_writeback_to(&self, seq: Seq) {
         if let Some(link) = self.store_link().filter(|link| link.committed() < seq) {
-            link.ask(self.id, seq);
+            link.queue.ask(self.id, seq);
         }
     }
 
@@ -225,7 +228,7 @@ impl Volume {
         if let Some(link) = self.store_link()
             && link.set_properties(properties)
         {
-            link.ask(self.id, Seq(0));
+            link.queue.ask(self.id, Seq(0));
         }
     }
 
@@ -246,7 +249,7 @@ impl Volume {
     /// has ended.
     pub fn pace(&self, bytes: u64, paused: bool) -> Pace {
         let Some(link) = self.store_link().filter(|link| !link.is_lost()) else { return Pace::Go };
-        let crowding = || link.crowding().pace(bytes, || link.now());
+        let crowding = || link.crowding.pace(bytes, || link.queue.clock.now());
         let Some(bound) = link.bound() else { return crowding() };
         let mut inner = self.lock();
         let promised = inner.promised_bytes.saturating_add(bytes);
@@ -308,23 +311,23 @@ impl Volume {
         if self.are_waits_ended() {
             return Err(IoError::Detached);
         }
-        link.ask(self.id, seq);
+        link.queue.ask(self.id, seq);
         Ok(false)
     }
 
     /// Bytes of content lost before the store had the content, as of the last commit. `None` where there is no store.
     pub fn damaged_bytes(&self) -> Option<u64> {
-        Some(self.store_link()?.remote().damaged_sectors().saturating_mul(SECTOR_BYTES))
+        Some(self.store_link()?.remote.damaged_sectors().saturating_mul(SECTOR_BYTES))
     }
 
     /// Packs in the store that a READ of one sector may have to ask, and packs in all. `None` where there is no store.
     pub fn packs(&self) -> Option<(u64, u64)> {
-        self.store_link().map(|link| link.crowding().figures())
+        self.store_link().map(|link| link.crowding.figures())
     }
 
     /// Whether writes are slowed until packs were merged.
     pub fn is_crowded(&self) -> bool {
-        self.store_link().is_some_and(|link| link.crowding().is_slow())
+        self.store_link().is_some_and(|link| link.crowding.is_slow())
     }
 
     /// The data not in the store, and the last sequence number given out. The volume may not be written to any more.
@@ -356,7 +359,7 @@ impl Volume {
 
     pub(super) fn announce(&self) {
         if let Some(link) = self.store_link() {
-            link.announce(self.id);
+            link.queue.announce(self.id);
         }
     }
 }

@@ -4,10 +4,8 @@
 //! a list, or the engine watches the volume.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -23,12 +21,12 @@ const BACKLOGS_OF_CACHE: u64 = 2;
 
 /// The state shared by all volumes linked to one store.
 pub struct WritebackQueue {
-    runtime: tokio::runtime::Handle,
-    clock: Arc<dyn Clock>,
+    pub(super) runtime: tokio::runtime::Handle,
+    pub(super) clock: Arc<dyn Clock>,
     /// So much data makes another cut of a volume with a cut on its way.
     cut_bytes_max: AtomicU64,
     /// A volume with more data not in the store makes no further cut.
-    backlog_bytes_max: u64,
+    pub(super) backlog_bytes_max: u64,
     list: Mutex<List>,
     changed: Notify,
 }
@@ -43,11 +41,7 @@ struct List {
     crowded: HashSet<ExportId>,
 }
 
-impl fmt::Debug for WritebackQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WritebackQueue").finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(WritebackQueue);
 
 impl WritebackQueue {
     /// The queue of a cache of `size_bytes`.
@@ -68,23 +62,9 @@ impl WritebackQueue {
         self.cut_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
-        &self.runtime
-    }
-
-    /// The time, by the clock for the age of data at risk.
-    pub(super) fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
     /// So much data makes another cut of a volume while one is on its way.
     pub(super) fn cut_bytes_max(&self) -> u64 {
         self.cut_bytes_max.load(Ordering::Relaxed)
-    }
-
-    /// How much of one volume may be on this host alone while further cuts are made.
-    pub(super) fn backlog_bytes_max(&self) -> u64 {
-        self.backlog_bytes_max
     }
 
     /// Notes that a volume has data to write back.

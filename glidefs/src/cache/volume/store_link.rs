@@ -3,10 +3,8 @@
 //! Owns the settings and the known state of the counterpart. Does not own the list of volumes to write back (`queue`), the
 //! writeback (`writeback/engine`), nor the fetching (`fetch`).
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
@@ -29,7 +27,7 @@ const NOT_ASKED: u64 = u64::MAX;
 /// A volume's side of the link.
 pub(in crate::cache) struct StoreLink {
     pub(in crate::cache) remote: store::volume::VolumeWriter,
-    queue: Arc<WritebackQueue>,
+    pub(in crate::cache) queue: Arc<WritebackQueue>,
     /// Size of the export, sectors.
     size_sectors: AtomicU64,
     stored_sectors: AtomicU64,
@@ -37,14 +35,14 @@ pub(in crate::cache) struct StoreLink {
     properties: AtomicU64,
     stored_properties: AtomicU64,
     /// Notified whenever a cut has reached the store or the volume was lost to another writer.
-    progress: Notify,
+    pub(in crate::cache) progress: Notify,
     /// The store has all writes up to this number, though the catalog may not say so yet.
     committed: AtomicU64,
     /// Last sequence number given out before the link, where the store may have a manifest above the catalog's.
     found: Option<Seq>,
     /// See [`Self::unnoted`]; [`NOT_ASKED`] before the answer.
     unnoted: AtomicU64,
-    landing: Notify,
+    pub(in crate::cache) landing: Notify,
     /// The loss that acknowledged FLUSHes survive; set once, before the first request.
     durability: OnceLock<Durability>,
     /// Behaviour of a READ that needs a store which is away; set once, before the first request.
@@ -54,7 +52,7 @@ pub(in crate::cache) struct StoreLink {
     /// Holds back log lines about failing fetches.
     bad_fetches: Arc<Repeat>,
     /// Progress of the cut on its way, over all tries.
-    upload: Upload,
+    pub(in crate::cache) upload: Upload,
     /// The last cut could not be read.
     unreadable: AtomicBool,
     /// Cuts which could not be read so far: all of them, and in a row up to the last one.
@@ -66,14 +64,10 @@ pub(in crate::cache) struct StoreLink {
     told_losses: AtomicU64,
     /// Why the last cut did not get to the store, if so.
     trouble: Mutex<Option<String>>,
-    crowding: Crowding,
+    pub(in crate::cache) crowding: Crowding,
 }
 
-impl fmt::Debug for StoreLink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreLink").finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(StoreLink);
 
 impl StoreLink {
     /// Links an export of `size_sectors`, of which the store knows `stored_sectors`. If the store may have a manifest above
@@ -115,31 +109,12 @@ impl StoreLink {
         }
     }
 
-    pub fn remote(&self) -> &store::volume::VolumeWriter {
-        &self.remote
-    }
-
-    /// Notes that the volume has data to write back.
-    pub fn announce(&self, id: ExportId) {
-        self.queue.announce(id);
-    }
-
-    /// How crowded the volume is.
-    pub fn crowding(&self) -> &Crowding {
-        &self.crowding
-    }
-
     /// Has packs merged of a volume crowded from the beginning: the volume's writes may have to wait for merging, and then there
     /// is no writeback to begin a merge.
     pub fn merge_if_crowded(&self, id: ExportId) {
         if self.crowding.is_slow() {
             self.queue.merge(id);
         }
-    }
-
-    /// Asks for a writeback up to `seq` as soon as possible, with the size and properties of now.
-    pub fn ask(&self, id: ExportId, seq: Seq) {
-        self.queue.ask(id, seq);
     }
 
     /// Notes that the store has all writes up to `seq`, and tells the FLUSHes which wait for the cut. The catalog is told later.
@@ -176,11 +151,6 @@ impl StoreLink {
     /// commit of this life.
     pub(in crate::cache) fn has_all_numbers(&self) -> bool {
         !self.remote.may_be_behind() && Some(self.remote.cut()) <= self.found
-    }
-
-    /// Notified when all writes of a cut have landed.
-    pub fn landing(&self) -> &Notify {
-        &self.landing
     }
 
     /// Size of the export, sectors.
@@ -232,27 +202,12 @@ impl StoreLink {
         self.durability.get() == Some(&Durability::Store)
     }
 
-    /// So much data makes another cut while one is on its way.
-    pub fn cut_bytes_max(&self) -> u64 {
-        self.queue.cut_bytes_max()
-    }
-
-    /// How much may be on this host alone while further cuts are made.
-    pub fn backlog_bytes_max(&self) -> u64 {
-        self.queue.backlog_bytes_max()
-    }
-
     /// The bound on data at risk, if any.
     pub fn bound(&self) -> Option<Bound> {
         match self.durability.get() {
             Some(Durability::Bounded(bound)) => Some(*bound),
             _ => None,
         }
-    }
-
-    /// The time, by the clock for the age of data at risk.
-    pub fn now(&self) -> Duration {
-        self.queue.now()
     }
 
     /// Whether another writer, or another history, has the volume.
@@ -331,20 +286,6 @@ impl StoreLink {
         self.gate.waiters.tell();
     }
 
-    pub fn progress(&self) -> &Notify {
-        &self.progress
-    }
-
-    /// Whether the store may have content of `range`: a range without content reads as zeroes.
-    pub fn covers(&self, range: SectorRange) -> bool {
-        self.remote.covers(range)
-    }
-
-    /// Progress of the cut on its way.
-    pub fn upload(&self) -> &Upload {
-        &self.upload
-    }
-
     /// Sets the behaviour of a READ that needs a store which is away.
     pub fn set_on_unreachable(&self, on_unreachable: OnUnreachable) {
         let set = *self.on_unreachable.get_or_init(|| on_unreachable);
@@ -376,7 +317,7 @@ impl StoreLink {
         let (remote, gate) = (self.remote.clone(), Arc::clone(&self.gate));
         let repeat = Arc::clone(&self.bad_fetches);
         let fetch = Fetch { remote, export, range, missing, on_unreachable, gate, repeat };
-        self.queue.runtime().spawn(boxed(fetch.run(sender)));
+        self.queue.runtime.spawn(boxed(fetch.run(sender)));
         receiver
     }
 }

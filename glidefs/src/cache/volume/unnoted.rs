@@ -116,7 +116,7 @@ impl Volume {
 
     /// Whether some content is lost here, and the store may have a cut with this content: as far as known before the store is asked.
     pub async fn may_be_mended(&self) -> bool {
-        let is_behind = self.store_link().is_some_and(|link| link.remote().may_be_behind());
+        let is_behind = self.store_link().is_some_and(|link| link.remote.may_be_behind());
         is_behind && self.has_lost_up_to(Seq(u64::MAX)).await
     }
 
@@ -132,9 +132,9 @@ impl Volume {
             return;
         }
         loop {
-            let progress = link.progress().notified();
+            let progress = link.progress.notified();
             let Some(cut) = unnoted().filter(|_| self.lost().is_none() && !self.is_removed()) else { return };
-            link.ask(self.id, cut);
+            link.queue.ask(self.id, cut);
             progress.await;
         }
     }

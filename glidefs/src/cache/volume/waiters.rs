@@ -3,7 +3,6 @@
 //! Owns the list. Does not own the requests, nor what counts as progress. Invariant: a shard which has entered itself, and then found
 //! that a request has to wait, is told once of the first progress behind the look, so nobody has to look again and again.
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use crate::locks::MutexExt;
@@ -16,11 +15,7 @@ pub(in crate::cache) type Teller = Arc<dyn Fn(ExportId) + Send + Sync>;
 #[derive(Default)]
 pub(in crate::cache) struct Waiters(Mutex<Vec<(ExportId, Teller)>>);
 
-impl fmt::Debug for Waiters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiters").finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(Waiters);
 
 impl Waiters {
     /// Has `teller` called at the next progress.

@@ -49,7 +49,7 @@ pub(in crate::cache) struct Carving {
     range: SectorRange,
     /// The first sector not in the index yet.
     at: u64,
-    place: Place,
+    pub place: Place,
 }
 
 /// How many entries a record has for zeroes of `range`.
@@ -61,11 +61,6 @@ impl Carving {
     /// Zeroes for `range`, recorded with numbers from `first` on in the record which ends at `place`.
     pub fn new(first: Seq, range: SectorRange, place: Place) -> Self {
         Self { first, range, at: range.start(), place }
-    }
-
-    /// The place of the record.
-    pub fn place(&self) -> Place {
-        self.place
     }
 
     /// The sequence number of the last entry.
@@ -118,7 +113,7 @@ impl Volume {
     ) -> (Option<SectorRange>, usize) {
         let link = self.store_link();
         // Asked under the lock: content leaves the index only after the store has the content.
-        let in_store = |range| link.is_some_and(|link| link.covers(range));
+        let in_store = |range| link.is_some_and(|link| link.remote.covers(range));
         let is_zero_or_gap = |piece: &Piece| matches!(piece.backing, None | Some(Backing::Zero { .. }));
         let is_void =
             |piece: &Piece| is_zero_or_gap(piece) && (piece.backing.is_some() || !in_store(piece.range));

@@ -64,9 +64,9 @@ pub(super) enum Carried {
 pub(super) async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Permits) -> Carried {
     let Some(link) = volume.store_link() else { return Carried::Removed };
     // Only later tries of the same cut may use the packs uploaded for the cut.
-    link.upload().clear();
+    link.upload.clear();
     let carried = carry_on(shared, volume, link, permits).await;
-    link.upload().clear();
+    link.upload.clear();
     carried
 }
 
@@ -100,7 +100,7 @@ async fn carry_on(
                 while !volume.undo_some(&shared.table, MOVED_MAX) {
                     tokio::task::yield_now().await;
                 }
-                link.upload().clear();
+                link.upload.clear();
                 link.advanced();
                 shared.writeback_ended();
                 tokio::time::sleep(RETRY_PAUSE_MAX).await;
@@ -129,7 +129,7 @@ async fn try_carry(
     unnoted::mend(shared, volume, link, &permits.small).await?;
     let seq = loop {
         // Begun before the look, so that no landing after the look is missed.
-        let landed = link.landing().notified();
+        let landed = link.landing.notified();
         if volume.is_removed() {
             return Err(Failure::Removed);
         }
@@ -174,7 +174,7 @@ async fn try_carry(
         }
         let (committed, compact) = committed?;
         // A second try commits the cut once more when the step behind the note has failed.
-        if link.committed() < seq && (cut.has_losses() || link.upload().has_losses()) {
+        if link.committed() < seq && (cut.has_losses() || link.upload.has_losses()) {
             link.lose_content();
         }
         link.set_committed(seq);
@@ -207,7 +207,7 @@ async fn commit<'a>(
 ) -> Result<(Resume, bool), Failure> {
     let (size_sectors, properties_set) = (link.size_sectors(), link.properties_set());
     let committed = loop {
-        let committed = link.remote().commit_turn(Arc::clone(&cut) as _, size_sectors, link.upload()).await;
+        let committed = link.remote.commit_turn(Arc::clone(&cut) as _, size_sectors, &link.upload).await;
         let committed = committed.map_err(|error| match error {
             // The data of a removed volume cannot be read, and nobody wants the data in the store.
             VolumeError::Cut(_) if volume.is_removed() => Failure::Removed,
@@ -225,7 +225,7 @@ async fn commit<'a>(
     drop(permit);
     link.stored_size(size_sectors);
     link.stored_properties(properties_set);
-    link.crowding().set(committed.crowd);
+    link.crowding.set(committed.crowd);
     if !committed.compaction_due {
         tell_if_stopped(volume, committed.crowd);
     }

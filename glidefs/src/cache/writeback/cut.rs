@@ -241,7 +241,7 @@ impl Cut {
         let Some(range) = SectorRange::new(start, count) else { return };
         self.lose(range);
         // A cut is read again for each try to write the cut back, and would log the loss each time.
-        let Some(suppressed) = self.volume.bad_writebacks().pass() else { return };
+        let Some(suppressed) = self.volume.bad_writebacks.pass() else { return };
         tracing::error!(
             export = self.volume.id().0,
             first_sector = range.start(),

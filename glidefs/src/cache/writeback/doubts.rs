@@ -20,7 +20,7 @@ pub(super) async fn keep_state(volume: &Arc<Volume>, link: &StoreLink, doubt: Se
         debug_assert!(false, "a name of letters, digits and hyphens is valid");
         return Ok(());
     };
-    match link.remote().snapshot(&name).await {
+    match link.remote.snapshot(&name).await {
         Ok(_) => {
             tracing::warn!(
                 export = volume.id().0,
@@ -32,7 +32,7 @@ pub(super) async fn keep_state(volume: &Arc<Volume>, link: &StoreLink, doubt: Se
         Err(VolumeError::SnapshotExists { .. }) => Ok(()),
         Err(error @ VolumeError::SnapshotBroken { .. }) => {
             // An earlier try arrived so late that packs are gone. The name is only for this snapshot; the next try gives it again.
-            let deleted = link.remote().delete_snapshot(&name).await;
+            let deleted = link.remote.delete_snapshot(&name).await;
             Err(failure(volume, deleted.as_ref().err().unwrap_or(&error)))
         }
         Err(error) => Err(failure(volume, &error)),

@@ -76,7 +76,7 @@ impl Merging {
         match stepped {
             Stepped::More => self.turns.again(volume),
             // Slowed writes may end in no further commit, and so nobody but this pause would ask for the merge again.
-            Stepped::Failed if volume.store_link().is_some_and(|link| link.crowding().is_slow()) => {
+            Stepped::Failed if volume.store_link().is_some_and(|link| link.crowding.is_slow()) => {
                 self.pauses.spawn(async move {
                     tokio::time::sleep(RETRY_PAUSE).await;
                     volume
@@ -128,11 +128,11 @@ pub(super) async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped 
     let Some(link) = volume.store_link().filter(|link| !volume.is_removed() && !link.is_lost()) else {
         return Stepped::Done;
     };
-    let compacted = link.remote().compact().await;
-    link.crowding().set_failed(compacted.is_err());
+    let compacted = link.remote.compact().await;
+    link.crowding.set_failed(compacted.is_err());
     match compacted {
         Ok(Some(compacted)) => {
-            link.crowding().set(compacted.crowd);
+            link.crowding.set(compacted.crowd);
             let is_noted = !volume.has_noted(compacted.resume.cut)
                 || write_down(shared, volume, compacted.resume, Seq(0)).await.is_ok();
             match (!is_noted, compacted.compaction_due) {
@@ -145,9 +145,9 @@ pub(super) async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped 
             // The figure of how crowded the volume is may be old, from before a rollback. While writes wait for a merge no commit
             // is made, and only a commit would correct the figure. The manifest is in memory, because the step has just read it,
             // or is fetched once more.
-            match link.remote().view().await {
+            match link.remote.view().await {
                 Ok(view) => {
-                    link.crowding().set(view.crowd());
+                    link.crowding.set(view.crowd());
                     tell_if_stopped(volume, view.crowd());
                     Stepped::Done
                 }
@@ -173,7 +173,7 @@ fn failed(shared: &Shared, volume: &Volume, error: &VolumeError) {
     if error.is_refused() || matches!(error, VolumeError::PacksLeftOut { .. }) {
         return;
     }
-    if let Some(suppressed) = volume.bad_writebacks().pass() {
+    if let Some(suppressed) = volume.bad_writebacks.pass() {
         let error = error as &dyn std::error::Error;
         tracing::warn!(export = volume.id().0, error, suppressed, "merging packs failed; trying again later");
     }

@@ -73,7 +73,7 @@ pub(super) fn trouble(volume: &Volume, trouble: String) {
 /// Logs that the catalog could not be written, and tells those who wait for the cut.
 fn not_written(volume: &Volume, error: &io::Error) -> Failure {
     trouble(volume, format!("the catalog could not note that data was written back: {}", chain(error)));
-    if let Some(suppressed) = volume.bad_writebacks().pass() {
+    if let Some(suppressed) = volume.bad_writebacks.pass() {
         tracing::error!(
             export = volume.id().0,
             error = error as &dyn std::error::Error,
@@ -105,7 +105,7 @@ pub(super) fn failure(volume: &Volume, error: &VolumeError) -> Failure {
         Failure::Fenced => Some(0),
         // The store's client has logged the refusal for the whole host.
         _ if error.is_refused() => None,
-        _ => volume.bad_writebacks().pass(),
+        _ => volume.bad_writebacks.pass(),
     };
     if let Some(suppressed) = suppressed {
         let (export, error) = (volume.id().0, error as &dyn std::error::Error);

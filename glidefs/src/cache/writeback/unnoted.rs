@@ -35,7 +35,7 @@ pub(super) async fn mend(
         None if volume.is_removed() => return Ok(()),
         None => {
             let permit = permits.acquire().await;
-            link.remote().refresh().await.map_err(|error| failure(volume, &error))?;
+            link.remote.refresh().await.map_err(|error| failure(volume, &error))?;
             drop(permit);
             volume.keep_to_numbers(link);
             let unnoted = link.cut_before(volume.figures().stored).unwrap_or_default();
@@ -59,13 +59,13 @@ pub(super) async fn leave(
     link: &StoreLink,
     unnoted: Seq,
 ) -> Result<(), Failure> {
-    let damaged = link.remote().damaged().await.map_err(|error| failure(volume, &error))?;
+    let damaged = link.remote.damaged().await.map_err(|error| failure(volume, &error))?;
     if volume.has_whole_in(&damaged, unnoted).await {
         link.set_unnoted(Seq(0));
         link.advanced();
         return Ok(());
     }
-    let resume = link.remote().state();
+    let resume = link.remote.state();
     // A commit of this life may have reached the store as well, without an answer.
     debug_assert!(resume.cut >= unnoted, "the history in the store only grows");
     let evicted = volume.failed_in_cuts().min(resume.cut).max(unnoted);

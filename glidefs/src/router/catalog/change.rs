@@ -10,7 +10,7 @@ use crate::units::{ExportId, Seq};
 
 /// One change of the catalog. Every change can be made twice with the same result.
 #[derive(Debug)]
-pub(super) enum Change {
+pub(in crate::router) enum Change {
     /// Adds or replaces the record of an export.
     Put(ExportRecord),
     /// Adds a new export, with its volume in the store if the export has one.
@@ -34,7 +34,7 @@ pub(super) enum Change {
 
 /// One change of a volume's journal.
 #[derive(Debug)]
-pub(super) enum JournalChange {
+pub(in crate::router) enum JournalChange {
     /// The store is about to be asked to create this manifest.
     Intend(VolumeId, u64, ManifestHash),
     /// The store can never get this manifest.

@@ -10,6 +10,26 @@ use super::*;
 use crate::cache::Start;
 use crate::store::volume::{Loss, NotesInMemory, VolumeError, VolumeStore, VolumeStoreOptions};
 use crate::store::{Backend, Store, StoreOptions, WriterId};
+use crate::units::Seq;
+
+/// The changes that tests make most.
+impl Catalog {
+    pub(in crate::router) async fn put(&self, record: ExportRecord) -> Result<(), CatalogError> {
+        self.change(Change::Put(record)).await
+    }
+
+    pub(in crate::router) async fn create(
+        &self,
+        record: ExportRecord,
+        volume: Option<Resume>,
+    ) -> Result<(), CatalogError> {
+        self.change(Change::Create(record, volume)).await
+    }
+
+    pub(in crate::router) async fn remove(&self, id: ExportId) -> Result<(), CatalogError> {
+        self.change(Change::Remove(id)).await
+    }
+}
 
 /// The state of each export's volume in the store.
 fn resumes(catalog: &Catalog) -> HashMap<ExportId, Resume> {
@@ -205,7 +225,7 @@ async fn a_catalog_without_journals_allows_for_manifests_of_the_version_before_u
         let journal = catalog.journal();
         match step {
             0 => journal.intend(volume, 8, [2; 32]).await.unwrap(),
-            1 => catalog.advance(ExportId(1), resume(8, 1)).await.unwrap(),
+            1 => catalog.change(Change::WrittenBack(ExportId(1), resume(8, 1), Seq(0))).await.unwrap(),
             _ => journal.is_current(volume),
         }
         let of_8 = (step == 0).then_some(false);

@@ -48,20 +48,10 @@ impl Store {
         Ok(Created::Created)
     }
 
-    /// The plain answer of the store to the creation of an object that is there. A store that honours the condition answers
-    /// [`Created::Existed`]; any other store has replaced the object by the same bytes.
-    pub(in crate::store) async fn create_what_exists(
-        &self,
-        key: &Key,
-        bytes: &Bytes,
-    ) -> Result<Created, StoreError> {
-        Ok(self.try_put(key, std::slice::from_ref(bytes)).await?.0)
-    }
-
     /// The answer to a creation, and the number of tries. Stores also answer "exists" or "conflict" to a creation that they did
     /// not carry out for a passing reason, so an object counts as there only when it is found; otherwise the creation is tried
     /// again.
-    pub(super) async fn try_put(
+    pub(in crate::store) async fn try_put(
         &self,
         key: &impl Display,
         parts: &[Bytes],

@@ -88,12 +88,7 @@ pub struct PackBuilder {
     full_bytes: u64,
 }
 
-impl std::fmt::Debug for PackBuilder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut debug = f.debug_struct("PackBuilder");
-        debug.field("options", &self.options).field("bytes", &self.bytes()).finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(PackBuilder);
 
 impl PackBuilder {
     /// An empty pack.

@@ -251,9 +251,6 @@ pub enum VolumeError {
         /// Number of packs that are left out.
         packs: usize,
     },
-    /// The text cannot be a name in the store.
-    #[error(transparent)]
-    Name(crate::store::ids::NameError),
     /// The runtime is shutting down.
     #[error("the daemon is stopping")]
     Stopping,
@@ -316,12 +313,6 @@ impl VolumeError {
 
     pub(super) fn unsettled(source: BoxError) -> Self {
         Self::Unsettled(source.into())
-    }
-}
-
-impl From<crate::store::ids::NameError> for VolumeError {
-    fn from(error: crate::store::ids::NameError) -> Self {
-        Self::Name(error)
     }
 }
 

@@ -7,7 +7,6 @@ mod holder;
 mod names;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -112,11 +111,7 @@ pub(super) struct Host {
     pub writers: Mutex<HashMap<VolumeId, Weak<WriterState>>>,
 }
 
-impl fmt::Debug for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Host").field("store", &self.store.location()).finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(Host);
 
 impl Host {
     /// The shared state of volumes in `store`.

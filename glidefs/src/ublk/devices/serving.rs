@@ -14,7 +14,6 @@ use crate::router::devices::{DeviceError, DeviceId};
 use crate::ublk::abi::Commands;
 use crate::ublk::control::{self, Opened};
 use crate::ublk::queue::UblkQueue;
-use crate::worker::Worker;
 
 impl UblkDevices {
     /// Arms every queue of `opened`, then starts the device.
@@ -56,7 +55,7 @@ impl UblkDevices {
         // only when this process ends.
         let queues: Vec<_> = (0..opened.queues()).map(queue).collect::<Result<_, _>>().map_err(fail)?;
         for queue in queues {
-            let busy: Vec<u64> = self.workers.iter().map(Worker::busy_percent).collect();
+            let busy: Vec<u64> = self.workers.iter().map(|worker| worker.load.busy_percent()).collect();
             let worker = self.placement.place(&hosted.workers, &busy);
             hosted.workers.push(worker);
             let gone = self.workers[worker]

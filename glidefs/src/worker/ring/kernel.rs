@@ -4,9 +4,7 @@
 //! layer. Does not own the meaning of a context or of a command's token.
 //!
 //! Invariants: memory is in `under_way` before an entry which points to the memory is pushed, and until the entry's completion;
-//! `user_data` is made by [`OpId::encode`], or is a token below [`OPERATION`].
-
-mod end;
+//! `user_data` is [`OPERATION`] with the operation's key, or a token below [`OPERATION`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,15 +12,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{IoUring, Probe, opcode, squeue};
+use io_uring::{IoUring, Probe, squeue};
 use slab::Slab;
 
 use super::memory::Memory;
 use super::operation::{Kind, Op};
 use super::options::Options;
-use super::under_way::{
-    Completion, Event, GENERATIONS, IGNORED, OPERATION, OpId, REGISTERED_BYTES_MAX, UnderWay,
-};
+use super::under_way::{Completion, Event, OPERATION, REGISTERED_BYTES_MAX, UnderWay};
 use crate::buffer::Pool;
 
 /// An io_uring whose operations carry contexts of type `C`. The ring stays on the thread which made the ring.
@@ -36,7 +32,6 @@ pub struct Ring<C> {
     seen: VecDeque<Seen>,
     /// Completions of operations which could not be started.
     refused: Vec<Event<C>>,
-    generation: u32,
     /// One bit for each operation the kernel knows.
     supported: u128,
     /// Empty vectors, kept for their room.
@@ -67,7 +62,6 @@ impl<C> Ring<C> {
             under_way: Slab::new(),
             seen: VecDeque::new(),
             refused: Vec::new(),
-            generation: 0,
             supported,
             spare_pieces: Vec::new(),
         })
@@ -133,22 +127,11 @@ impl<C> Ring<C> {
     /// Queues `op`. The ring owns the memory of `op` until [`drain`](Self::drain) hands out the completion; the completion also
     /// says when `op` could not be started. Nothing reaches the kernel before the next submit, unless the submission queue is
     /// full.
-    pub fn start<B: Into<Memory>>(&mut self, op: Op<B>, context: C) -> OpId {
-        let id = self.adopt(op.erase(), context);
-        if let Err(error) = self.encode(id).and_then(|entry| self.push(&entry)) {
-            self.refuse(id, error);
+    pub fn start<B: Into<Memory>>(&mut self, op: Op<B>, context: C) {
+        let key = self.adopt(op.erase(), context);
+        if let Err(error) = self.encode(key).and_then(|entry| self.push(&entry)) {
+            self.refuse(key, error);
         }
-        id
-    }
-
-    /// Asks the kernel to give up an operation. The completion comes in any case, with `ECANCELED` if the operation was not done
-    /// yet.
-    pub fn cancel(&mut self, id: OpId) -> io::Result<()> {
-        match self.under_way.get_mut(id.key as usize) {
-            Some(op) if op.generation == id.generation => op.cancelled = true,
-            _ => return Ok(()),
-        }
-        self.push(&opcode::AsyncCancel::new(id.encode()).build().user_data(IGNORED))
     }
 
     /// Queues a ready-made `entry`, the completion of which is reported with `token`.
@@ -212,36 +195,21 @@ impl<C> Ring<C> {
     }
 
     /// Takes over the memory of an operation, without starting the operation.
-    fn adopt(&mut self, op: Op<Memory>, context: C) -> OpId {
+    fn adopt(&mut self, op: Op<Memory>, context: C) -> usize {
         let Op { kind, target, offset, buffer: memory, whole } = op;
-        self.generation = (self.generation + 1) % GENERATIONS;
-        let generation = self.generation;
         let pieces = self.spare_pieces.pop().unwrap_or_default();
-        let key = self.under_way.insert(UnderWay {
-            context,
-            memory,
-            kind,
-            target,
-            offset,
-            whole,
-            cancelled: false,
-            moved: 0,
-            generation,
-            pieces,
-        });
-        // Each key takes more than a byte of memory, so 2^32 keys are out of reach.
-        OpId { key: u32::try_from(key).unwrap_or(u32::MAX), generation }
+        self.under_way.insert(UnderWay { context, memory, kind, target, offset, whole, moved: 0, pieces })
     }
 
     /// The entry for the rest of an operation. The entry points to memory in `under_way`.
-    fn encode(&mut self, id: OpId) -> io::Result<squeue::Entry> {
+    fn encode(&mut self, key: usize) -> io::Result<squeue::Entry> {
         let arena = self.arena.as_ref().map(Pool::arena);
         let supported = self.supported;
-        let op = self.under_way.get_mut(id.key as usize).ok_or(io::ErrorKind::NotFound)?;
+        let op = self.under_way.get_mut(key).ok_or(io::ErrorKind::NotFound)?;
         if supported >> op.kind.code() & 1 == 0 {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        Ok(op.entry(arena)?.user_data(id.encode()))
+        Ok(op.entry(arena)?.user_data(OPERATION | key as u64))
     }
 
     /// Puts `entry` into the submission queue; submits the queued entries when there is no room.
@@ -252,7 +220,7 @@ impl<C> Ring<C> {
         loop {
             // SAFETY: memory in `under_way` stays in place until `completed` sees the completion with the same `user_data`: heap
             // blocks and slots do not move with their owners, `pieces` is not changed while its entry is queued, and `drop`
-            // waits for completions or leaks the rest. The contract of `command` covers commands.
+            // leaks them. The contract of `command` covers commands.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
@@ -263,8 +231,8 @@ impl<C> Ring<C> {
     }
 
     /// Ends an operation which could not be started.
-    fn refuse(&mut self, id: OpId, error: io::Error) {
-        let op = self.under_way.remove(id.key as usize);
+    fn refuse(&mut self, key: usize, error: io::Error) {
+        let op = self.under_way.remove(key);
         let done = self.done(op, Err(error));
         self.refused.push(done);
     }
@@ -277,26 +245,33 @@ impl<C> Ring<C> {
         Event::Operation(Completion { context: op.context, result, memory: op.memory })
     }
 
-    /// The meaning of an operation's completion; `None` when there is more to come, or nobody waits.
+    /// The meaning of an operation's completion; `None` when there is more to come.
     fn completed(&mut self, user_data: u64, result: i32) -> Option<Event<C>> {
-        if user_data == IGNORED {
-            return None;
-        }
-        let id = OpId::decode(user_data);
-        let Some(op) = self.under_way.get_mut(id.key as usize).filter(|op| op.generation == id.generation)
-        else {
+        let key = usize::try_from(user_data & !OPERATION).ok();
+        let Some((key, op)) = key.and_then(|key| Some((key, self.under_way.get_mut(key)?))) else {
             tracing::error!(user_data, result, "the ring completed an operation that is not under way");
             return None;
         };
         let outcome = match op.advance(result) {
             Some(outcome) => outcome,
-            None => match self.encode(id).and_then(|entry| self.push(&entry)) {
+            None => match self.encode(key).and_then(|entry| self.push(&entry)) {
                 Ok(()) => return None,
                 Err(error) => Err(error),
             },
         };
-        let op = self.under_way.remove(id.key as usize);
+        let op = self.under_way.remove(key);
         Some(self.done(op, outcome))
+    }
+}
+
+impl<C> Drop for Ring<C> {
+    /// Leaks the memory of operations under way, and the arena: the kernel may still use both. A worker's ring ends with the
+    /// process, so this is for a ring that was dropped by mistake.
+    fn drop(&mut self) {
+        if !self.under_way.is_empty() {
+            std::mem::forget(std::mem::take(&mut self.under_way));
+            std::mem::forget(self.arena.take());
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! The ring against real files, pipes and a model.
 
-mod cancellation;
 mod commands;
 mod model;
 mod ownership;

@@ -1,6 +1,6 @@
 //! An operation between start and completion.
 //!
-//! Owns the encoding of an operation, the meaning of a transfer's result, and the ids of operations. Does not own the queues,
+//! Owns the encoding of an operation, and the meaning of a transfer's result. Does not own the queues,
 //! and has no `unsafe`: an entry is harmless until [`super::kernel`] pushes the entry.
 
 use std::io;
@@ -14,34 +14,9 @@ use super::operation::{Kind, Target};
 
 /// Set in the `user_data` of operations, clear in the `user_data` of commands.
 pub(super) const OPERATION: u64 = 1 << 63;
-/// `user_data` of an entry for whose completion nobody waits.
-pub(super) const IGNORED: u64 = u64::MAX;
-/// Generations in use: 31 bits, without the last, which would make an [`OpId`] look like [`IGNORED`].
-pub(super) const GENERATIONS: u32 = u32::MAX >> 1;
 /// Bytes which the kernel takes in one registered buffer, at most; a multiple of the largest slot, so that no slot is cut in
 /// two.
 pub const REGISTERED_BYTES_MAX: usize = 1 << 30;
-/// The id of an operation under way. The id of a completed operation never names a later operation with the same key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpId {
-    pub(super) key: u32,
-    pub(super) generation: u32,
-}
-
-impl OpId {
-    /// As `user_data`: the operation bit, 31 bits of generation, 32 bits of key.
-    pub(super) fn encode(self) -> u64 {
-        OPERATION | (u64::from(self.generation) << 32) | u64::from(self.key)
-    }
-
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "each field was put there by `encode` with that width"
-    )]
-    pub(super) fn decode(user_data: u64) -> Self {
-        Self { key: user_data as u32, generation: ((user_data & !OPERATION) >> 32) as u32 }
-    }
-}
 
 /// The end of an operation.
 #[derive(Debug)]
@@ -76,10 +51,8 @@ pub(super) struct UnderWay<C> {
     pub target: Target,
     pub offset: u64,
     pub whole: bool,
-    pub cancelled: bool,
     /// Bytes moved by earlier transfers of a `whole` operation.
     pub moved: usize,
-    pub generation: u32,
     /// Addresses of the bytes still to move. The entry of a vectored operation points to these addresses.
     pub pieces: Vec<libc::iovec>,
 }
@@ -88,7 +61,7 @@ impl<C> UnderWay<C> {
     /// Applies the result of a transfer. Returns the operation's result, or `None` when the rest must be sent again.
     pub(super) fn advance(&mut self, result: i32) -> Option<io::Result<usize>> {
         let wanted = self.memory.bytes();
-        let goes_on = self.whole && !self.cancelled;
+        let goes_on = self.whole;
         let Ok(bytes) = usize::try_from(result) else {
             let code = result.wrapping_neg();
             return match code {

@@ -105,13 +105,13 @@ impl Loop {
                     } else {
                         Op::writev(target, offset, parts)
                     };
-                    self.ring.start(write.whole(), Purpose::Append(op))
+                    self.ring.start(write.whole(), Purpose::Append(op));
                 }
                 Want::Sync { op, file } => self.ring.start(Op::sync_data(file), Purpose::Sync(op)),
                 Want::Read { op, file, offset, buffer } => {
-                    self.ring.start(Op::read(file, offset, buffer).whole(), Purpose::Read(op))
+                    self.ring.start(Op::read(file, offset, buffer).whole(), Purpose::Read(op));
                 }
-            };
+            }
         }
     }
 }

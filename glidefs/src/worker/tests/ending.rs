@@ -173,7 +173,7 @@ async fn writes_that_are_held_back_fail_when_their_device_is_removed() {
     }
     client.start(0, Operation::Write, 8 * LARGE, LARGE, pattern(8, LARGE_BYTES));
     client.start(1, Operation::Write, 0, 1, pattern(9, 512));
-    while bench.worker.stats().risk_waits.get() < 2 {
+    while bench.worker.stats.risk_waits.get() < 2 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     export.volume().end_waits();

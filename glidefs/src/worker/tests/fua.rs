@@ -35,7 +35,7 @@ async fn writes_that_wait_for_the_store_have_no_buffers_which_others_need() {
         let read = durable.run(Operation::Read, u64::from(tag) * LARGE, LARGE, Vec::new());
         assert!(read.1 == pattern(tag as u8, 128 << 10), "tag {tag}");
     }
-    assert_eq!(shared.bench.worker.stats().pool.live_bytes.get(), 0);
+    assert_eq!(shared.bench.worker.stats.pool.live_bytes.get(), 0);
 }
 
 /// One FUA WRITE after the other until `shard` has made one stable with its append; a segment for these comes with time.
@@ -58,7 +58,7 @@ async fn a_write_with_fua_and_one_of_an_export_that_flushes_each_are_stable_when
     for engine in usable_engines() {
         let bench = Bench::sized(engine, Known::local(&[]), 8);
         let (mut client, shard) =
-            (Client::attach(&bench.worker, &bench.export(1)).await, bench.worker.shard_stats());
+            (Client::attach(&bench.worker, &bench.export(1)).await, &bench.worker.shard_stats);
         write_through(&mut client, shard);
         let before = (shard.syncs.get(), shard.stable_appends.get());
         let mut pairs = 0;

@@ -54,13 +54,13 @@ async fn requests_over_a_limit_are_served_in_turns_of_bounded_length_when_their_
     assert_eq!(client.finish(0).0, Ok(128 << 10));
     // All others have come, and wait.
     bench.worker.ping().await.unwrap();
-    let before = bench.worker.stats().turns.get();
+    let before = bench.worker.stats.turns.get();
     export.volume().end_waits();
     bench.worker.end_waits().await.unwrap();
     for tag in 1..DEPTH {
         assert_eq!(client.finish(tag).0, Ok(128 << 10));
     }
-    let turns = bench.worker.stats().turns.get() - before;
+    let turns = bench.worker.stats.turns.get() - before;
     assert!(turns >= u64::from(DEPTH / 2), "{turns} turns: each takes one of the largest requests");
     client.detach().await;
 }

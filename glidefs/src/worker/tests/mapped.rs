@@ -14,7 +14,7 @@ async fn a_read_of_what_is_mapped_takes_no_slot_and_counts_as_any_other() {
     assert_eq!(client.run(Operation::Write, 8, 1, vec![9; 512]).0, Ok(512));
     let mut wanted = data;
     wanted[8 * 512..9 * 512].fill(9);
-    let (cache, worker) = (bench.worker.shard_stats(), bench.worker.stats());
+    let (cache, worker) = (&bench.worker.shard_stats, &bench.worker.stats);
     let patience = Instant::now() + Duration::from_secs(30);
     while cache.reads_mapped.get() == 0 {
         assert!(Instant::now() < patience, "nothing was mapped");

@@ -14,7 +14,7 @@ async fn a_queue_beyond_the_limit_leaves_nothing_behind_and_fits_when_another_ha
     }
     let late = bench.export(QUEUES_MAX + 1);
     assert!(Client::try_attach(&bench.worker, &late).await.is_err());
-    assert_eq!(bench.worker.stats().queues.get(), u64::from(QUEUES_MAX));
+    assert_eq!(bench.worker.stats.queues.get(), u64::from(QUEUES_MAX));
     assert_eq!(Arc::strong_count(&late), 1, "the queue that was refused is gone");
     for client in &mut clients {
         assert_eq!(client.run(Operation::Write, 0, 8, vec![7; 4096]).0, Ok(4096));

@@ -96,7 +96,7 @@ async fn a_bounded_export_waits_for_the_store_at_its_bound_and_no_other_export_d
     assert_eq!(bounded.volume().figures().dirty_bytes, BOUND.max_bytes);
     assert!(client.result_within(0, Duration::ZERO).is_none(), "it is beyond the bound");
     assert!(client.result_within(1, Duration::ZERO).is_none(), "a small write does not overtake a large one");
-    assert!(bench.worker.stats().risk_waits.get() > 0);
+    assert!(bench.worker.stats.risk_waits.get() > 0);
 
     faults.set(Fault::SlowDown, 0);
     assert_eq!(client.finish(0).0, Ok(128 << 10), "the store is back");

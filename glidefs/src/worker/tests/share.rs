@@ -118,7 +118,7 @@ async fn an_export_that_fills_its_share_of_the_log_waits_alone_and_goes_on_when_
     assert_eq!((hog.volume().waits_for(), other.volume().waits_for()), (Some(Resource::Log), None));
     let held = |export: &Export| export.volume().usage(Resource::Log).held;
     assert!(held(&hog) > 0 && held(&other) == 0);
-    assert!(shared.bench.worker.stats().log_waits.get() > 0);
+    assert!(shared.bench.worker.stats.log_waits.get() > 0);
 
     let deadline = std::time::Instant::now() + Duration::from_mins(2);
     while shared.faults.fired(Fault::SlowDown) == 0 {

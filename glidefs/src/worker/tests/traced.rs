@@ -14,7 +14,7 @@ use crate::worker::traces::{SLOW, nanos};
 async fn shown(bench: &Bench) -> Vec<TracedRequest> {
     // A request is shown within the turn that answers it.
     bench.worker.ping().await.unwrap();
-    let requests: Vec<_> = bench.worker.traces().after(0).0.into_iter().map(|(_, request)| request).collect();
+    let requests: Vec<_> = bench.worker.traces.after(0).0.into_iter().map(|(_, request)| request).collect();
     for request in &requests {
         assert_eq!((request.result, request.device_id), ("ok", 7));
         assert_eq!(request.part_nanos.iter().sum::<u64>(), request.total_nanos, "{request:?}");

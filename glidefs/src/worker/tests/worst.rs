@@ -271,7 +271,7 @@ impl Worst {
     async fn read(&self, script: &[Step]) -> Vec<u64> {
         let mut turns = Vec::new();
         for reader in &self.readers {
-            let stats = self.workers[reader.id().0 as usize % WORKERS].stats();
+            let stats = &self.workers[reader.id().0 as usize % WORKERS].stats;
             let before = stats.turns.get();
             self.attach(reader, vec![script.to_vec()]).await.await.unwrap();
             turns.push(stats.turns.get() - before);
@@ -282,7 +282,7 @@ impl Worst {
     /// Waits until requests wait for log space, or for a share of the log, on all workers, and none ends any more.
     async fn until_stuck(&self) {
         let (mut last, mut rests) = (0, 0);
-        let waits = |worker: &Worker| worker.shard_stats().waits.get() + worker.stats().log_waits.get();
+        let waits = |worker: &Worker| worker.shard_stats.waits.get() + worker.stats.log_waits.get();
         while rests < 100 || self.workers.iter().any(|worker| waits(worker) == 0) {
             for worker in &self.workers {
                 worker.ping().await.unwrap();
@@ -320,12 +320,12 @@ async fn with_all_tags_busy_the_log_full_and_the_store_away_cached_exports_are_s
     }
     worst.until_stuck().await;
     let stuck = worst.tally.ended.load(Ordering::Acquire) - ended_before;
-    let asks = || worst.workers.iter().map(|worker| worker.shard_stats().waits.get()).sum::<u64>();
+    let asks = || worst.workers.iter().map(|worker| worker.shard_stats.waits.get()).sum::<u64>();
     let asked_before = asks();
     let beside = worst.read(&reads).await;
     let asked = asks() - asked_before;
     assert!(asked < READS as u64 / 10, "{READS} reads had the cache asked for room {asked} times");
-    let in_line = || worst.workers.iter().map(|worker| worker.stats().log_line.get()).sum::<u64>();
+    let in_line = || worst.workers.iter().map(|worker| worker.stats.log_line.get()).sum::<u64>();
     let deadline = std::time::Instant::now() + Duration::from_mins(1);
     // A write that was asked for may be in a pause first, which ends soon.
     while in_line() == 0 {
@@ -349,7 +349,7 @@ async fn with_all_tags_busy_the_log_full_and_the_store_away_cached_exports_are_s
     assert_eq!(*worst.tally.failures.lock().unwrap(), Vec::<String>::new());
     assert_eq!(worst.tally.ended.load(Ordering::Acquire), (all + readings) as u64);
     for worker in &worst.workers {
-        let (stats, shard) = (worker.stats(), worker.shard_stats());
+        let (stats, shard) = (&worker.stats, &worker.shard_stats);
         assert!(stats.pool.live_bytes_max.get() <= ARENA_BYTES);
         let left = [&stats.queues, &stats.pool.live_bytes, &stats.log_line];
         assert_eq!(left.map(Counter::get), [0; 3]);

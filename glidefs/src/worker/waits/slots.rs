@@ -10,7 +10,6 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::stop;
 use crate::buffer::{Pool, Slot};
 use crate::cache::Volume;
 use crate::worker::executor::Executor;
@@ -48,7 +47,7 @@ impl SlotWaits {
         let acquire = self.pool.acquire(request.data_bytes(), owner, volume.weight());
         let acquire = acquire.map_err(io::Error::other)?;
         // Made here: the waits of the volume may be ended before the task is polled first.
-        let stop = stop::next_stop(volume);
+        let stop = volume.next_end_of_waits();
         let granted = Rc::clone(&self.granted);
         executor.spawn(async move {
             let slot = tokio::select! {

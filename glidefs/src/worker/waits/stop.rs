@@ -10,8 +10,6 @@
 //! worker ends no other wait because of the loss. The data of an export is removed only after the device, so no request meets a
 //! removed volume.
 
-use std::sync::Arc;
-
 use crate::cache::{IoError, Volume};
 
 /// Why a request whose wait was ended fails.
@@ -27,10 +25,4 @@ pub fn may_wait(volume: &Volume) -> bool {
 pub async fn stopped(volume: &Volume) -> IoError {
     volume.waits_ended().await;
     STOPPED
-}
-
-/// Returns when the waits of `volume` are ended the next time after this call, whenever the future is polled first. Such a wait
-/// may begin while waits are ended: for waits which other requests end soon.
-pub fn next_stop(volume: &Arc<Volume>) -> impl Future<Output = ()> + use<> {
-    volume.next_end_of_waits()
 }

@@ -159,20 +159,13 @@ pub struct FooterRecord {
     pub crcs: Vec<u32>,
 }
 
-/// The contents of a footer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Footer {
-    /// In ascending order of position.
-    pub records: Vec<FooterRecord>,
-}
-
 /// Whether the frame begins as a footer of segment `key` does. The rest of the frame is not looked at.
 pub fn is_footer(frame: &[u8], key: &SegmentKey) -> bool {
     check_preamble(frame, MAGIC, |_| true).is_ok_and(|(_, found)| found == *key)
 }
 
 /// Reads the footer that `trailer` names.
-pub fn decode_footer(bytes: &[u8], trailer: &Trailer) -> Result<Footer, FormatError> {
+pub fn decode_footer(bytes: &[u8], trailer: &Trailer) -> Result<Vec<FooterRecord>, FormatError> {
     if bytes.len() != trailer.footer_bytes as usize {
         return Err(FormatError::Length { found: bytes.len(), needed: trailer.footer_bytes as usize });
     }
@@ -200,7 +193,7 @@ pub fn decode_footer(bytes: &[u8], trailer: &Trailer) -> Result<Footer, FormatEr
         return Err(FormatError::Malformed("a footer with frames that hold no record"));
     }
     check_unused(rest)?;
-    Ok(Footer { records })
+    Ok(records)
 }
 
 pub(super) fn take_record(rest: &mut &[u8]) -> Result<FooterRecord, FormatError> {

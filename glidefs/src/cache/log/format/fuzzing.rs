@@ -93,7 +93,7 @@ pub fn check_footer(bytes: &[u8]) -> bool {
     let Ok(found) = decode_footer(&footer, &trailer) else { return false };
     let mut builder = FooterBuilder::new();
     let mut end = 1;
-    for record in &found.records {
+    for record in &found {
         assert!(record.position_frames >= end);
         end = record.position_frames + 1 + u32::try_from(record.crcs.len()).unwrap_or(u32::MAX);
         builder.add_record(record.position_frames, &record.entries, &record.crcs);

@@ -4,8 +4,6 @@
 //! and read beside the header. Invariant: a header of version 2 repeats the header before wherever there is room, so that one
 //! lost header loses nothing.
 
-use std::fmt;
-
 use super::entry::{ENTRY_BYTES, Entry, EntryKind, FRAME_CRC_BYTES, decode_entries};
 use super::footer::{FooterRecord, take_record};
 use super::sparse::crc_around;
@@ -63,15 +61,7 @@ pub struct RecordBuilder {
     repeated: u16,
 }
 
-impl fmt::Debug for RecordBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { entries, data_frames, .. } = self;
-        f.debug_struct("RecordBuilder")
-            .field("entries", entries)
-            .field("data_frames", data_frames)
-            .finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(RecordBuilder);
 
 impl Default for RecordBuilder {
     fn default() -> Self {

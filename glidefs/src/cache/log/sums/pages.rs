@@ -35,12 +35,7 @@ pub(in crate::cache) struct Pages {
     allocated: usize,
 }
 
-impl std::fmt::Debug for Pages {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { sets, allocated, .. } = self;
-        f.debug_struct("Pages").field("sets", sets).field("allocated", allocated).finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(Pages);
 
 impl Pages {
     /// Room for pages of `bytes_max` bytes in all, but at least for [`WAYS`] pages.

@@ -29,12 +29,43 @@ const SUMS_BIT: u32 = 1 << 31;
 impl<T: Token> Shard<T> {
     /// Takes the result of the [`Want::Read`] with this `op`; `buffer` is the buffer of the want.
     pub fn read_done(&mut self, op: u32, result: io::Result<()>, buffer: Vec<u8>) {
-        done(self, op, result, buffer);
+        if op & SUMS_BIT != 0 {
+            return sums_done(self, op & !SUMS_BIT, result.is_ok(), buffer);
+        }
+        let Reads { flights, buffers, .. } = &mut self.reads;
+        let Some(flight) = flights.get_mut(op as usize) else {
+            debug_assert!(false, "no read {op} is under way");
+            return;
+        };
+        let source = flight.read.source;
+        flight.data = Some(match result {
+            Ok(()) if buffer.len() == source.disk_bytes() => {
+                // Some file systems, such as tmpfs, never read without waiting: all READs come here.
+                self.shared.heat.count(source.number, source.first, source.frames);
+                Ok(buffer)
+            }
+            result => {
+                buffers.give(buffer);
+                if let Err(error) = result {
+                    report(&self.shared, &source, source.first, &error);
+                }
+                Err(IoError::Read)
+            }
+        });
+        conclude(self, op);
     }
 
     /// Looks again at the reads of the disk for which the keeper was asked.
     pub(in crate::cache::shard) fn read_turn(&mut self) {
-        turn(self);
+        if self.reads.asked == 0 {
+            return;
+        }
+        for op in 0..self.reads.flights.capacity() {
+            if self.reads.flights.get(op).is_some_and(|flight| flight.sums == SumsRead::Asked) {
+                // At most READS_MAX.
+                conclude(self, u32::try_from(op).unwrap_or(u32::MAX));
+            }
+        }
     }
 }
 
@@ -103,18 +134,6 @@ fn ask<T: Token>(shard: &mut Shard<T>, op: u32) {
     shard.shared.signal.raise();
 }
 
-fn turn<T: Token>(shard: &mut Shard<T>) {
-    if shard.reads.asked == 0 {
-        return;
-    }
-    for op in 0..shard.reads.flights.capacity() {
-        if shard.reads.flights.get(op).is_some_and(|flight| flight.sums == SumsRead::Asked) {
-            // At most READS_MAX.
-            conclude(shard, u32::try_from(op).unwrap_or(u32::MAX));
-        }
-    }
-}
-
 /// Memory for a read of the disk, counted.
 fn take_buffer<T: Token>(shard: &mut Shard<T>, bytes: usize) -> Option<Vec<u8>> {
     let buffers = &mut shard.reads.buffers;
@@ -124,33 +143,6 @@ fn take_buffer<T: Token>(shard: &mut Shard<T>, bytes: usize) -> Option<Vec<u8>> 
     gauge.sub(before as u64);
     gauge.add(buffers.held_bytes() as u64);
     buffer
-}
-
-fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, buffer: Vec<u8>) {
-    if op & SUMS_BIT != 0 {
-        return sums_done(shard, op & !SUMS_BIT, result.is_ok(), buffer);
-    }
-    let Reads { flights, buffers, .. } = &mut shard.reads;
-    let Some(flight) = flights.get_mut(op as usize) else {
-        debug_assert!(false, "no read {op} is under way");
-        return;
-    };
-    let source = flight.read.source;
-    flight.data = Some(match result {
-        Ok(()) if buffer.len() == source.disk_bytes() => {
-            // Some file systems, such as tmpfs, never read without waiting: all READs come here.
-            shard.shared.heat.count(source.number, source.first, source.frames);
-            Ok(buffer)
-        }
-        result => {
-            buffers.give(buffer);
-            if let Err(error) = result {
-                report(&shard.shared, &source, source.first, &error);
-            }
-            Err(IoError::Read)
-        }
-    });
-    conclude(shard, op);
 }
 
 fn sums_done<T: Token>(shard: &mut Shard<T>, op: u32, is_read: bool, buffer: Vec<u8>) {

@@ -135,7 +135,7 @@ pub(super) fn verify(
 /// Whether a line about data of `source` is logged now; if so, how many lines were held back before. An export without a volume
 /// was removed, and has no reader.
 fn passes(shared: &Shared, source: &SegmentBytes) -> Option<u64> {
-    shared.find_volume(source.export)?.bad_reads().pass()
+    shared.find_volume(source.export)?.bad_reads.pass()
 }
 
 pub(super) fn report(shared: &Shared, source: &SegmentBytes, first: u32, error: &io::Error) {

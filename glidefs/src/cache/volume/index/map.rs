@@ -30,27 +30,15 @@ struct Owner {
 #[derive(Debug, Default)]
 pub(super) struct ExtentMap {
     owners: BTreeMap<u64, Owner>,
-    len: usize,
-    data_sectors: u64,
+    pub(super) len: usize,
+    pub(super) data_sectors: u64,
     /// Sum of [`Item::frames`] over all extents.
-    frames: u64,
+    pub(super) frames: u64,
     /// Sum of [`Leaf::bytes`] over all leaves.
     leaf_bytes: LeafBytes,
 }
 
 impl ExtentMap {
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(super) fn data_sectors(&self) -> u64 {
-        self.data_sectors
-    }
-
-    pub(super) fn frames(&self) -> u64 {
-        self.frames
-    }
-
     /// Memory of the map, counted as if no leaf were packed.
     pub(super) fn bytes(&self) -> usize {
         self.leaf_bytes.counted + self.owners.len() * OWNER_BYTES
@@ -345,9 +333,9 @@ mod tests {
                 // Each record begins with a frame.
                 let backing = if is_data { Backing::Data { number: 0, sector: 8 } } else { Backing::Zero { number: 0 } };
                 let count = if is_data { count } else { count + 6 };
-                let before = map.frames();
+                let before = map.frames;
                 map.write(Item { start, seq: Seq(at as u64), count, backing }, &mut |_| {});
-                prop_assert!(is_data || map.frames() <= before);
+                prop_assert!(is_data || map.frames <= before);
             }
         }
 

@@ -241,7 +241,7 @@ impl Pair {
         assert_eq!(cut, expected);
         let layers = [&self.layers.active, &self.layers.clean].into_iter();
         let all = layers.chain(self.layers.frozen.iter().map(|cut| &cut.index));
-        let expected: u64 = all.flat_map(Layer::iter).map(|extent| extent.range.count()).sum();
+        let expected: u64 = all.flat_map(|layer| layer.iter()).map(|extent| extent.range.count()).sum();
         assert_eq!(placed, expected);
     }
 

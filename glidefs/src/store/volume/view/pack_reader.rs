@@ -2,7 +2,6 @@
 //!
 //! Owns the order of these places. Does not own how long a place keeps a block, nor which blocks are needed (`resolve`).
 
-use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -33,11 +32,7 @@ pub(in crate::store::volume) struct PackReader {
     pub read_memory: ReadMemory,
 }
 
-impl fmt::Debug for PackReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PackReader").finish_non_exhaustive()
-    }
-}
+crate::units::debug_by_name!(PackReader);
 
 /// Whether the block cache keeps fetched blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,10 @@
-//! Random interleavings of operations, lost interest, cancellation and completion, against a plain model of the file.
+//! Random interleavings of operations, lost interest and completion, against a plain model of the file.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::under_way::OpId;
 use super::super::{Memory, Op};
 use super::reactor::Pending;
 use super::*;
@@ -25,7 +24,6 @@ enum Way {
 enum Fate {
     Awaited,
     Dropped,
-    Cancelled,
 }
 
 #[derive(Clone, Debug)]
@@ -39,7 +37,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let way = || prop_oneof![Just(Way::Heap), Just(Way::Slot), Just(Way::Fixed)];
-    let fate = || prop_oneof![4 => Just(Fate::Awaited), 2 => Just(Fate::Dropped), 1 => Just(Fate::Cancelled)];
+    let fate = || prop_oneof![4 => Just(Fate::Awaited), 2 => Just(Fate::Dropped)];
     prop_oneof![
         4 => (0..BLOCKS - 3, prop::collection::vec(1_u8.., 1..=4), way(), fate())
             .prop_map(|(first, fills, way, fate)| Step::Write { first, fills, way, fate }),
@@ -59,7 +57,6 @@ struct Awaited {
     pending: Pending<Memory>,
     bytes: usize,
     allowed: Option<Allowed>,
-    cancelled: bool,
 }
 
 struct Bench {
@@ -108,13 +105,10 @@ impl Bench {
         if self.awaited.is_empty() {
             return;
         }
-        let Awaited { pending, bytes: expected, allowed, cancelled } = self.awaited.remove(0);
+        let Awaited { pending, bytes: expected, allowed } = self.awaited.remove(0);
         let (memory, result) = self.reactor.block_on(pending).unwrap();
-        match result {
-            Ok(bytes) => assert_eq!(bytes, expected),
-            Err(error) => assert!(cancelled && error.raw_os_error() == Some(libc::ECANCELED), "{error}"),
-        }
-        let (Some(allowed), false) = (allowed, cancelled) else { return };
+        assert_eq!(result.unwrap(), expected);
+        let Some(allowed) = allowed else { return };
         let bytes = flat(memory);
         for (at, (block, allowed)) in bytes.chunks(BLOCK).zip(allowed).enumerate() {
             assert!(block.iter().all(|&byte| byte == block[0]), "block {at} is torn");
@@ -135,16 +129,12 @@ impl Bench {
                     Way::Heap | Way::Slot => Op::writev(target, offset, slots()).erase(),
                     Way::Fixed => Op::writev_fixed(target, offset, slots()).erase(),
                 };
-                let (id, pending) = self.reactor.start_with_id(op);
+                let pending = self.reactor.start(op);
                 for (block, &fill) in blocks.zip(&fills) {
                     self.writing[block] = true;
-                    if matches!(fate, Fate::Cancelled) {
-                        self.content[block].push(fill);
-                    } else {
-                        self.content[block] = vec![fill];
-                    }
+                    self.content[block] = vec![fill];
                 }
-                self.meet(id, pending, fills.len(), None, fate);
+                self.meet(pending, fills.len(), None, fate);
             }
             Step::Read { first, blocks, way, fate } => {
                 let range = first..first + blocks;
@@ -158,10 +148,10 @@ impl Bench {
                         Op::read(target, offset, vec![slot(&self.pool, blocks * BLOCK, 0)]).erase()
                     }
                 };
-                let (id, pending) = self.reactor.start_with_id(op);
+                let pending = self.reactor.start(op);
                 range.clone().for_each(|block| self.reading[block] = true);
                 let allowed = self.content[range].to_vec();
-                self.meet(id, pending, blocks, Some(allowed), fate);
+                self.meet(pending, blocks, Some(allowed), fate);
             }
             Step::Sync => drop(self.reactor.start(Op::sync_data(Arc::clone(&self.file)))),
             Step::Turn => self.reactor.turn(Some(Duration::ZERO)).unwrap(),
@@ -169,22 +159,11 @@ impl Bench {
         }
     }
 
-    fn meet(
-        &mut self,
-        id: OpId,
-        pending: Pending<Memory>,
-        blocks: usize,
-        allowed: Option<Allowed>,
-        fate: Fate,
-    ) {
+    fn meet(&mut self, pending: Pending<Memory>, blocks: usize, allowed: Option<Allowed>, fate: Fate) {
         let bytes = blocks * BLOCK;
         match fate {
-            Fate::Awaited => self.awaited.push(Awaited { pending, bytes, allowed, cancelled: false }),
+            Fate::Awaited => self.awaited.push(Awaited { pending, bytes, allowed }),
             Fate::Dropped => drop(pending),
-            Fate::Cancelled => {
-                self.reactor.cancel(id).unwrap();
-                self.awaited.push(Awaited { pending, bytes, allowed, cancelled: true });
-            }
         }
     }
 }

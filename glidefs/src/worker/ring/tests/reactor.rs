@@ -16,10 +16,7 @@ use crate::buffer::Slot;
 use crate::worker::ring::kernel::Ring;
 use crate::worker::ring::memory::Memory;
 use crate::worker::ring::operation::Op;
-use crate::worker::ring::under_way::{Completion, Event, OpId};
-
-/// How long a dropped reactor waits for operations under way.
-const DROP_PATIENCE: Duration = Duration::from_secs(10);
+use crate::worker::ring::under_way::{Completion, Event};
 
 /// A type of memory which an operation takes at the start and gives back with the completion.
 pub trait OpBuffer: Into<Memory> {
@@ -139,18 +136,9 @@ impl Reactor {
 
     /// Starts `op`, at the next turn at the latest.
     pub fn start<B: OpBuffer>(&self, op: Op<B>) -> Pending<B> {
-        self.start_with_id(op).1
-    }
-
-    /// Starts `op` and returns the id with which to [cancel](Self::cancel) `op`.
-    pub fn start_with_id<B: OpBuffer>(&self, op: Op<B>) -> (OpId, Pending<B>) {
         let (promise, pending) = promise();
-        (self.inner.ring.borrow_mut().start(op, promise), pending)
-    }
-
-    /// Asks the kernel to give up an operation. The operation's future becomes ready in any case.
-    pub fn cancel(&self, id: OpId) -> io::Result<()> {
-        self.inner.ring.borrow_mut().cancel(id)
+        self.inner.ring.borrow_mut().start(op, promise);
+        pending
     }
 
     /// Gives access to the ring, to register files or an arena.
@@ -200,16 +188,5 @@ impl Inner {
             }
         }
         *self.events.borrow_mut() = events;
-    }
-}
-
-impl Drop for Inner {
-    /// Ends the operations under way, so that futures which outlive the reactor become ready.
-    fn drop(&mut self) {
-        let ended = self.ring.get_mut().shut_down(DROP_PATIENCE, self.events.get_mut());
-        if let Err(error) = ended {
-            tracing::error!(error = &error as &dyn std::error::Error, "a ring could not be shut down");
-        }
-        self.deliver();
     }
 }

@@ -147,9 +147,9 @@ mod tests {
 
     fn check_sums(map: &ExtentMap) -> Result<(), TestCaseError> {
         prop_assert_eq!(map.leaf_bytes, map.sum_of_leaf_bytes());
-        prop_assert_eq!(map.len(), map.iter().count());
-        prop_assert_eq!(map.frames(), map.iter().map(|item| item.frames()).sum::<u64>());
-        prop_assert_eq!(map.data_sectors(), map.iter().map(|item| item.data_sectors()).sum::<u64>());
+        prop_assert_eq!(map.len, map.iter().count());
+        prop_assert_eq!(map.frames, map.iter().map(|item| item.frames()).sum::<u64>());
+        prop_assert_eq!(map.data_sectors, map.iter().map(|item| item.data_sectors()).sum::<u64>());
         Ok(())
     }
 
@@ -177,7 +177,7 @@ mod tests {
                 whole.append(part, &mut |refs| gained += refs.extents, |item| refused.push(item));
             }
             let mut built = whole.finish(&mut |refs| gained += refs.extents);
-            prop_assert_eq!(gained, i32::try_from(built.len()).unwrap());
+            prop_assert_eq!(gained, i32::try_from(built.len).unwrap());
             check_sums(&built)?;
             for item in refused {
                 built.write(item, &mut |_| {});
@@ -214,25 +214,25 @@ mod tests {
                 pieces.push(item);
             }
             let mut built = bulk.finish(&mut |refs| gained += refs.extents);
-            prop_assert_eq!(gained, i32::try_from(built.len()).unwrap());
+            prop_assert_eq!(gained, i32::try_from(built.len).unwrap());
             check_sums(&built)?;
             // Every sector has the same content, and goes on having the same content after more writes.
             for item in &pieces {
                 written.write(*item, &mut |_| {});
             }
-            prop_assert_eq!(built.data_sectors(), written.data_sectors());
+            prop_assert_eq!(built.data_sectors, written.data_sectors);
             for (is_write, start, count) in changes {
                 let start = start.index(usize::try_from(at).unwrap() + 1) as u64;
                 let item = Item { start, seq: Seq(10), count, backing: Backing::Zero { number: 9 } };
                 for map in [&mut built, &mut written] {
-                    let len = map.len();
+                    let len = map.len;
                     let mut change = 0;
                     let refs = &mut |refs: Refs| change += refs.extents as isize;
                     if is_write { map.write(item, refs) } else { map.carve(item.start, item.end(), refs) }
-                    prop_assert_eq!(len.checked_add_signed(change), Some(map.len()));
+                    prop_assert_eq!(len.checked_add_signed(change), Some(map.len));
                     check_sums(map)?;
                 }
-                prop_assert_eq!(built.data_sectors(), written.data_sectors());
+                prop_assert_eq!(built.data_sectors, written.data_sectors);
             }
             prop_assert_eq!(sectors(&built), sectors(&written));
             prop_assert_eq!(built.leaf_bytes, built.sum_of_leaf_bytes());
