@@ -64,7 +64,7 @@ fn fill(directory: &Path, bytes: u64, segment_bytes: u64) {
 }
 
 fn written_bytes(path: &DataPath) -> u64 {
-    path.stats().write_size.snapshot().sum
+    path.stats().write_size.sum()
 }
 
 /// Time to read all segment files, whole.

@@ -27,8 +27,6 @@ pub struct ShardStats {
     pub reads: Counter,
     /// READs served from locked stretches of mapped segments, without a buffer.
     pub reads_mapped: Counter,
-    /// Pieces of READs found in the page cache.
-    pub reads_now: Counter,
     /// Pieces of READs which waited for the disk.
     pub reads_waited: Counter,
     /// Reads of checksums from the disk, beside reads of data.

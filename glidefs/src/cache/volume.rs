@@ -56,7 +56,6 @@ use crate::fair::WEIGHT_DEFAULT;
 use crate::locks::MutexExt;
 use crate::observe::memory::heap_bytes;
 use crate::observe::repeat::Repeat;
-use crate::store::ids::VolumeId;
 use crate::store::volume::VolumeWriter;
 use crate::units::{ExportId, SectorRange, Seq};
 
@@ -173,11 +172,6 @@ impl Volume {
             silence: Repeat::default(),
             inner: Mutex::new(inner),
         }
-    }
-
-    /// The volume in the store, where the link is known.
-    pub fn stored_as(&self) -> Option<VolumeId> {
-        self.store_link().map(|link| link.remote.id())
     }
 
     /// Whether the volume has nothing that a new volume with the history `stored` in the store would lack. For recovery: no request

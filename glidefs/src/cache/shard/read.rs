@@ -140,7 +140,6 @@ fn serve<T: Token>(shard: &mut Shard<T>, source: &SegmentBytes, buffer: &mut [u8
         return Ok(());
     }
     shard.shared.table.get(source.number).unpin();
-    shard.stats.reads_now.add(1);
     outcome.map(drop)
 }
 
