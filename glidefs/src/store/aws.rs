@@ -53,15 +53,8 @@ const LOAD_TIME_USUAL: Duration = Duration::from_mins(1);
 const KEY_ID: &str = "aws_access_key_id";
 const SECRET_KEY: &str = "aws_secret_access_key";
 /// Settings of a profile that lead to credentials.
-const CREDENTIAL_SETTINGS: [&str; 7] = [
-    KEY_ID,
-    SECRET_KEY,
-    "credential_process",
-    "role_arn",
-    "sso_session",
-    "sso_start_url",
-    "web_identity_token_file",
-];
+const CREDENTIAL_SETTINGS: [&str; 5] =
+    [KEY_ID, SECRET_KEY, "credential_process", "role_arn", "web_identity_token_file"];
 
 /// Why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +67,11 @@ enum ProfileError {
     Missing { profile: String },
     #[error("profile {profile:?} has one of aws_access_key_id and aws_secret_access_key and not the other")]
     Half { profile: String },
+    #[error(
+        "profile {profile:?} signs in with SSO, which is not supported: make a profile with credential_process = aws configure \
+         export-credentials --profile {profile} --format process, and name it in AWS_PROFILE"
+    )]
+    Sso { profile: String },
 }
 
 /// A profile as the files of AWS's tools describe it.
@@ -131,8 +129,13 @@ impl Profile {
         if get(KEY_ID).is_some() != get(SECRET_KEY).is_some() {
             return Err(ProfileError::Half { profile: name });
         }
+        let gives_credentials = CREDENTIAL_SETTINGS.into_iter().any(|key| get(key).is_some());
+        let has_keys = variable(variables, "AWS_ACCESS_KEY_ID").is_some();
+        if !gives_credentials && !has_keys && get("sso_session").or(get("sso_start_url")).is_some() {
+            return Err(ProfileError::Sso { profile: name });
+        }
         Ok(Self {
-            gives_credentials: CREDENTIAL_SETTINGS.into_iter().any(|key| get(key).is_some()),
+            gives_credentials,
             region: get("region").map(Into::into),
             endpoint_url: get("endpoint_url").map(Into::into),
             name,

@@ -88,6 +88,14 @@ fn a_profile_is_what_both_files_say() {
 }
 
 #[test]
+fn a_profile_with_sso_is_refused_with_what_to_use_instead() {
+    let sso = "[profile p]\nsso_start_url = https://x.awsapps.com/start\nsso_region = us-east-2\n\
+               sso_account_id = 1\nsso_role_name = x\n";
+    let refused = Settings::read(&Home::new("", sso).variables(&[("AWS_PROFILE", "p")])).unwrap_err();
+    assert!(refused.to_string().contains("credential_process"), "{refused}");
+}
+
+#[test]
 fn files_may_be_missing_unless_they_are_named() {
     let home = Home::empty();
     let read = |more: &[(&str, &str)]| Profile::read(&home.variables(more));
