@@ -60,7 +60,8 @@ impl Metadata {
             .with_name("glidefs-metadata")
             .with_shards(1)
             .with_weighter(|_: &Id, item: &Item| item.bytes())
-            .with_eviction_config(LruConfig::default());
+            // With another ratio, an object that was just used would be the first to go.
+            .with_eviction_config(LruConfig { high_priority_pool_ratio: 0.0 });
         Self { bytes_max, kept: kept.build(), loads: Mutex::default() }
     }
 
@@ -185,5 +186,40 @@ impl Metadata {
         if item.bytes() <= self.bytes_max {
             self.kept.insert(id, item);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::format::{EncodedPack, PackBuilder, PackOptions};
+    use crate::units::{SectorRange, Seq};
+
+    const OPTIONS: PackOptions = PackOptions {
+        volume: VolumeId([1; 16]),
+        pack: PackId([2; 16]),
+        level: 0,
+        first_seq: Seq(9),
+        last_seq: Seq(9),
+        zstd_level: 1,
+    };
+
+    #[test]
+    fn an_index_that_was_just_used_outlives_one_that_was_not() {
+        let mut builder = PackBuilder::new(OPTIONS).unwrap();
+        builder.push_zero(SectorRange::new(0, 8).unwrap()).unwrap();
+        let EncodedPack { parts, trailer } = builder.finish().unwrap();
+        let (pack, bytes) = (trailer.pack, parts.concat());
+        let at = pack.index();
+        let bytes = &bytes[usize::try_from(at.start).unwrap()..usize::try_from(at.end).unwrap()];
+        let index = || PackIndex::decode(bytes, &pack).unwrap();
+        let id = |number| PackId([number; 16]);
+        let metadata = Metadata::new(10 * index().memory_bytes());
+        for number in 0..10 {
+            metadata.put_index(id(number), index());
+        }
+        assert!(metadata.index_here(id(0)).is_some());
+        metadata.put_index(id(10), index());
+        assert!(metadata.index_here(id(0)).is_some() && metadata.index_here(id(1)).is_none());
     }
 }
