@@ -40,7 +40,8 @@ type Load = Shared<Loading>;
 pub(in crate::store::volume) struct Metadata {
     bytes_max: usize,
     kept: Cache<Id, Item>,
-    /// Loads under way, each for as long as somebody waits for the load. Whoever begins or ends a load looks into `kept` under this lock.
+    /// Loads under way, each for as long as somebody waits for the load. A load stands here until
+    /// its object is in `kept`, and whoever begins a load looks into `kept` under this lock.
     loads: Mutex<HashMap<Id, WeakShared<Loading>>>,
 }
 
@@ -166,12 +167,18 @@ impl Metadata {
             })
         };
         let result = load.clone().await;
-        let mut loads = self.loads.lock_whole();
+        let is_current = |loads: &HashMap<Id, WeakShared<Loading>>| {
+            loads.get(&id).and_then(WeakShared::upgrade).is_some_and(|current| current.ptr_eq(&load))
+        };
         // The first waiter that is woken keeps the object for all.
-        if loads.get(&id).and_then(WeakShared::upgrade).is_some_and(|current| current.ptr_eq(&load)) {
-            loads.remove(&id);
+        if is_current(&self.loads.lock_whole()) {
+            // Frees what gives way, so not under the lock; and before the load is forgotten, as another one would begin.
             if let Ok(item) = &result {
                 self.keep(id, item.clone());
+            }
+            let mut loads = self.loads.lock_whole();
+            if is_current(&loads) {
+                loads.remove(&id);
             }
         }
         result
