@@ -70,6 +70,10 @@ pub(super) fn classify(error: &object_store::Error) -> Verdict {
 
 /// Judges by the causes of an error of no particular kind.
 fn classify_chain(error: &object_store::Error) -> Verdict {
+    // A metadata service that does not know the machine yet, or is replaced (Azure: 400, 410).
+    if says(error, "Error performing token request") {
+        return Verdict::Again(None);
+    }
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
     while let Some(error) = cause {
         if let Some(answer) = error.downcast_ref::<Answer>() {
@@ -240,6 +244,18 @@ mod tests {
         }
         for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem] {
             assert_eq!(classify(&generic(io::Error::from(kind))), Verdict::Refused(FILE_PERMISSION));
+        }
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("Error performing token request: {0}")]
+    struct TokenRequest(#[source] Answer);
+
+    #[test]
+    fn a_metadata_service_that_refuses_is_asked_again() {
+        for status in [400, 410] {
+            let answer = Answer { status, message: String::new(), retry_after: None };
+            assert_eq!(classify(&generic(TokenRequest(answer))), Verdict::Again(None), "{status}");
         }
     }
 
