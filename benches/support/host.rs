@@ -16,6 +16,7 @@ use glidefs::testing::router::{
     Begun, Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
     FoundDevice, InitialContent, Properties, PropertiesChange, Router, RouterOptions, Storage,
 };
+use glidefs::testing::store::StoreError;
 use glidefs::testing::store::volume::{Resume, VolumeError, VolumeStore};
 use glidefs::testing::units::ExportId;
 
@@ -95,7 +96,7 @@ impl Storage for Data {
         Ok(())
     }
 
-    async fn volumes(&self) -> Result<Option<VolumeStore>, VolumeError> {
+    async fn volumes(&self) -> Result<Option<VolumeStore>, StoreError> {
         Ok(None)
     }
 

@@ -201,7 +201,7 @@ impl Storage for DaemonStorage {
         }
     }
 
-    async fn volumes(&self) -> Result<Option<volume::VolumeStore>, VolumeError> {
+    async fn volumes(&self) -> Result<Option<volume::VolumeStore>, StoreError> {
         let Some(side) = &self.store else { return Ok(None) };
         side.check().await?;
         Ok(Some(side.volumes()))

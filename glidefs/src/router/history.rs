@@ -8,9 +8,9 @@ use super::ExportName;
 use super::Router;
 use super::error::RouterError;
 use crate::cache::Volume;
-use crate::store::SystemClock;
 use crate::store::gc::{self, GcOptions, GcReport};
 use crate::store::volume::{self, DeletedVolume, SnapshotInfo, VolumeError, VolumeStore};
+use crate::store::{StoreError, SystemClock};
 use crate::units::Seq;
 
 impl Router {
@@ -78,24 +78,27 @@ impl Router {
     }
 
     /// The volumes of the store, for questions that are about no export.
-    async fn volumes(&self) -> Result<VolumeStore, RouterError> {
-        self.storage.volumes().await.map_err(list_error)?.ok_or(RouterError::NoStore)
+    async fn volumes(
+        &self,
+        failed: impl FnOnce(StoreError) -> RouterError,
+    ) -> Result<VolumeStore, RouterError> {
+        self.storage.volumes().await.map_err(failed)?.ok_or(RouterError::NoStore)
     }
 
     /// Names of the volumes in the store, open on any host or none.
     pub async fn stored_names(&self) -> Result<Vec<String>, RouterError> {
-        let names = self.volumes().await?.names().await.map_err(list_error)?;
+        let names = self.volumes(list_error).await?.names().await.map_err(list_error)?;
         Ok(names.iter().map(ToString::to_string).collect())
     }
 
     /// The deleted volumes that can be undeleted.
     pub async fn deleted(&self) -> Result<Vec<DeletedVolume>, RouterError> {
-        self.volumes().await?.deleted(None).await.map_err(list_error)
+        self.volumes(list_error).await?.deleted(None).await.map_err(list_error)
     }
 
     /// Removes unused objects from the store.
     pub async fn collect(&self, options: GcOptions) -> Result<GcReport, RouterError> {
-        let volumes = self.volumes().await?;
+        let volumes = self.volumes(|error| RouterError::Collect(error.into())).await?;
         gc::collect(volumes.store(), &SystemClock, &options).await.map_err(RouterError::Collect)
     }
 
@@ -111,6 +114,6 @@ impl Router {
     }
 }
 
-fn list_error(source: VolumeError) -> RouterError {
-    RouterError::Store { name: "list".into(), source }
+fn list_error(error: impl Into<VolumeError>) -> RouterError {
+    RouterError::Store { name: "list".into(), source: error.into() }
 }

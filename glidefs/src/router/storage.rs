@@ -9,6 +9,7 @@ use super::ExportName;
 use super::size::ExportSize;
 use crate::cache::Volume;
 use crate::properties::Properties;
+use crate::store::StoreError;
 use crate::store::volume::{Resume, VolumeError, VolumeStore};
 use crate::units::ExportId;
 
@@ -107,7 +108,7 @@ pub trait Storage: Send + Sync + 'static {
     async fn reach(&self) -> Result<(), VolumeError>;
 
     /// The volumes of the store, once the place is known to be the store; `None` without a store.
-    async fn volumes(&self) -> Result<Option<VolumeStore>, VolumeError>;
+    async fn volumes(&self) -> Result<Option<VolumeStore>, StoreError>;
 
     /// Removes the data of export `id` from the cache. Called when the device is gone and the catalog has the export as
     /// deleted, or not at all.

@@ -9,6 +9,15 @@ use crate::api::{Access, Selection};
 use crate::router::tests::fake::{Fault, catalog_fails};
 
 #[tokio::test]
+async fn a_store_that_is_not_found_fails_a_collection_of_garbage_and_not_an_export() {
+    let served = Served::new().await;
+    *served.host.storage.refuses.lock().unwrap() = true;
+    let (status, _, message) = served.send("POST", "/v1/gc", "{}").await.refusal();
+    assert_eq!(status, 503, "{message}");
+    assert!(message.contains("log in") && !message.contains("export"), "{message}");
+}
+
+#[tokio::test]
 async fn an_export_lives_from_create_to_delete() {
     let served = Served::new().await;
     let created = served.create("vm-1", "10GiB").await;

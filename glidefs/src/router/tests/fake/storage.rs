@@ -9,6 +9,7 @@ use crate::properties::Properties;
 use crate::router::catalog::volume_record::tests::resume;
 use crate::router::{Begun, ExportName, InitialContent, Storage};
 use crate::store::volume::{Resume, VolumeError, VolumeStore};
+use crate::store::{Operation, StoreError};
 use crate::units::{ExportId, SECTOR_BYTES};
 
 /// Cache and store.
@@ -22,6 +23,8 @@ pub struct FakeStorage {
     pub keeps: Mutex<bool>,
     /// Whether deletions in the store never answer.
     pub hangs: Mutex<bool>,
+    /// Whether the store refuses every request.
+    pub refuses: Mutex<bool>,
     /// Whether there is a store.
     pub has_store: Mutex<bool>,
     /// Whether the cache has data of every export.
@@ -66,7 +69,12 @@ impl Storage for FakeStorage {
 
     fn link(&self, _: &Volume, _: u64, _: &Resume) {}
 
-    async fn volumes(&self) -> Result<Option<VolumeStore>, VolumeError> {
+    async fn volumes(&self) -> Result<Option<VolumeStore>, StoreError> {
+        if *self.refuses.lock().unwrap() {
+            let key = "glidefs.json".into();
+            let source = "403".into();
+            return Err(StoreError::Refused { operation: Operation::Get, key, advice: "log in", source });
+        }
         Ok(None)
     }
 
