@@ -286,11 +286,13 @@ async fn a_store_that_fails_ahead_of_a_reader_is_nobodys_error() {
     let daemon = world.daemon_with_block_cache(1, &block_cache);
     let volume = opened(&daemon).await;
     check(&volume, 0, 1024).await;
+    let before = daemon.requests();
     world.objects.end_after(0, false);
     for start in (0..1024).step_by(64) {
         check(&volume, start, 64).await;
     }
     settled(&daemon).await;
+    assert!(daemon.since(before)[0] > 0, "nothing was asked for ahead");
     world.objects.go_on();
     check(&volume, 1024, 256).await;
 }
