@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -378,7 +379,7 @@ fn partial_of(args: &DumpArgs) -> Result<PathBuf, CliError> {
     let mut name = args.file.clone().into_os_string();
     name.push(".partial");
     let path = PathBuf::from(name);
-    if path.exists() && !args.resume && !args.force {
+    if fs::symlink_metadata(&path).is_ok() && !args.resume && !args.force {
         return Err(CliError::Refused(format!(
             "{} was left by a dump that did not end: use --resume to go on with it, or --force to start anew",
             path.display()
@@ -404,20 +405,44 @@ fn check_file(file: &Path, may_replace: bool) -> Result<(), CliError> {
 /// Opens the file that becomes the dump, `length_bytes` long, and keeps its content with `resume`.
 fn open_partial(path: &Path, length_bytes: u64, resume: bool) -> Result<(File, Before), CliError> {
     let cannot = CliError::cannot("write", path);
-    let mut options = OpenOptions::new();
-    // Only the owner may read the copy of a device.
-    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-    let file = file.map_err(&cannot)?;
-    let is_locked = matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock));
-    let opened = file.metadata().map_err(&cannot)?;
-    // The dump that had the lock may have renamed the file since it was opened here.
-    if is_locked || !fs::metadata(path).is_ok_and(|now| now.ino() == opened.ino()) {
-        return Err(CliError::Refused(format!("{} is being written by another dump", path.display())));
-    }
-    let before = if resume && opened.len() > 0 { Before::Something } else { Before::Zeroes };
-    if before == Before::Zeroes {
-        file.set_len(0).map_err(&cannot)?;
-    }
+    let refused = |why: &str| CliError::Refused(format!("{} {why}", path.display()));
+    let open = |is_new: bool| {
+        let mut options = OpenOptions::new();
+        // Only the owner may read the copy of a device, and a link may lead to any file.
+        options.mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+        options.read(true).write(true).create_new(is_new).open(path)
+    };
+    let locked = |file: File| {
+        let is_locked = matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock));
+        let opened = file.metadata().map_err(&cannot)?;
+        // The dump that had the lock may have renamed the file since it was opened here.
+        if is_locked || !fs::symlink_metadata(path).is_ok_and(|now| now.ino() == opened.ino()) {
+            return Err(refused("is being written by another dump"));
+        }
+        Ok((file, opened))
+    };
+    let is_link = |error: &io::Error| error.raw_os_error() == Some(Errno::ELOOP as i32);
+    let old = match open(false) {
+        Ok(file) => Some(locked(file)?),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) if is_link(&error) && resume => return Err(refused("is a link: delete it")),
+        Err(error) if is_link(&error) => None,
+        Err(error) => return Err(cannot(error)),
+    };
+    let (file, before) = match old {
+        Some((_, old)) if resume && old.uid() != geteuid().as_raw() => {
+            return Err(refused("is another user's file: delete it, or use --force to start anew"));
+        }
+        Some((file, old)) if resume && old.len() > 0 => (file, Before::Something),
+        // The old file stays locked until the new one is, so that no other dump takes either for its own.
+        _old => {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(cannot(error)),
+                _ => {}
+            }
+            (locked(open(true).map_err(&cannot)?)?.0, Before::Zeroes)
+        }
+    };
     file.set_len(length_bytes).map_err(&cannot)?;
     Ok((file, before))
 }

@@ -403,6 +403,15 @@ async fn two_dumps_never_write_the_same_file_and_a_file_that_appears_meanwhile_s
     let refused = daemon.run("glidefs export dump vm DIR/y --force").await.unwrap_err();
     assert!(refused.contains("another dump"), "{refused}");
     drop(partial);
+    fs::remove_file(daemon.path("y.partial")).unwrap();
+    fs::write(daemon.path("theirs"), "theirs").unwrap();
+    std::os::unix::fs::symlink(daemon.path("theirs"), daemon.path("y.partial")).unwrap();
+    let refused = daemon.run("glidefs export dump vm DIR/y --resume").await.unwrap_err();
+    assert!(refused.contains("is a link"), "{refused}");
+    daemon.run("glidefs export dump vm DIR/y --force").await.unwrap();
+    assert!(fs::symlink_metadata(daemon.path("y")).unwrap().is_file());
+    assert_eq!(fs::read(daemon.path("theirs")).unwrap(), b"theirs");
+    fs::remove_file(daemon.path("y")).unwrap();
     let appears = |device: &Path, writes| {
         fs::write(daemon.path("y"), "theirs").unwrap();
         daemon.open(device, writes)
