@@ -1,7 +1,7 @@
 //! The ublk devices of this host, asked one after the other, for a caller without a daemon.
 //!
-//! Owns the summary of an answer, and whose a device is. Does not own the commands (`control`). Blocks, and a command that the kernel
-//! lost blocks for ever: to be run on a thread which nobody waits for without end. Changes nothing.
+//! Owns the summary of an answer, and whose a device is. Does not own the commands (`control`). Blocks, for a minute a device whose
+//! answer the kernel lost. Changes nothing.
 
 use std::path::Path;
 
