@@ -10,7 +10,7 @@ use std::time::Duration;
 use criterion::Criterion;
 use glidefs::testing::cache::Volume;
 use glidefs::testing::cache::format::frame_crc;
-use glidefs::testing::checksum::{Implementation, available, chosen};
+use glidefs::testing::checksum::crc32c;
 use glidefs::testing::observe::counter::Histogram;
 use glidefs::testing::observe::counter::{IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
 use glidefs::testing::units::{FRAME_BYTES, REQUEST_BYTES_MAX};
@@ -31,15 +31,9 @@ fn checksums(group: &mut BenchGroup<'_>, ratios: &mut Ratios) {
         black_box(frame_crc(black_box(&frame)));
     });
     let request = frame.repeat(REQUEST_BYTES_MAX / FRAME_BYTES);
-    for Implementation { name, run } in available() {
-        ratios.against(group, &format!("crc32c/{name}/4KiB"), COPY, memcpy(), || {
-            black_box(run(black_box(&frame)));
-        });
-        ratios.against(group, &format!("crc32c/{name}/128KiB"), COPY, memcpy(), || {
-            black_box(run(black_box(&request)));
-        });
-    }
-    println!("chosen for crc32c: {}", chosen());
+    ratios.against(group, "crc32c/128KiB", COPY, memcpy(), || {
+        black_box(crc32c(black_box(&request)));
+    });
 }
 
 fn histograms(group: &mut BenchGroup<'_>, ratios: &mut Ratios) {

@@ -307,9 +307,6 @@ pub(super) fn status(status: &Status) -> String {
         let _ = writeln!(text, "warning: {warning}");
     }
     let _ = writeln!(text, "engine: {}", cache.engine);
-    if !cache.checksum.is_empty() {
-        let _ = writeln!(text, "checksum: {}", cache.checksum);
-    }
     let _ = writeln!(text, "bounce mode: {}", if status.daemon.bounce_mode { "on" } else { "off" });
     let mut workers = table(
         &["WORKER", "CPU", "NODE", "QUEUES", "BUSY", "REQUESTS", "BUFFERS IN USE", "BUFFERS"],

@@ -12,7 +12,6 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use super::error::DaemonError;
 use super::locked_memory::bytes_within_limit;
 use crate::cache::{self, Budgets, Cache, CacheError, Directory, HANDS_MAX, Known, MonotonicClock};
-use crate::checksum;
 use crate::config::{CacheSection, Config};
 use crate::router::{Catalog, CatalogError};
 use crate::ublk::{self, Features, Untouchable};
@@ -75,7 +74,7 @@ pub(super) fn engine(config: &Config) -> Result<Engine, DaemonError> {
         check_direct(directory)
             .map_err(|source| DaemonError::NoDirect { directory: directory.display().to_string(), source })?;
     }
-    tracing::info!(%engine, checksum = checksum::chosen(), "the cache has its engine");
+    tracing::info!(%engine, "the cache has its engine");
     Ok(engine)
 }
 

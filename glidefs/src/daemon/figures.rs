@@ -16,7 +16,6 @@ use super::top::{TopParts, warnings};
 use super::upgrading::{Upgrading, longest_and_median};
 use crate::api::{ApiStats, AppState, OffThread, Readiness, Selection, SharedTexts, wire};
 use crate::cache::{Cache, CacheStats, Resource, UsageFigures};
-use crate::checksum;
 use crate::config::{Config, OnStop};
 use crate::export::{LimitUse, Throttle};
 use crate::observe::chain;
@@ -283,7 +282,6 @@ fn cache_status(stats: &CacheStats, dir: &str, engine: Engine) -> wire::CacheSta
     wire::CacheStatus {
         dir: dir.to_owned(),
         engine: engine.name().into(),
-        checksum: checksum::chosen().to_owned(),
         size_bytes: stats.limit_bytes,
         used_bytes: stats.used_bytes,
         dirty_bytes: stats.dirty_bytes,

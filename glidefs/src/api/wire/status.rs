@@ -106,8 +106,6 @@ pub struct CacheStatus {
     pub dir: String,
     /// The engine: how the cache appends to the log.
     pub engine: String,
-    /// How the daemon computes checksums: the fastest way on this CPU.
-    pub checksum: String,
     /// Configured size of the cache, bytes.
     pub size_bytes: u64,
     /// Bytes of the segments that hold data.
