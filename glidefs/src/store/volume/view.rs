@@ -78,8 +78,8 @@ impl View {
         Ok(join(range, &self.stored(range).await?))
     }
 
-    /// As [`Self::read`], for a READ of a device that needs only `parts` of `range`: damage elsewhere in `range` is no error, and the
-    /// bytes elsewhere mean nothing. Waits for memory for the blocks; the result takes memory as long as the result lives.
+    /// The bytes of `range` for a READ of a device that needs only `parts` of it: damage elsewhere is no error, and the bytes elsewhere
+    /// mean nothing. Waits for memory for the blocks; the result takes memory as long as the result lives.
     ///
     /// # Errors
     /// [`VolumeError::Damaged`] when a sector of `parts` is damaged.
