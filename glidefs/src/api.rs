@@ -2,7 +2,8 @@
 //!
 //! Owns the way users ask over HTTP, on TCP and on a Unix socket. Does not own operations on exports (`router`) nor the
 //! content of the metrics (`observe`). Invariant: every answer other than `/metrics`, `/healthz`, `/readyz` and the status
-//! page is JSON, and every refusal of an HTTP request is a problem by RFC 9457, with a code for programs and a sentence for people about the next step.
+//! page is JSON, and every refusal of an HTTP request is a problem by RFC 9457, with a code for programs and a sentence for
+//! people about the next step.
 //!
 //! | File | Paths |
 //! |---|---|

@@ -1,7 +1,8 @@
 //! The access rules: which client may send which request.
 //!
 //! Owns the rules for requests over TCP, and for web pages. Does not own the token (`token`), nor who may use the socket, which the mode of
-//! its file says (`serve`). Invariant: over TCP a request without the token can read [`OPEN_PATHS`] and nothing else, but for the files of the status page where there is a token.
+//! its file says (`serve`). Invariant: over TCP a request without the token can read [`OPEN_PATHS`] and nothing else, but for the files
+//! of the status page where there is a token.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

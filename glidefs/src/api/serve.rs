@@ -1,7 +1,8 @@
 //! Listening on the TCP address and the Unix socket, and answering on both until told to stop.
 //!
 //! Owns listeners. Does not own connections (`connection`). Invariants: only the intended users can ever connect to the socket, by the mode
-//! of its file, which is set before the first connection; a socket on which a daemon answers is never taken from that daemon; no error of accepting ends the service.
+//! of its file, which is set before the first connection; a socket on which a daemon answers is never taken from that daemon; no error of
+//! accepting ends the service.
 
 use std::io;
 use std::net::SocketAddr;

@@ -2,8 +2,8 @@
 //!
 //! Owns the token for requests over TCP. Does not own the rule which requests need the token (`guard`). Invariants: a
 //! comparison takes the same time wherever the first difference is; the token is never logged; a token that was removed from
-//! the file is refused a second later; the file that is judged is the one that is read, and a
-//! pipe keeps nobody waiting; one thread at a time reads the file, however many requests need the token.
+//! the file is refused a second later; the file that is judged is the one that is read, and a pipe keeps
+//! nobody waiting; one thread at a time reads the file, however many requests need the token.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};

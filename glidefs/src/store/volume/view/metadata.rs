@@ -1,7 +1,7 @@
 //! A cache of manifests and pack indexes, shared by all volumes.
 //!
-//! Owns that an object is loaded once, and which objects stay in memory: those used last, by foyer. Does not own the content of the objects. Invariant: the
-//! cache keeps at most the configured bytes, and fetches an object once for all who wait for the object.
+//! Owns that an object is loaded once, and which objects stay in memory: those used last, by foyer. Does not own the content
+//! of the objects. Invariant: the cache keeps at most the configured bytes, and fetches an object once for all who wait for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
