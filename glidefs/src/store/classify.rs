@@ -70,14 +70,15 @@ pub(super) fn classify(error: &object_store::Error) -> Verdict {
 
 /// Judges by the causes of an error of no particular kind.
 fn classify_chain(error: &object_store::Error) -> Verdict {
-    // A metadata service that does not know the machine yet, or is replaced (Azure: 400, 410).
-    if says(error, "Error performing token request") {
-        return Verdict::Again(None);
-    }
+    let is_of_token = says(error, "Error performing token request");
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
     while let Some(error) = cause {
         if let Some(answer) = error.downcast_ref::<Answer>() {
-            return answer.verdict();
+            return match answer.verdict() {
+                // A metadata service that does not know the machine yet, or is replaced (Azure: 400, 410).
+                Verdict::Rejected if is_of_token => Verdict::Again(None),
+                verdict => verdict,
+            };
         }
         if let Some(error) = error.downcast_ref::<io::Error>() {
             match error.kind() {
@@ -136,6 +137,7 @@ impl Answer {
             }
             400 if says("AuthorizationHeaderMalformed") => Verdict::Refused(REGION),
             301 | 307 => Verdict::Refused(REGION),
+            401 | 403 => Verdict::Refused(NO_PERMISSION),
             416 => Verdict::TooShort,
             _ => Verdict::Rejected,
         }
@@ -252,11 +254,13 @@ mod tests {
     struct TokenRequest(#[source] Answer);
 
     #[test]
-    fn a_metadata_service_that_refuses_is_asked_again() {
+    fn a_metadata_service_that_does_not_know_the_machine_is_asked_again_and_one_that_refuses_is_not() {
         for status in [400, 410] {
             let answer = Answer { status, message: String::new(), retry_after: None };
             assert_eq!(classify(&generic(TokenRequest(answer))), Verdict::Again(None), "{status}");
         }
+        let answer = Answer { status: 403, message: String::new(), retry_after: None };
+        assert_eq!(classify(&generic(TokenRequest(answer))), Verdict::Refused(NO_PERMISSION));
     }
 
     #[test]
