@@ -65,7 +65,8 @@ fn a_bundle_that_is_interrupted_leaves_no_file() {
         assert!(Instant::now() < deadline, "nothing is gathered");
         std::thread::sleep(Duration::from_millis(10));
     }
-    kill(Pid::from_raw(i32::try_from(gathering.id()).unwrap()), Signal::SIGINT).unwrap();
+    // A shell starts what runs in the background with SIGINT ignored.
+    kill(Pid::from_raw(i32::try_from(gathering.id()).unwrap()), Signal::SIGTERM).unwrap();
     assert!(ends(&mut gathering));
     assert!(!bundle.exists(), "{} bytes", std::fs::metadata(&bundle).unwrap().len());
 }

@@ -81,7 +81,8 @@ stage_lints() {
 stage_deny() { check_dependencies; }
 stage_release() { build_release; }
 stage_unit() {
-	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-60} cargo test --locked --workspace
+	# Tests wait about as long as they compute.
+	RUST_TEST_THREADS=$((2 * $(nproc))) GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-60} cargo test --locked --workspace
 }
 stage_fuzz() { scripts/fuzz; }
 
