@@ -131,6 +131,7 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
         workers.clone(),
         features,
         config.bounce_mode,
+        config.control.allow_broken_kernel,
         cache.tag(),
         config.control.command_timeout.0,
         untouchable,

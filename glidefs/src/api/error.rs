@@ -155,7 +155,7 @@ fn device_code(error: &DeviceError) -> P {
         DeviceError::NoDriver => P::NoDriver,
         DeviceError::NoPermission => P::NoPermission,
         DeviceError::LimitReached => P::DeviceLimitReached,
-        DeviceError::Unsupported { .. } => P::KernelTooOld,
+        DeviceError::Unsupported { .. } | DeviceError::BrokenKernel { .. } => P::KernelTooOld,
         DeviceError::TimedOut { .. } | DeviceError::Stuck { .. } => P::DeviceTimedOut,
         DeviceError::Left { source, .. } => device_code(source),
         DeviceError::NotFound { .. } | DeviceError::Kernel { .. } => P::DeviceFailed,

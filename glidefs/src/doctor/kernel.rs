@@ -196,6 +196,7 @@ mod tests {
         for (release, expected) in [
             ("6.18.4-1-generic", Failure),
             ("7.0.14", Failure),
+            ("6.17.0-1017-aws", Failure),
             ("6.0.9", Failure),
             ("5.15.0-91-generic", Failure),
             ("6.1.0-21-amd64", Note),

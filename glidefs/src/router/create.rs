@@ -319,6 +319,7 @@ impl Router {
                 source: DeviceError::NoDriver
                     | DeviceError::NoPermission
                     | DeviceError::LimitReached
+                    | DeviceError::BrokenKernel { .. }
                     | DeviceError::Stuck { .. },
                 ..
             }

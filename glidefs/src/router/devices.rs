@@ -54,6 +54,15 @@ pub enum DeviceError {
     /// The kernel's limit of devices is reached.
     #[error("the kernel's limit of ublk devices is reached: raise /sys/module/ublk_drv/parameters/ublks_max")]
     LimitReached,
+    /// The driver is known to harm the host when a device is made. Nothing was done.
+    #[error(
+        "no new device is made, as this kernel's ublk driver is broken: {defect}; boot another kernel, best 7.1 or later, or set \
+         [control] allow_broken_kernel = true"
+    )]
+    BrokenKernel {
+        /// What the driver does wrong.
+        defect: &'static str,
+    },
     /// The kernel has no such device, or not one made by this daemon.
     #[error("there is no device {path}")]
     NotFound {

@@ -43,6 +43,8 @@ pub struct UblkDevices {
     features: Features,
     /// Whether new devices have a buffer for each tag instead of USER_COPY.
     bounce: bool,
+    /// Whether devices are made on a kernel that is known to be broken.
+    allow_broken: bool,
     /// The upper half of every device's owner tag: the number of the cache directory.
     cache_tag: u32,
     steps: Steps,
@@ -68,12 +70,14 @@ struct Hosted {
 }
 
 impl UblkDevices {
-    /// Devices served by `workers`, new ones in `bounce` mode where asked for or where the kernel has no other. `cache_tag` tells this cache directory's
-    /// devices from others; `limit` bounds every control command; devices that are `untouchable` are not touched.
+    /// Devices served by `workers`, new ones in `bounce` mode where asked for or where the kernel has no other, and none on a broken kernel
+    /// unless `allow_broken`. `cache_tag` tells this cache directory's devices from others; `limit` bounds every control command; devices
+    /// that are `untouchable` are not touched.
     pub fn new(
         workers: Vec<Worker>,
         features: Features,
         bounce: bool,
+        allow_broken: bool,
         cache_tag: u32,
         limit: Duration,
         untouchable: Untouchable,
@@ -87,6 +91,7 @@ impl UblkDevices {
             placement,
             features,
             bounce: bounce || !features.user_copy(),
+            allow_broken,
             cache_tag,
             steps: Steps::new(limit),
             names: Names::of_this_host(),
@@ -138,6 +143,11 @@ impl Devices for UblkDevices {
         preferred: Option<DeviceId>,
     ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
         async move {
+            if let Some(defect) = self.features.defect()
+                && !self.allow_broken
+            {
+                return Err(DeviceError::BrokenKernel { defect });
+            }
             let new = NewDevice {
                 preferred,
                 queues: options.queues,

@@ -7,20 +7,32 @@ use super::driver::CONTROL_PATH;
 use super::many::Encoding;
 use crate::router::devices::DeviceError;
 
-/// Kernel releases with a driver known to be broken, and the defect.
-const BROKEN: &[(&str, &str)] = &[
-    ("6.18.4", "adding a device can crash the kernel"),
-    ("6.18.5", "adding a device can crash the kernel"),
-    ("6.18.40", "control commands can be lost"),
-    ("7.0.14", "control commands can be lost"),
+/// Defects, and the kernels whose driver has the defect: versions, and releases of distributions that took over a faulty change.
+const BROKEN: &[(&str, &[&str])] = &[
+    (
+        "adding a device can crash the kernel",
+        &[
+            "6.18.4",
+            "6.18.5",
+            "6.17.0-1015-aws",
+            "6.17.0-1016-aws",
+            "6.17.0-1017-aws",
+            "6.17.0-1018-aws",
+            "6.17.0-1015-azure",
+            "6.17.0-1016-azure",
+            "6.17.0-1017-azure",
+            "6.17.0-1018-azure",
+        ],
+    ),
+    ("control commands can be lost", &["6.18.40", "7.0.14", "7.0.0-28-generic"]),
 ];
 
 /// The features which matter to glidefs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     bits: u64,
-    /// Whether the driver is known to be broken.
-    is_broken: bool,
+    /// The known defect of the driver.
+    defect: Option<&'static str>,
 }
 
 /// The driver's bits of features, for tests of other layers.
@@ -33,7 +45,13 @@ impl Features {
     /// A kernel with these features.
     #[cfg(test)]
     pub fn of(bits: &[u32]) -> Self {
-        Self { bits: bits.iter().copied().map(u64::from).sum(), is_broken: false }
+        Self { bits: bits.iter().copied().map(u64::from).sum(), defect: None }
+    }
+
+    /// The same with a driver that is known to be broken.
+    #[cfg(test)]
+    pub fn broken(self) -> Self {
+        Self { defect: Some("adding a device can crash the kernel"), ..self }
     }
 
     /// Asks the driver. A driver too old to be asked (before Linux 6.5) has no feature.
@@ -49,7 +67,7 @@ impl Features {
                 return Err(DeviceError::Kernel { command: "opening", path: CONTROL_PATH.into(), source });
             }
         }
-        Ok(Self { bits: UblkCtrl::get_features().unwrap_or(0), is_broken: warn_of_broken_kernel() })
+        Ok(Self { bits: UblkCtrl::get_features().unwrap_or(0), defect: warn_of_defect() })
     }
 
     /// Whether requests' bytes can be moved with `pread` and `pwrite` on the character device (Linux 6.5).
@@ -66,12 +84,17 @@ impl Features {
     /// server that dies while it takes a device over may leave a device that nobody can take over any more (CVE-2026-53124). The driver
     /// of 7.1 is the first with SHMEM_ZC. Not used on kernels that may lose the command.
     pub fn quiesce(self) -> bool {
-        self.has(sys::UBLK_F_QUIESCE) && self.has(sys::UBLK_F_SHMEM_ZC) && !self.is_broken
+        self.has(sys::UBLK_F_QUIESCE) && self.has(sys::UBLK_F_SHMEM_ZC) && self.defect.is_none()
     }
 
     /// The encoding of commands (ioctl since Linux 6.4).
     pub fn encoding(self) -> Encoding {
         Encoding { is_ioctl: self.has(sys::UBLK_F_CMD_IOCTL_ENCODE) }
+    }
+
+    /// The known defect of the driver.
+    pub fn defect(self) -> Option<&'static str> {
+        self.defect
     }
 
     fn has(self, bit: u32) -> bool {
@@ -81,19 +104,19 @@ impl Features {
 
 /// The defect of the driver of kernel `release`, if one is known.
 pub fn defect_of(release: &str) -> Option<&'static str> {
-    let version = release.split(['-', '+']).next().unwrap_or_default();
-    BROKEN.iter().find(|(broken, _)| *broken == version).map(|(_, defect)| *defect)
+    let is_meant = |broken: &&str| {
+        release.strip_prefix(*broken).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '+']))
+    };
+    BROKEN.iter().find(|(_, kernels)| kernels.iter().any(is_meant)).map(|(defect, _)| *defect)
 }
 
-/// Whether the running kernel is one of [`BROKEN`].
-fn warn_of_broken_kernel() -> bool {
-    let Ok(uname) = nix::sys::utsname::uname() else { return false };
+/// The known defect of the running kernel's driver.
+fn warn_of_defect() -> Option<&'static str> {
+    let uname = nix::sys::utsname::uname().ok()?;
     let release = uname.release().to_string_lossy();
-    let defect = defect_of(&release);
-    if let Some(what) = defect {
-        tracing::warn!(kernel = %release, "this kernel's ublk driver is broken: {what}; use 7.1 or later");
-    }
-    defect.is_some()
+    let defect = defect_of(&release)?;
+    tracing::warn!(kernel = %release, "this kernel's ublk driver is broken: {defect}; boot another kernel, best 7.1 or later");
+    Some(defect)
 }
 
 #[cfg(test)]
@@ -104,5 +127,15 @@ mod tests {
     fn a_defect_is_known_by_the_version_and_not_by_its_beginning() {
         assert!(defect_of("6.18.4+deb13-amd64").is_some() && defect_of("6.18.40").is_some());
         assert_eq!(["6.18.41-1", "6.18", "7.3.4"].map(defect_of), [None; 3]);
+    }
+
+    #[test]
+    fn a_distribution_that_took_a_faulty_change_over_is_known_by_its_release() {
+        for release in ["6.17.0-1015-azure", "6.17.0-1017-aws", "6.17.0-1018-aws-64k", "7.0.0-28-generic"] {
+            assert!(defect_of(release).is_some(), "{release}");
+        }
+        for release in ["6.17.0-1014-azure", "6.17.0-1019-aws", "6.17.0-1017-gcp", "7.0.0-1011-azure"] {
+            assert_eq!(defect_of(release), None, "{release}");
+        }
     }
 }

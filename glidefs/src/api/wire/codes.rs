@@ -79,7 +79,7 @@ codes! {
     InUse "in_use" [409] "The device is mounted, held in another way, or its users cannot be found out."
         "Unmount the device, or set `force`.";
     Internal "internal" [500] "The daemon failed while answering." "See the log of the daemon.";
-    KernelTooOld "kernel_too_old" [501] "The kernel is too old for this." "Use a newer kernel; `detail` names the version.";
+    KernelTooOld "kernel_too_old" [501] "The kernel is too old for this, or known to be broken." "Use another kernel; `detail` says which.";
     MethodNotAllowed "method_not_allowed" [405] "The path does not take this method."
         "See `/openapi.json`, or the header `Allow`.";
     NoDriver "no_driver" [503] "The kernel has no ublk driver." "Run `modprobe ublk_drv`, and `glidefs doctor`.";

@@ -9,8 +9,12 @@ fn key(number: u32) -> DeviceKey {
 
 /// No device, and workers without threads.
 fn devices() -> UblkDevices {
+    devices_of(Features::of(&[]))
+}
+
+fn devices_of(features: Features) -> UblkDevices {
     let limit = Duration::from_secs(10);
-    UblkDevices::new(Vec::new(), Features::of(&[]), true, 1, limit, Untouchable::default())
+    UblkDevices::new(Vec::new(), features, true, false, 1, limit, Untouchable::default())
 }
 
 /// Takes a device into the list.
@@ -31,4 +35,14 @@ async fn a_device_that_can_be_neither_started_nor_removed_is_named_and_stays_in_
     assert!(devices.is_hosted(key(1)));
     let error = devices.undo(key(2), DeviceError::NoDriver).await;
     assert!(matches!(error, DeviceError::NoDriver), "a device that is gone is not left: {error}");
+}
+
+#[tokio::test]
+async fn on_a_broken_kernel_no_device_is_made() {
+    let devices = devices_of(Features::of(&[]).broken());
+    let id = ExportId(1);
+    let export = Arc::new(Export::new(id, "e-1".into(), 1 << 20, Arc::new(Volume::new(id))));
+    let refused = devices.attach(export, DeviceOptions { queues: 1, queue_depth: 1 }, None).await;
+    let Err(error @ DeviceError::BrokenKernel { .. }) = refused else { panic!("{refused:?}") };
+    assert!(error.to_string().contains("allow_broken_kernel"), "{error}");
 }
