@@ -42,8 +42,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use self::cache_setup::{
-    Locks, check_directory, engine, mark_abandoned, open_cache, open_catalog, raise_descriptor_limit,
-    worker_options,
+    Locks, check_directory, engine, make_files_private, mark_abandoned, open_cache, open_catalog,
+    raise_descriptor_limit, worker_options,
 };
 use self::collecting::Collections;
 use self::error::DaemonError;
@@ -91,6 +91,7 @@ pub fn check(config: &Config) -> Result<Identity, DaemonError> {
 /// Runs the daemon until SIGTERM or SIGINT, or until another program goes on in this process: then this one does not return. The program
 /// before may have `handed` over. No error once exports are recovered, except when nothing can be started for an upgrade.
 pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
+    make_files_private();
     let system = |what| move |source| DaemonError::System { what, source };
     let launch = Launch::of_this_process().map_err(system("finding the file of this program"))?;
     crate::observe::memory::tune_allocator();

@@ -130,7 +130,8 @@ impl Listeners {
     ) -> Result<Self, ServeError> {
         clear_path(socket).await?;
         let socket_error = |source| ServeError::Socket { path: socket.into(), source };
-        if let Some(parent) = socket.parent() {
+        let parent = socket.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.exists());
+        if let Some(parent) = parent {
             std::fs::create_dir_all(parent).map_err(socket_error)?;
         }
         let unbound = UnixSocket::new_stream().map_err(socket_error)?;
@@ -142,6 +143,10 @@ impl Listeners {
             let error = |source| ServeError::Group { path: socket.into(), group, source };
             std::os::unix::fs::chown(socket, None, Some(group)).map_err(error)?;
             std::fs::set_permissions(socket, PermissionsExt::from_mode(0o660)).map_err(socket_error)?;
+            // The daemon's umask lets only its own user into a directory that was made.
+            if let Some(parent) = parent {
+                std::fs::set_permissions(parent, PermissionsExt::from_mode(0o755)).map_err(socket_error)?;
+            }
         }
         let unix = unbound.listen(BACKLOG).map_err(socket_error)?;
         let tcp = match listen {

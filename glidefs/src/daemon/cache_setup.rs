@@ -1,13 +1,17 @@
 //! The cache and the workers, opened from the configuration.
 //!
-//! Owns process limits and how the cache is written to. Does not own recovery (`cache`).
+//! Owns process limits, who may open the daemon's files, and how the cache is written to. Does not own recovery (`cache`).
 
+use std::fs::{self, Permissions};
+use std::io;
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::stat::{Mode, umask};
 
 use super::error::DaemonError;
 use super::locked_memory::bytes_within_limit;
@@ -58,13 +62,37 @@ impl Locks {
     }
 }
 
-/// Refuses a start without the cache's directory.
+/// Leaves every file that this process makes from now on to its user only: files have the data of all exports, and whoever can open
+/// the catalog can lock it.
+pub(super) fn make_files_private() {
+    umask(Mode::S_IRWXG | Mode::S_IRWXO);
+}
+
+/// Refuses a start without the cache's directory, and closes the directory to other users: files there may be older than
+/// [`make_files_private`].
 pub(super) fn check_directory(config: &Config) -> Result<(), DaemonError> {
-    let directory: &PathBuf = &config.cache.dir;
-    if directory.is_dir() {
+    let directory: &Path = &config.cache.dir;
+    if !directory.is_dir() {
+        return Err(CacheError::DirectoryMissing { directory: directory.display().to_string() }.into());
+    }
+    if let Err(error) = close_to_others(directory) {
+        let (directory, error) = (directory.display(), &error as &dyn std::error::Error);
+        tracing::warn!(%directory, error, "other users may open the cache directory");
+    }
+    Ok(())
+}
+
+/// Sets mode 0700 of a directory of our own. A directory that is meant for files of all users (sticky, as /tmp) stays as it is.
+fn close_to_others(directory: &Path) -> io::Result<()> {
+    let metadata = fs::metadata(directory)?;
+    let is_own = metadata.uid() == nix::unistd::geteuid().as_raw();
+    if !is_own || metadata.mode() & 0o077 == 0 || metadata.mode() & 0o1000 != 0 {
         return Ok(());
     }
-    Err(CacheError::DirectoryMissing { directory: directory.display().to_string() }.into())
+    fs::set_permissions(directory, Permissions::from_mode(0o700))?;
+    let before = format!("{:04o}", metadata.mode() & 0o7777);
+    tracing::info!(directory = %directory.display(), before, "the cache directory now has mode 0700");
+    Ok(())
 }
 
 /// How workers append to the log, which has to work in the cache's directory.
@@ -191,6 +219,38 @@ pub(super) fn raise_descriptor_limit() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_users_may_open_nothing_that_the_daemon_makes() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("cache");
+        // The mask is the process's unless a thread has its own.
+        let of_a_daemon = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS).unwrap();
+            umask(Mode::S_IWGRP | Mode::S_IWOTH);
+            fs::create_dir(&dir).unwrap();
+            let mut config = Config::default();
+            config.cache.dir.clone_from(&dir);
+            make_files_private();
+            check_directory(&config).unwrap();
+            let _catalog = open_catalog(&config, &Locks::new(false)).unwrap();
+            Cache::check_free(&Directory::new(&dir)).unwrap();
+        };
+        std::thread::scope(|scope| scope.spawn(of_a_daemon).join()).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        let made = ["", "LOCK", "catalog.redb", "segments"].map(|name| mode(&dir.join(name)));
+        assert_eq!(made, [0o700, 0o600, 0o600, 0o700]);
+    }
+
+    #[test]
+    fn a_directory_for_files_of_all_users_stays_open() {
+        let folder = tempfile::tempdir().unwrap();
+        for (before, after) in [(0o1777, 0o1777), (0o755, 0o700), (0o700, 0o700)] {
+            fs::set_permissions(folder.path(), Permissions::from_mode(before)).unwrap();
+            close_to_others(folder.path()).unwrap();
+            assert_eq!(fs::metadata(folder.path()).unwrap().mode() & 0o7777, after);
+        }
+    }
 
     #[test]
     fn a_lock_of_the_program_before_is_waited_for_and_no_other_lock_or_error() {

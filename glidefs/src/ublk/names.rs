@@ -11,8 +11,7 @@
 //! first keeps the path; a udev that is stuck or without the rules costs all devices [`PATIENCE`], and then nothing for [`SILENCE`]; one
 //! that is slow makes them wait as long as it makes paths.
 
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -80,7 +79,7 @@ impl Names {
         if fs::read_to_string(&path).is_ok_and(|found| found == text) {
             return Ok(());
         }
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.run);
+        let made = fs::create_dir_all(&self.run);
         let written = made.and_then(|()| fs::write(&path, text));
         written.map_err(|error| format!("writing {} failed: {error}", path.display()))
     }

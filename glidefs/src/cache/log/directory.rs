@@ -91,8 +91,7 @@ impl Disk for Directory {
             return Err(io::ErrorKind::NotFound.into());
         }
         let path = self.path.join("LOCK");
-        let file =
-            OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)?;
+        let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
         if !wait_for_lock(&file)? {
             return Ok(None);
         }
@@ -123,7 +122,7 @@ impl Disk for Directory {
         // The last exchange of names may not be durable: sync it, or a power cut brings back the file about to be overwritten.
         sync_directory(&self.path)?;
         // The file beside is the superblock before. It is not truncated, so that a full disk has room for this one.
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&beside)?;
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&beside)?;
         file.write_all_at(bytes, 0)?;
         file.set_len(bytes.len() as u64)?;
         file.sync_all()?;
@@ -159,8 +158,7 @@ impl Disk for Directory {
     fn open_segment(&self, number: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>> {
         let path = self.segment_path(number);
         let mut options = OpenOptions::new();
-        let file =
-            options.create(bytes > 0).truncate(false).read(true).write(true).mode(0o600).open(&path)?;
+        let file = options.create(bytes > 0).truncate(false).read(true).write(true).open(&path)?;
         if file.metadata()?.len() < bytes {
             let length =
                 libc::off_t::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;

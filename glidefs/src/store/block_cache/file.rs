@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::region::{Geometry, HEADER_BYTES, RegionHeader};
@@ -20,8 +20,7 @@ pub(super) fn open_file(path: &Path, geometry: Geometry) -> io::Result<File> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
-    let file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
     let superblock = geometry.superblock();
     let mut found = superblock.map(|_| 0);
     let same = file.read_exact_at(&mut found, 0).is_ok() && found == superblock;

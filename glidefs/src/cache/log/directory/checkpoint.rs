@@ -4,7 +4,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use super::sync_directory;
@@ -27,7 +26,7 @@ pub(super) struct RealCheckpoint {
 impl RealCheckpoint {
     /// Begins the file `temporary`, which is to be `path`.
     pub fn begin(path: PathBuf, temporary: PathBuf) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
+        let file = OpenOptions::new().create(true).truncate(true).write(true).open(&temporary)?;
         Ok(Self { file, temporary, path, unsynced: 0, is_finished: false })
     }
 }
