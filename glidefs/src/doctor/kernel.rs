@@ -49,6 +49,7 @@ pub(super) fn check(host: &Host) -> Vec<Finding> {
         features(&host.driver, host.config.bounce_mode).named("ublk features"),
         limit(&release, DeviceLimit::read(), host.config.exports.max).named("ublks_max"),
         udev(udev_runs, rules.as_ref().map(|(path, text)| (*path, text.as_str()))).named("udev rules"),
+        hung_tasks(sysctl("hung_task_panic"), sysctl("hung_task_timeout_secs")).named("hung tasks"),
         clock(clock_is_kept(), has_remote_store).named("clock"),
     ]
 }
@@ -157,6 +158,22 @@ fn udev(runs: bool, rules: Option<(&str, &str)>) -> Finding {
     finding.mend("in the source of this version: install -m 644 systemd/60-glidefs.rules /etc/udev/rules.d/ && udevadm control --reload")
 }
 
+/// The number in `kernel.NAME`; `None` where the kernel has no such setting.
+fn sysctl(name: &str) -> Option<u64> {
+    fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?.trim().parse().ok()
+}
+
+/// What happens to a task that waits for a device for longer than the kernel's limit.
+fn hung_tasks(panic: Option<u64>, limit_seconds: Option<u64>) -> Finding {
+    match (panic, limit_seconds) {
+        (_, None | Some(0)) => ok("not looked for"),
+        (None | Some(0), Some(seconds)) => ok(format!("reported after {seconds} s, without a panic")),
+        (Some(_), Some(seconds)) => failure(format!("the kernel panics when a task waits for {seconds} s"))
+            .why("a read waits as long as the store is away, and every request as long as the daemon is away: the host would reboot")
+            .mend("sysctl -w kernel.hung_task_panic=0, and write the same into /etc/sysctl.d"),
+    }
+}
+
 /// Whether the kernel counts the clock as kept by a time service; `None` where the kernel does not tell.
 fn clock_is_kept() -> Option<bool> {
     let mut clock = MaybeUninit::<libc::timex>::zeroed();
@@ -251,6 +268,13 @@ mod tests {
         assert_eq!([true, false].map(|runs| verdict(runs, None)), [Warning, Ok]);
         assert_eq!(verdict(true, Some(("/x", "# mine\n"))), Note);
         assert_eq!(verdict(true, Some(("/x", RULES))), Ok);
+    }
+
+    #[test]
+    fn a_kernel_that_panics_when_a_device_waits_is_a_failure() {
+        let verdict = |panic, limit| hung_tasks(panic, limit).verdict;
+        assert_eq!([verdict(Some(1), Some(120)), verdict(Some(0), Some(120))], [Failure, Ok]);
+        assert_eq!([verdict(Some(1), Some(0)), verdict(None, None)], [Ok, Ok], "the kernel does not look");
     }
 
     #[test]
