@@ -40,8 +40,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
 /// Serves the API of `router` on a socket for as long as the sender lives.
 async fn serve_api(directory: &Path, router: &Arc<Router>) -> watch::Sender<bool> {
     let socket = directory.join("sock");
-    let listeners = Listeners::bind(None, &socket, None).await.expect("a socket");
     let stats = Arc::<ApiStats>::default();
+    let listeners = Listeners::open(None, &socket, &stats.troubles).await;
     let state = AppState {
         router: Arc::clone(router),
         metrics: Arc::new(SharedTexts::new(|_| Ok(String::new()), Arc::clone(&stats.scrapes))),

@@ -49,7 +49,8 @@ pub mod wire;
 
 pub use self::off_thread::OffThread;
 pub(crate) use self::routes::description;
-pub use self::serve::{Access, Listeners, ServeError, serve};
+pub(crate) use self::serve::check_group;
+pub use self::serve::{Access, Listeners, ServeError, Socket, serve};
 pub use self::shared_text::{Selection, SharedTextStats, SharedTexts};
 pub use self::state::{ApiStats, AppState, Readiness};
 pub use self::token::{Token, TokenError, TokenFile};

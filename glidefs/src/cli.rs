@@ -32,7 +32,7 @@ use crate::api::wire::Export;
 use crate::client::Client;
 use crate::config::Config;
 use crate::handover::{Handed, Identity};
-use crate::observe::chain;
+use crate::observe::{chain, logging};
 
 /// Runs the program: reads the arguments, carries out the command, prints an error and returns the exit status. `run` is the
 /// daemon, and `check` the part of the daemon's start that only looks.
@@ -42,7 +42,9 @@ pub fn main<E: Error + 'static>(
 ) -> ExitCode {
     let failed = |error| CliError::Daemon(Box::new(error));
     let run = |config: &Config, handed| run(config, handed).map_err(failed);
-    match dispatch(Cli::parse(), run, |config| check(config).map_err(failed)) {
+    let done = dispatch(Cli::parse(), run, |config| check(config).map_err(failed));
+    logging::flush();
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of a pipe has seen enough.
         Err(CliError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,

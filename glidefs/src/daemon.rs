@@ -79,7 +79,7 @@ async fn close_block_cache(block_cache: &BlockCache) {
 /// Refuses what can be refused without a start: the API's group and token, and a cache of a format that this program does not
 /// read. Returns what the program would be in place of a daemon that runs.
 pub fn check(config: &Config) -> Result<Identity, DaemonError> {
-    serving::access(config)?;
+    serving::check_access(config)?;
     match Cache::check_format(&Directory::new(&config.cache.dir)) {
         // Not every user may look, and the first start finds no cache.
         Ok(()) | Err(CacheError::Disk { .. } | CacheError::DirectoryMissing { .. }) => {}
@@ -107,7 +107,6 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
     let signals = SignalThread::start().map_err(system("starting the thread for signals"))?;
     let features = Features::probe()?;
     check_directory(config)?;
-    serving::access(config)?;
     let engine = engine(config)?;
     let locks = Locks::new(handed.is_some());
     let catalog = open_catalog(config, &locks)?;
@@ -177,6 +176,7 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
             block_cache: block_cache.clone(),
             volumes,
             collections: Arc::<Collections>::default(),
+            troubles: Arc::default(),
         },
         handed,
         launch.clone(),

@@ -45,6 +45,7 @@ use serde::{Deserialize, Serialize};
 pub use self::check::{Candidate, Formats, Identity, UNSET, check, directory_at};
 pub use self::program::Launch;
 use crate::locks::MutexExt;
+use crate::observe::logging;
 
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -169,6 +170,7 @@ impl Handed {
             Ok(passed) => passed,
             Err(error) => return error,
         };
+        logging::flush();
         Command::new(program)
             .arg0(&self.launch.name)
             .args(&self.launch.arguments)

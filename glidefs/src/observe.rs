@@ -10,5 +10,6 @@ pub mod memory;
 pub mod metrics;
 pub mod repeat;
 pub mod trace;
+pub mod troubles;
 
 pub use self::logging::chain;

@@ -43,6 +43,13 @@ impl TcpRules {
         Self(Arc::new(Rules { token, hosts, is_loopback: listen.ip().is_loopback() }))
     }
 
+    /// Reads the token before the first request, so that its trouble is known.
+    pub async fn read_token(&self) {
+        if let Some(token) = &self.0.token {
+            token.read().await;
+        }
+    }
+
     /// Whether `header`, the `Authorization` header of a request, carries the token.
     async fn is_authorized(&self, header: Option<HeaderValue>) -> bool {
         let Some((token, header)) = self.0.token.as_ref().zip(header) else { return false };

@@ -1,8 +1,8 @@
 //! Listening on the TCP address and the Unix socket, and answering on both until told to stop.
 //!
 //! Owns listeners. Does not own connections (`connection`). Invariants: only the intended users can ever connect to the socket, by the mode
-//! of its file, which is set before the first connection; a socket on which a daemon answers is never taken from that daemon; no error of
-//! accepting ends the service.
+//! of its file, which is set before the first connection; a socket on which a daemon answers is never taken from that daemon; what cannot
+//! be had is a trouble, tried again for ever, and ends nothing; no error of accepting ends the service.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
+use nix::unistd::Group;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 
 use super::connection::{Door, Patience, Stream};
@@ -21,7 +21,9 @@ use super::guard;
 use super::routes::service;
 use super::state::AppState;
 use super::token::TokenFile;
+use crate::observe::chain;
 use crate::observe::repeat::Repeat;
+use crate::observe::troubles::{Part, Troubles};
 
 /// Most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -29,6 +31,8 @@ const BACKLOG: u32 = 1024;
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// Pause after accepting failed. The usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Pause before an address, a socket or a group that could not be had is tried again.
+const TRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Who may use the API, and how many connections there may be.
 #[derive(Debug)]
@@ -37,8 +41,8 @@ pub struct Access {
     pub token: Option<TokenFile>,
     /// Names of this host besides the addresses.
     pub hosts: Vec<String>,
-    /// The group whose members may use the socket.
-    pub group: Option<u32>,
+    /// The name of the group whose members may use the socket.
+    pub group: Option<String>,
     /// Most connections over TCP, and most over the socket.
     pub connections_max: usize,
 }
@@ -49,7 +53,7 @@ impl Default for Access {
     }
 }
 
-/// Why the API could not be served.
+/// Why there is no listener, or not for everybody who should have it.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Another daemon answers on the socket.
@@ -77,17 +81,20 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
+    /// The group does not exist.
+    #[error("there is no group {name:?}: make it (`groupadd --system {name}`) or change `[api] group`")]
+    NoGroup {
+        /// The name of the group.
+        name: String,
+    },
     /// The socket could not be given to the group.
     #[error(
-        "cannot give the socket {path} to the group {group} of `[api] group`: run the daemon with CAP_CHOWN or as a member of \
-         the group"
+        "cannot give the socket to the group {name:?} of `[api] group`: run the daemon with CAP_CHOWN or as a member of the group"
     )]
     Group {
-        /// Path of the socket in the configuration.
-        path: PathBuf,
-        /// The group.
-        group: u32,
-        /// The reason that the kernel gave.
+        /// The name of the group.
+        name: String,
+        /// The reason that the kernel or the database of groups gave.
         #[source]
         source: io::Error,
     },
@@ -102,71 +109,119 @@ pub enum ServeError {
     },
 }
 
-/// The listeners of the API. Dropping removes the socket file.
+/// A Unix socket with its file, which dropping removes.
 #[derive(Debug)]
-pub struct Listeners {
-    tcp: Option<TcpListener>,
-    unix: UnixListener,
-    _file: SocketFile,
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
 }
 
-/// Removes the socket file when dropped.
-#[derive(Debug)]
-struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
+impl Drop for Socket {
     fn drop(&mut self) {
         // The file may be gone already.
-        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_file(&self.path);
     }
+}
+
+impl Socket {
+    /// Listens on a socket at `path`, open to the user of this process only.
+    pub async fn bind(path: &Path) -> Result<Self, ServeError> {
+        clear_path(path).await?;
+        let error = |source| ServeError::Socket { path: path.into(), source };
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.exists());
+        if let Some(parent) = parent {
+            std::fs::create_dir_all(parent).map_err(error)?;
+            // The daemon's umask lets only its own user into a directory that was made; the socket has a mode of its own.
+            std::fs::set_permissions(parent, PermissionsExt::from_mode(0o755)).map_err(error)?;
+        }
+        let unbound = UnixSocket::new_stream().map_err(error)?;
+        unbound.bind(path).map_err(error)?;
+        // Nobody can connect before `listen`, so the mode is in force before the first connection.
+        let listener = std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))
+            .and_then(|()| unbound.listen(BACKLOG));
+        match listener {
+            Ok(listener) => Ok(Self { listener, path: path.into() }),
+            Err(source) => {
+                let _ = std::fs::remove_file(path);
+                Err(error(source))
+            }
+        }
+    }
+
+    /// The next connection.
+    pub async fn accept(&self) -> io::Result<UnixStream> {
+        Ok(self.listener.accept().await?.0)
+    }
+}
+
+/// Opens the socket at `path` to the members of the group `name`. May wait for the database of groups.
+fn give(path: &Path, name: &str) -> Result<(), ServeError> {
+    let error = |source| ServeError::Group { name: name.into(), source };
+    let group = Group::from_name(name).map_err(|source| error(source.into()))?;
+    let group = group.ok_or_else(|| ServeError::NoGroup { name: name.into() })?;
+    std::os::unix::fs::lchown(path, None, Some(group.gid.as_raw())).map_err(error)?;
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o660)).map_err(error)
+}
+
+/// Refuses a group that does not exist.
+pub(crate) fn check_group(name: &str) -> Result<(), ServeError> {
+    match Group::from_name(name) {
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => Err(ServeError::NoGroup { name: name.into() }),
+        Err(source) => Err(ServeError::Group { name: name.into(), source: source.into() }),
+    }
+}
+
+/// The listeners of the API.
+#[derive(Debug)]
+pub struct Listeners {
+    listen: Option<SocketAddr>,
+    tcp: Option<TcpListener>,
+    path: PathBuf,
+    unix: Option<Socket>,
 }
 
 impl Listeners {
-    /// Listens on the Unix socket at `socket`, open to the members of `group`, and on the TCP address `listen` if given.
-    pub async fn bind(
-        listen: Option<SocketAddr>,
-        socket: &Path,
-        group: Option<u32>,
-    ) -> Result<Self, ServeError> {
-        clear_path(socket).await?;
-        let socket_error = |source| ServeError::Socket { path: socket.into(), source };
-        let parent = socket.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.exists());
-        if let Some(parent) = parent {
-            std::fs::create_dir_all(parent).map_err(socket_error)?;
+    /// Listens on the Unix socket at `socket`, and on the TCP address `listen` if given. What cannot be had now, [`serve`] tries again.
+    pub async fn open(listen: Option<SocketAddr>, socket: &Path, troubles: &Troubles) -> Self {
+        let mut listeners = Self { listen, tcp: None, path: socket.into(), unix: None };
+        listeners.unix = had(Part::Socket, Socket::bind(socket).await, troubles);
+        if let Some(address) = listen {
+            listeners.tcp = had(Part::Tcp, bind_tcp(address).await, troubles);
         }
-        let unbound = UnixSocket::new_stream().map_err(socket_error)?;
-        unbound.bind(socket).map_err(socket_error)?;
-        let file = SocketFile(socket.into());
-        // Nobody can connect before `listen`, so the mode is in force before the first connection.
-        std::fs::set_permissions(socket, PermissionsExt::from_mode(0o600)).map_err(socket_error)?;
-        if let Some(group) = group {
-            let error = |source| ServeError::Group { path: socket.into(), group, source };
-            std::os::unix::fs::chown(socket, None, Some(group)).map_err(error)?;
-            std::fs::set_permissions(socket, PermissionsExt::from_mode(0o660)).map_err(socket_error)?;
-            // The daemon's umask lets only its own user into a directory that was made.
-            if let Some(parent) = parent {
-                std::fs::set_permissions(parent, PermissionsExt::from_mode(0o755)).map_err(socket_error)?;
-            }
-        }
-        let unix = unbound.listen(BACKLOG).map_err(socket_error)?;
-        let tcp = match listen {
-            Some(address) => {
-                let bound = TcpListener::bind(address).await;
-                Some(bound.map_err(|source| ServeError::Address { address, source })?)
-            }
-            None => None,
-        };
-        Ok(Self { tcp, unix, _file: file })
-    }
-
-    /// A connection over the Unix socket.
-    pub async fn accept_unix(&self) -> io::Result<UnixStream> {
-        Ok(self.unix.accept().await?.0)
+        listeners
     }
 
     /// The TCP address, with the port chosen by the kernel if `listen` had port 0.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())
+    }
+}
+
+async fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|source| ServeError::Address { address, source })
+}
+
+/// What was tried for `part`, if it can be had; otherwise that is a trouble.
+fn had<T>(part: Part, tried: Result<T, ServeError>, troubles: &Troubles) -> Option<T> {
+    troubles.set(part, tried.as_ref().err().map(|error| chain(error)));
+    tried.ok()
+}
+
+/// What `part` needs, which the tries after `first` may have later.
+async fn at_last<T, F: Future<Output = Result<T, ServeError>>>(
+    part: Part,
+    first: Option<T>,
+    attempt: impl Fn() -> F,
+    troubles: &Troubles,
+) -> T {
+    let mut next = first;
+    loop {
+        match next {
+            Some(had) => return had,
+            None => tokio::time::sleep(TRY_PAUSE).await,
+        }
+        next = had(part, attempt().await, troubles);
     }
 }
 
@@ -192,13 +247,8 @@ async fn clear_path(socket: &Path) -> Result<(), ServeError> {
 
 /// Answers on `listeners` until `stop` becomes true or the sender is dropped. Answers under way are then finished within a
 /// time limit.
-pub async fn serve(
-    listeners: Listeners,
-    state: AppState,
-    access: Access,
-    stop: watch::Receiver<bool>,
-) -> io::Result<()> {
-    serve_with(listeners, state, access, Patience::default(), stop).await
+pub async fn serve(listeners: Listeners, state: AppState, access: Access, stop: watch::Receiver<bool>) {
+    serve_with(listeners, state, access, Patience::default(), stop).await;
 }
 
 /// As [`serve`], with another `patience` for clients.
@@ -208,53 +258,88 @@ pub(super) async fn serve_with(
     access: Access,
     patience: Patience,
     stop: watch::Receiver<bool>,
-) -> io::Result<()> {
-    let address = listeners.tcp_address();
-    let Listeners { tcp, unix, _file: file } = listeners;
-    let Access { token, hosts, connections_max, .. } = access;
+) {
+    let Listeners { listen, tcp, path, unix } = listeners;
+    let Access { token, hosts, group, connections_max } = access;
     let stats = Arc::clone(&state.stats);
+    let troubles = &*stats.troubles;
     let routes = service(state, connections_max);
-    let door = |routes, max, stats: &Arc<_>| Door::new(routes, max, patience, Arc::clone(stats));
-    let over_tcp = address.map(|address| {
-        let rules = guard::TcpRules::new(address, &hosts, token);
-        let routes = routes.clone().layer(axum::middleware::from_fn_with_state(rules, guard::tcp));
-        door(routes, connections_max, &stats.tcp)
-    });
-    let over_unix = door(routes, connections_max, &stats.socket);
-    let accepting_tcp = async {
-        if let (Some(tcp), Some(door)) = (&tcp, &over_tcp) {
-            let next = async || {
-                let (stream, _) = tcp.accept().await?;
-                // Without TCP_NODELAY an answer may be sent later, nothing worse.
-                let _ = stream.set_nodelay(true);
-                Ok(stream)
-            };
-            accept(next, stop.clone(), door).await;
-        }
+    let over_tcp = async {
+        let Some(address) = listen else { return };
+        let opening = at_last(Part::Tcp, tcp, || bind_tcp(address), troubles);
+        let Some(tcp) = unless_stopped(&stop, opening).await else { return };
+        let rules = guard::TcpRules::new(tcp.local_addr().unwrap_or(address), &hosts, token);
+        let routes = routes.clone().layer(axum::middleware::from_fn_with_state(rules.clone(), guard::tcp));
+        let door = Door::new(routes, connections_max, patience, Arc::clone(&stats.tcp));
+        tokio::join!(unless_stopped(&stop, rules.read_token()), admit(tcp, stop.clone(), &door));
     };
-    let next = async || Ok(unix.accept().await?.0);
-    tokio::join!(accept(next, stop.clone(), &over_unix), accepting_tcp);
-    drop((tcp, unix));
-    let doors = [&over_unix].into_iter().chain(&over_tcp);
-    let drained = join_all(doors.map(|door| door.empty()));
-    if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
-        tracing::warn!("some requests to the API were cut off at the end");
-    }
-    drop(file);
-    Ok(())
+    let over_unix = async {
+        let opening = at_last(Part::Socket, unix, || Socket::bind(&path), troubles);
+        let Some(unix) = unless_stopped(&stop, opening).await else { return };
+        let giving = async {
+            let Some(name) = group else { return };
+            let give = || {
+                let (path, name) = (path.clone(), name.clone());
+                let given = tokio::task::spawn_blocking(move || give(&path, &name));
+                async {
+                    // A panic, or the end of the runtime.
+                    let failed =
+                        |error| ServeError::Group { name: String::new(), source: io::Error::other(error) };
+                    given.await.unwrap_or_else(|error| Err(failed(error)))
+                }
+            };
+            let first = had(Part::Group, give().await, troubles);
+            at_last(Part::Group, first, give, troubles).await;
+        };
+        let door = Door::new(routes.clone(), connections_max, patience, Arc::clone(&stats.socket));
+        tokio::join!(unless_stopped(&stop, giving), admit(unix, stop.clone(), &door));
+    };
+    tokio::join!(over_tcp, over_unix);
 }
 
-/// Lets the `next` connections through `door` until told to stop.
-async fn accept<S: Stream, F: Future<Output = io::Result<S>>>(
-    next: impl Fn() -> F,
-    mut stop: watch::Receiver<bool>,
-    door: &Arc<Door>,
-) {
-    let (repeat, of_connections) = (Repeat::default(), stop.clone());
+/// What `work` comes to, unless the daemon stops before.
+async fn unless_stopped<T>(stop: &watch::Receiver<bool>, work: impl Future<Output = T>) -> Option<T> {
+    let mut stop = stop.clone();
+    tokio::select! {
+        done = work => Some(done),
+        // An error means: the sender was dropped, and the daemon stops as well.
+        _ = stop.wait_for(|stop| *stop) => None,
+    }
+}
+
+/// Where connections come from.
+trait Entrance {
+    type Stream: Stream;
+
+    fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+impl Entrance for TcpListener {
+    type Stream = TcpStream;
+
+    async fn next(&self) -> io::Result<TcpStream> {
+        let (stream, _) = self.accept().await?;
+        // Without TCP_NODELAY an answer may be sent later, nothing worse.
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
+    }
+}
+
+impl Entrance for Socket {
+    type Stream = UnixStream;
+
+    async fn next(&self) -> io::Result<UnixStream> {
+        self.accept().await
+    }
+}
+
+/// Lets connections through `door` until told to stop, and then those finish that are under way.
+async fn admit(entrance: impl Entrance, stop: watch::Receiver<bool>, door: &Arc<Door>) {
+    let repeat = Repeat::default();
     let accepting = async {
         loop {
-            match next().await {
-                Ok(stream) => door.enter(stream, of_connections.clone()).await,
+            match entrance.next().await {
+                Ok(stream) => door.enter(stream, stop.clone()).await,
                 Err(error) if is_of_the_client(&error) => {}
                 Err(error) => {
                     door.stats().accept_errors.fetch_add(1, Ordering::Relaxed);
@@ -266,10 +351,10 @@ async fn accept<S: Stream, F: Future<Output = io::Result<S>>>(
             }
         }
     };
-    tokio::select! {
-        () = accepting => {}
-        // An error means: the sender was dropped, and the daemon stops as well.
-        _ = stop.wait_for(|stop| *stop) => {}
+    unless_stopped(&stop, accepting).await;
+    drop(entrance);
+    if tokio::time::timeout(DRAIN_MAX, door.empty()).await.is_err() {
+        tracing::warn!("some requests to the API were cut off at the end");
     }
 }
 
@@ -290,8 +375,10 @@ mod tests {
     /// Fails as often as told for lack of descriptors, then accepts once.
     struct Scarce(Mutex<(u32, Option<DuplexStream>)>);
 
-    impl Scarce {
-        async fn accept(&self) -> io::Result<DuplexStream> {
+    impl Entrance for Scarce {
+        type Stream = DuplexStream;
+
+        async fn next(&self) -> io::Result<DuplexStream> {
             let next = {
                 let mut left = self.0.lock().unwrap();
                 if left.0 > 0 {
@@ -322,7 +409,7 @@ mod tests {
             stopping.send(true).unwrap();
             answer
         };
-        let (answer, ()) = tokio::join!(asking, accept(|| listener.accept(), stop, &door));
+        let (answer, ()) = tokio::join!(asking, admit(listener, stop, &door));
         assert!(answer.ends_with("here"), "{answer}");
         assert_eq!(door.stats().accept_errors.load(Ordering::Relaxed), 5);
         // The paused clock moves only while a task waits.

@@ -11,6 +11,7 @@ use super::upgrade::Upgrades;
 use super::wire;
 use crate::observe::metrics::ExportHistograms;
 use crate::observe::trace::TraceRing;
+use crate::observe::troubles::Troubles;
 use crate::router::Router;
 
 /// The state that every handler gets. Cheap to clone.
@@ -67,6 +68,8 @@ impl AppState {
 /// The counters of the API.
 #[derive(Debug, Default)]
 pub struct ApiStats {
+    /// What of the API does not work.
+    pub troubles: Arc<Troubles>,
     /// Requests that changed something, or tried to.
     pub changes: Arc<AtomicU64>,
     /// Connections over TCP.

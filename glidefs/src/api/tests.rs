@@ -38,7 +38,7 @@ struct Served {
     stats: Arc<ApiStats>,
     traces: Arc<TraceRing>,
     stop: watch::Sender<bool>,
-    task: JoinHandle<std::io::Result<()>>,
+    task: JoinHandle<()>,
 }
 
 /// The figures of a daemon without any.
@@ -127,11 +127,11 @@ impl Served {
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let listen = Some(([127, 0, 0, 1], 0).into());
-        let listeners = Listeners::bind(listen, &dir.path().join("run/sock"), access.group).await.unwrap();
+        let stats = Arc::<ApiStats>::default();
+        let listeners = Listeners::open(listen, &dir.path().join("run/sock"), &stats.troubles).await;
         let tcp = listeners.tcp_address().unwrap();
         let ready = Readiness::default();
         let traces = Arc::<TraceRing>::default();
-        let stats = Arc::<ApiStats>::default();
         let state = AppState {
             router: Arc::clone(&router),
             metrics: Arc::new(SharedTexts::new(encode, Arc::clone(&stats.scrapes))),

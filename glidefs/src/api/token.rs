@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::observe::chain;
+use crate::observe::troubles::{Part, Troubles};
 
 /// Shortest token: a shorter one could be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
@@ -124,35 +125,46 @@ pub struct TokenFile {
     load: fn(&Path) -> Result<Token, TokenError>,
     /// How long a request waits for the file.
     patience: Duration,
+    troubles: Arc<Troubles>,
     known: Mutex<KnownToken>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct KnownToken {
     /// `None` while the file is refused or cannot be read in time: then no request is authorized.
     token: Option<Token>,
-    read: Instant,
+    read: Option<Instant>,
     reading: Option<JoinHandle<Result<Token, TokenError>>>,
     /// Whether the read under way takes longer than requests wait.
     is_late: bool,
 }
 
 impl TokenFile {
-    /// Reads the token of `path` for the first time.
-    pub fn open(path: &Path) -> Result<Self, TokenError> {
-        let token = Some(Token::load(path)?);
-        let known = KnownToken { token, read: Instant::now(), reading: None, is_late: false };
-        Ok(Self { path: path.into(), load: Token::load, patience: PATIENCE, known: Mutex::new(known) })
+    /// The token in the file at `path`, which is read when somebody needs it.
+    pub fn new(path: &Path, troubles: Arc<Troubles>) -> Self {
+        let known = Mutex::default();
+        Self { path: path.into(), load: Token::load, patience: PATIENCE, troubles, known }
     }
 
     /// Whether `header` carries the token. The file is read at most once a second, by one thread at a time.
     pub(super) async fn is_carried_by(&self, header: &[u8]) -> bool {
         // Requests that come during a read wait for its end here.
         let mut known = self.known.lock().await;
-        if known.reading.is_some() || known.read.elapsed() >= REREAD_AFTER {
+        if known.reading.is_some() || known.read.is_none_or(|read| read.elapsed() >= REREAD_AFTER) {
             self.read_again(&mut known).await;
         }
         known.token.as_ref().is_some_and(|token| token.is_carried_by(header))
+    }
+
+    /// Reads the file until it has a token.
+    pub(super) async fn read(&self) {
+        loop {
+            let _ = self.is_carried_by(b"").await;
+            if self.known.lock().await.token.is_some() {
+                return;
+            }
+            tokio::time::sleep(REREAD_AFTER).await;
+        }
     }
 
     async fn read_again(&self, known: &mut KnownToken) {
@@ -163,29 +175,23 @@ impl TokenFile {
         let patience = if known.is_late { Duration::ZERO } else { self.patience };
         let path = self.path.display();
         let Ok(loaded) = timeout(patience, reading).await else {
-            if !known.is_late {
-                tracing::error!(
-                    %path,
-                    "the file system of the token file does not answer: no request over TCP can carry a token until it does"
-                );
-            }
+            self.troubles.set(Part::Token, Some(format!("the file system of {path} does not answer")));
             (known.is_late, known.token) = (true, None);
             return;
         };
-        (known.read, known.reading, known.is_late) = (Instant::now(), None, false);
+        (known.read, known.reading, known.is_late) = (Some(Instant::now()), None, false);
         let before = known.token.take();
         match loaded {
             Ok(Ok(token)) => {
-                if before.as_ref() != Some(&token) {
+                if before.is_some_and(|before| before != token) {
                     tracing::info!(%path, "the token file has another token, which holds from now on");
                 }
                 known.token = Some(token);
+                self.troubles.set(Part::Token, None);
             }
-            Ok(Err(error)) if before.is_some() => {
-                tracing::error!(error = %chain(&error), "no request over TCP can carry a token until the token file is right");
-            }
-            // The file was refused before, or the daemon stops.
-            _ => {}
+            Ok(Err(error)) => self.troubles.set(Part::Token, Some(chain(&error))),
+            // The daemon stops.
+            Err(_) => {}
         }
     }
 }
@@ -253,8 +259,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         write(&path, "0123456789abcdef");
-        let file = TokenFile::open(&path).unwrap();
+        let file = TokenFile::new(&path, Arc::default());
         let (old, new) = (b"Bearer 0123456789abcdef", b"Bearer fedcba9876543210");
+        assert!(file.is_carried_by(old).await);
         write(&path, "fedcba9876543210");
         assert!(file.is_carried_by(old).await, "within the second the file is not read");
         tokio::time::advance(REREAD_AFTER).await;
@@ -262,9 +269,24 @@ mod tests {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         tokio::time::advance(REREAD_AFTER).await;
         assert!(!file.is_carried_by(new).await && !file.is_carried_by(old).await);
+        assert_eq!(file.troubles.parts(), [Part::Token]);
         write(&path, "fedcba9876543210");
         tokio::time::advance(REREAD_AFTER).await;
-        assert!(file.is_carried_by(new).await);
+        assert!(file.is_carried_by(new).await && file.troubles.parts().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_file_that_comes_later_lets_in_from_then_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let file = TokenFile::new(&path, Arc::default());
+        let coming = async {
+            tokio::time::sleep(REREAD_AFTER * 3).await;
+            assert_eq!(file.troubles.parts(), [Part::Token]);
+            write(&path, "0123456789abcdef");
+        };
+        tokio::join!(file.read(), coming);
+        assert!(file.is_carried_by(b"Bearer 0123456789abcdef").await && file.troubles.parts().is_empty());
     }
 
     /// How often the file was read; and the gate at which each read waits.
@@ -293,9 +315,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         write(&path, "0123456789abcdef");
-        let mut file = TokenFile::open(&path).unwrap();
+        let mut file = TokenFile::new(&path, Arc::default());
         (file.load, file.patience) = (hang, Duration::from_millis(20));
-        tokio::time::sleep(REREAD_AFTER).await;
         let gate = Opens;
         let deadline = std::time::Instant::now() + Duration::from_mins(1);
         let ask = || file.is_carried_by(b"Bearer 0123456789abcdef");

@@ -197,7 +197,7 @@ sections! {
         command_timeout: TimeSpan = TimeSpan(Duration::from_secs(10)), "a length of time from 1s to 10min";
         /// How devices behave when the daemon stops: they wait for the next daemon, or they are removed.
         on_stop: OnStop = OnStop::default(), "\"keep\" or \"remove\"";
-        /// New devices also on a kernel whose ublk driver is known to be broken. Devices that exist are served on every kernel.
+        /// New devices also on a kernel that is known to crash at that. Devices that exist are served on every kernel.
         allow_broken_kernel: bool = false, "true or false";
     }
     /// The daemon's log.

@@ -20,7 +20,7 @@ use super::proto::identity_server::IdentityServer;
 use super::proto::node_server::NodeServer;
 use super::tools::LONG;
 use super::{Options, Service};
-use crate::api::{self, Listeners};
+use crate::api::{self, Socket};
 use crate::client::Client;
 
 /// Pause after a connection that could not be accepted.
@@ -62,15 +62,15 @@ pub(crate) async fn run(client: Client, options: Options) -> Result<(), ServeErr
         return Err(ServeError::Remote);
     }
     // The lock is held until the socket is gone.
-    let (_lock, listeners) = take(&options.socket).await?;
+    let (_lock, socket) = take(&options.socket).await?;
     let service = Service::new(client, &options);
-    let incoming = stream::unfold(listeners, async |listeners| {
-        let accepted = listeners.accept_unix().await;
+    let incoming = stream::unfold(socket, async |socket| {
+        let accepted = socket.accept().await;
         if accepted.is_err() {
             // Without descriptors the next try fails at once as well.
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
-        Some((accepted, listeners))
+        Some((accepted, socket))
     });
     tracing::info!(
         socket = %options.socket.display(), node_id = options.node_id, shared_store = options.shared_store,
@@ -112,7 +112,7 @@ pub(crate) async fn run(client: Client, options: Options) -> Result<(), ServeErr
 
 /// Locks the socket's lock file for as long as the file lives, so that the next driver waits for the calls of this one, and makes
 /// the socket, in the place of one which a driver left behind.
-async fn take(path: &Path) -> Result<(File, Listeners), ServeError> {
+async fn take(path: &Path) -> Result<(File, Socket), ServeError> {
     let error = |action| move |source| ServeError::Lock { action, path: path.into(), source };
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(error("make the folder of"))?;
@@ -127,7 +127,7 @@ async fn take(path: &Path) -> Result<(File, Listeners), ServeError> {
         Err(TryLockError::WouldBlock) => return Err(ServeError::InUse { path: path.into() }),
         Err(TryLockError::Error(source)) => return Err(error("lock")(source)),
     }
-    Ok((lock, Listeners::bind(None, path, None).await?))
+    Ok((lock, Socket::bind(path).await?))
 }
 
 #[cfg(test)]

@@ -86,7 +86,8 @@ pub(super) fn check_directory(config: &Config) -> Result<(), DaemonError> {
 fn close_to_others(directory: &Path) -> io::Result<()> {
     let metadata = fs::metadata(directory)?;
     let is_own = metadata.uid() == nix::unistd::geteuid().as_raw();
-    if !is_own || metadata.mode() & 0o077 == 0 || metadata.mode() & 0o1000 != 0 {
+    let (others, sticky) = (metadata.mode() & 0o077, metadata.mode() & 0o1000);
+    if !is_own || others == 0 || sticky != 0 {
         return Ok(());
     }
     fs::set_permissions(directory, Permissions::from_mode(0o700))?;

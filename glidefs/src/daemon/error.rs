@@ -44,15 +44,9 @@ pub enum DaemonError {
     /// The block cache could not be opened.
     #[error("the block cache could not be opened: change clean_size in [cache]")]
     Clean(#[from] BlockCacheError),
-    /// The API could not be served.
+    /// The API could not be served to all that should have it.
     #[error("the API could not be served")]
     Serve(#[from] ServeError),
-    /// The group of the API's socket does not exist.
-    #[error("there is no group {name:?}: make it (`groupadd --system {name}`) or change `[api] group`")]
-    Group {
-        /// The name of the group.
-        name: String,
-    },
     /// The token of the API could not be read.
     #[error("the token of the API could not be read")]
     Token(#[from] TokenError),

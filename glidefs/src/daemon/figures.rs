@@ -5,6 +5,7 @@
 mod samples;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use self::samples::{
@@ -20,6 +21,7 @@ use crate::config::{Config, OnStop};
 use crate::export::{LimitUse, Throttle};
 use crate::observe::chain;
 use crate::observe::metrics::{self, ExportFigures, ExportHistograms, Metric, Packs, Registry, Samples};
+use crate::observe::troubles::Troubles;
 use crate::router::{Glance, Router, State};
 use crate::store::volume::{Loss, VolumeStore};
 use crate::store::{BlockCache, Store};
@@ -39,6 +41,7 @@ pub struct Parts {
     pub block_cache: Option<BlockCache>,
     pub volumes: Option<VolumeStore>,
     pub collections: Arc<Collections>,
+    pub troubles: Arc<Troubles>,
 }
 
 impl Parts {
@@ -65,7 +68,8 @@ impl Parts {
             store_away: parts.store.as_ref().and_then(Store::away),
             warnings: warnings(&parts),
         };
-        let stats = Arc::<ApiStats>::default();
+        let troubles = Arc::clone(&self.troubles);
+        let stats = Arc::new(ApiStats { troubles, ..ApiStats::default() });
         let holders = self.holders(&stats);
         let registry = self.registry(&holders, &stats);
         let router = Arc::clone(&self.router);
@@ -125,6 +129,13 @@ impl Parts {
             let (longest, median) = longest_and_median(self.router.pauses());
             out.value(Metric::UpgradePauseMax, &[], nanos(longest));
             out.value(Metric::UpgradePauseMedian, &[], nanos(median));
+        }
+        for (index, worker) in self.workers.iter().enumerate() {
+            out.value(
+                Metric::WorkerStalls,
+                &[&index.to_string()],
+                worker.load.stalls.load(Ordering::Relaxed),
+            );
         }
         out.value(Metric::CacheEngine, &[self.engine.name()], 1);
         if let Some(store) = &self.store {

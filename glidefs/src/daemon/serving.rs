@@ -2,8 +2,8 @@
 //!
 //! Owns the order of stop, signals, and the messages to systemd. Does not own the API nor the exports.
 
-use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -16,7 +16,7 @@ use super::figures::Parts;
 use super::releasing::Releasing;
 use super::signals::{SignalThread, Stops};
 use super::upgrading::{Order, Upgrading, identity};
-use crate::api::{self, Access, Listeners, Readiness, TokenFile};
+use crate::api::{self, Access, Listeners, Readiness, Token, TokenFile};
 use crate::config::{Config, OnStop};
 use crate::handover::{Handed, Launch};
 use crate::router::Router;
@@ -47,8 +47,14 @@ pub(super) async fn serve(
 ) -> Result<Option<Order>, DaemonError> {
     let mut stops =
         Stops::listen().map_err(|source| DaemonError::System { what: "waiting for signals", source })?;
-    let access = access(config)?;
-    let listeners = Listeners::bind(config.api.listen.0, &config.api.socket, access.group).await?;
+    let troubles = Arc::clone(&parts.troubles);
+    let listeners = Listeners::open(config.api.listen.0, &config.api.socket, &troubles).await;
+    let access = Access {
+        token: config.api.token_file.as_deref().map(|path| TokenFile::new(path, troubles)),
+        hosts: config.api.hosts.clone(),
+        group: config.api.group.clone(),
+        connections_max: config.api.connections_max,
+    };
     let (parts, ready) = (Arc::new(parts), Readiness::default());
     let (stop, stopped) = watch::channel(false);
     let last = handed.as_ref().map(|handed| handed.upgrade.clone());
@@ -153,33 +159,21 @@ async fn ends_before_a_stop(
 }
 
 /// Ends the API, unless it has ended.
-async fn end_api(stop: &watch::Sender<bool>, serving: &mut JoinHandle<io::Result<()>>) {
-    // An error means that the API has ended already. A task whose result was taken is not asked again.
+async fn end_api(stop: &watch::Sender<bool>, serving: &mut JoinHandle<()>) {
+    // A task whose result was taken is not asked again.
     if stop.send_replace(true) {
         return;
     }
-    match serving.await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(error = %error, "the API ended with an error"),
-        Err(error) => tracing::warn!(error = %error, "the API's task failed"),
+    if let Err(error) = serving.await {
+        tracing::warn!(error = %error, "the API's task failed");
     }
 }
 
-/// Who may use the API.
-pub(super) fn access(config: &Config) -> Result<Access, DaemonError> {
-    let gid = |name: &String| match nix::unistd::Group::from_name(name) {
-        Ok(Some(group)) => Ok(group.gid.as_raw()),
-        Ok(None) => Err(DaemonError::Group { name: name.clone() }),
-        Err(error) => {
-            Err(DaemonError::System { what: "reading the groups of this host", source: error.into() })
-        }
-    };
-    Ok(Access {
-        token: config.api.token_file.as_deref().map(TokenFile::open).transpose()?,
-        hosts: config.api.hosts.clone(),
-        group: config.api.group.as_ref().map(gid).transpose()?,
-        connections_max: config.api.connections_max,
-    })
+/// Refuses a group that does not exist and a token that cannot be read. The daemon starts without them.
+pub(super) fn check_access(config: &Config) -> Result<(), DaemonError> {
+    config.api.group.as_deref().map(api::check_group).transpose()?;
+    config.api.token_file.as_deref().map(Token::load).transpose()?;
+    Ok(())
 }
 
 /// Writes everything back within `patience`, because the host may be given up after the stop.
@@ -233,14 +227,47 @@ async fn sample_loads(workers: Vec<Worker>) {
     }
 }
 
-/// Tells systemd that the daemon lives, as long as every worker answers.
+/// A worker's answer to the question whether it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pulse {
+    Alive,
+    /// It stands in the kernel, as on a disk that does not answer. No restart would help: such a thread cannot be ended.
+    Stalled,
+    Silent,
+}
+
+/// The pulse of each worker, within [`PING_PATIENCE`].
+async fn pulses(workers: &[Worker]) -> Vec<Pulse> {
+    let pulse = async |worker: &Worker| match tokio::time::timeout(PING_PATIENCE, worker.ping()).await {
+        Ok(Ok(())) => Pulse::Alive,
+        Err(_) if worker.load.stands_in_the_kernel() => {
+            worker.load.stalls.fetch_add(1, Ordering::Relaxed);
+            Pulse::Stalled
+        }
+        _ => Pulse::Silent,
+    };
+    futures_util::future::join_all(workers.iter().map(pulse)).await
+}
+
+/// Tells systemd that the daemon lives, as long as no worker is silent.
 async fn feed_watchdog(workers: Vec<Worker>) {
     let Some(interval) = sd_notify::watchdog_enabled() else { return };
+    let mut stalled = false;
     loop {
-        let all = futures_util::future::join_all(workers.iter().map(Worker::ping));
-        match tokio::time::timeout(PING_PATIENCE, all).await {
-            Ok(pongs) if pongs.iter().all(Result::is_ok) => notify(&[NotifyState::Watchdog]),
-            _ => tracing::error!("a worker does not answer; the watchdog is not fed"),
+        let pulses = pulses(&workers).await;
+        let stalls = pulses.contains(&Pulse::Stalled);
+        if stalls != stalled {
+            stalled = stalls;
+            if stalled {
+                tracing::warn!("a worker waits for the disk of the cache, and so do its devices");
+            } else {
+                tracing::info!("no worker waits for the disk of the cache any more");
+            }
+        }
+        if pulses.contains(&Pulse::Silent) {
+            tracing::error!("a worker does not answer; the watchdog is not fed");
+        } else {
+            notify(&[NotifyState::Watchdog]);
         }
         tokio::time::sleep(interval / 3).await;
     }
@@ -263,13 +290,14 @@ fn notify(states: &[NotifyState]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::ServeError;
 
     #[test]
-    fn a_group_or_a_token_that_is_not_there_is_refused_before_anything_is_started() {
+    fn a_group_or_a_token_that_is_not_there_is_refused_by_a_check() {
         let mut config = Config::default();
         assert!(super::super::check(&config).is_ok());
         config.api.group = Some("no-such-group-here".into());
-        assert!(matches!(super::super::check(&config), Err(DaemonError::Group { .. })));
+        assert!(matches!(super::super::check(&config), Err(DaemonError::Serve(ServeError::NoGroup { .. }))));
         config.api.group = None;
         config.api.token_file = Some("/no/such/file".into());
         assert!(matches!(super::super::check(&config), Err(DaemonError::Token(_))));

@@ -122,7 +122,7 @@ pub(super) fn warnings(parts: &Parts) -> Vec<String> {
             "writes wait because the cache is full: is the store reachable and fast enough, or the cache too small?",
         ),
     ];
-    warnings.into_iter().flatten().collect()
+    warnings.into_iter().flatten().chain(parts.troubles.sentences()).collect()
 }
 
 fn look(glance: &Glance<'_>) -> TopExport {

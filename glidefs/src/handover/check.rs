@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -47,7 +46,7 @@ pub struct Identity {
     pub directory: Option<(u64, u64)>,
     /// The socket of the API.
     pub socket: String,
-    /// The TCP address of the API, or [`UNSET`]. May differ, as far as the next program can have the address.
+    /// The TCP address of the API, or [`UNSET`]. May differ.
     pub listen: String,
     /// The URL of the store, or [`UNSET`]. A store may be added.
     pub store: String,
@@ -116,14 +115,6 @@ pub enum CheckError {
         theirs: u64,
         /// The newest version that this daemon reads.
         own: u64,
-    },
-    /// The new program could not listen.
-    #[error("[api] listen is {address} for the new program, and nobody can listen there")]
-    Address {
-        address: SocketAddr,
-        /// The error of the kernel.
-        #[source]
-        source: io::Error,
     },
 }
 
@@ -230,24 +221,13 @@ impl Identity {
         if let Some((what, theirs, own)) = versions.into_iter().find(|(_, theirs, own)| theirs > own) {
             return Err(CheckError::TooNew { what, theirs, own });
         }
-        check_address(&self.listen, &own.listen)
+        Ok(())
     }
 }
 
 /// The device and the inode of the directory at `path`.
 pub fn directory_at(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok()
-}
-
-/// Checks whether a program gets the address `theirs` after a daemon at `own`.
-fn check_address(theirs: &str, own: &str) -> Result<(), CheckError> {
-    let address = |text: &str| text.parse::<SocketAddr>().ok();
-    let Some(wanted) = address(theirs) else { return Ok(()) };
-    // The port of this daemon is free after `execve`.
-    if address(own).is_some_and(|own| own.port() == wanted.port()) {
-        return Ok(());
-    }
-    TcpListener::bind(wanted).map(drop).map_err(|source| CheckError::Address { address: wanted, source })
 }
 
 #[cfg(test)]
@@ -323,9 +303,6 @@ mod tests {
         assert!(refused(&|theirs| theirs.formats.cache = 3).contains("version 3 of the cache"));
         assert!(refused(&|theirs| theirs.formats.records = 4).contains("version 4 of the log's records"));
         assert!(refused(&|theirs| theirs.formats.catalog = 5).contains("version 5 of the catalog"));
-        let other = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = other.local_addr().unwrap().to_string();
-        assert!(refused(&|theirs| theirs.listen.clone_from(&address)).contains(&address));
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl Devices for UblkDevices {
         preferred: Option<DeviceId>,
     ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
         async move {
-            if let Some(defect) = self.features.defect()
+            if let Some(defect) = self.features.danger()
                 && !self.allow_broken
             {
                 return Err(DeviceError::BrokenKernel { defect });

@@ -7,10 +7,12 @@ use super::driver::CONTROL_PATH;
 use super::many::Encoding;
 use crate::router::devices::DeviceError;
 
+/// The defect for which no new device is made.
+const CRASHES: &str = "adding a device can crash the kernel";
 /// Defects, and the kernels whose driver has the defect: versions, and releases of distributions that took over a faulty change.
 const BROKEN: &[(&str, &[&str])] = &[
     (
-        "adding a device can crash the kernel",
+        CRASHES,
         &[
             "6.18.4",
             "6.18.5",
@@ -51,7 +53,7 @@ impl Features {
     /// The same with a driver that is known to be broken.
     #[cfg(test)]
     pub fn broken(self) -> Self {
-        Self { defect: Some("adding a device can crash the kernel"), ..self }
+        Self { defect: Some(CRASHES), ..self }
     }
 
     /// Asks the driver. A driver too old to be asked (before Linux 6.5) has no feature.
@@ -97,9 +99,9 @@ impl Features {
         Encoding { is_ioctl: self.has(sys::UBLK_F_CMD_IOCTL_ENCODE) }
     }
 
-    /// The known defect of the driver.
-    pub fn defect(self) -> Option<&'static str> {
-        self.defect
+    /// The known defect of the driver for which no new device should be made.
+    pub fn danger(self) -> Option<&'static str> {
+        self.defect.filter(|defect| *defect == CRASHES)
     }
 
     fn has(self, bit: u32) -> bool {

@@ -1,6 +1,7 @@
 //! Access rules: which client gets which answers.
 
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 
 use serde_json::json;
 
@@ -29,7 +30,7 @@ pub(super) async fn with_token() -> Served {
     let path = dir.path().join("token");
     std::fs::write(&path, "0123456789abcdef").unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-    let access = Access { token: Some(TokenFile::open(&path).unwrap()), ..Access::default() };
+    let access = Access { token: Some(TokenFile::new(&path, Arc::default())), ..Access::default() };
     // The daemon reads the file again a second later, so the file stays until the runtime of the test ends.
     tokio::spawn(async move {
         std::future::pending::<()>().await;

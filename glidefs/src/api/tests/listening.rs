@@ -1,11 +1,17 @@
 //! The socket file and the address.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::Served;
+use nix::unistd::Group;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+
+use super::{Host, Served, exchange, request};
 use crate::api::connection::Patience;
-use crate::api::{Access, Listeners, ServeError};
+use crate::api::{Access, AppState, Listeners, ServeError, Socket, serve};
+use crate::observe::troubles::Part;
 
 #[tokio::test]
 async fn the_socket_is_for_its_owner_only_and_gone_at_the_end() {
@@ -13,30 +19,43 @@ async fn the_socket_is_for_its_owner_only_and_gone_at_the_end() {
     let socket = served.socket();
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     served.stop.send(true).unwrap();
-    served.task.await.unwrap().unwrap();
+    served.task.await.unwrap();
     assert!(!socket.exists());
 }
 
 #[tokio::test]
 async fn the_socket_of_a_group_is_for_its_members_as_well() {
     // Every user may give a file to a group of the user.
-    let group = nix::unistd::getegid().as_raw();
-    let access = Access { group: Some(group), ..Access::default() };
+    let group = Group::from_gid(nix::unistd::getegid()).unwrap().unwrap();
+    let access = Access { group: Some(group.name), ..Access::default() };
     let served = Served::with(access, Patience::default()).await;
-    let metadata = std::fs::metadata(served.socket()).unwrap();
-    assert_eq!((metadata.permissions().mode() & 0o777, metadata.gid()), (0o660, group));
+    let metadata = || std::fs::metadata(served.socket()).unwrap();
+    until(|| metadata().permissions().mode() & 0o777 == 0o660).await;
+    assert_eq!(metadata().gid(), group.gid.as_raw());
     assert_eq!(served.send("GET", "/v1/exports", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_group_that_is_not_there_leaves_the_socket_to_its_owner_and_is_a_trouble() {
+    let access = Access { group: Some("no-such-group-here".into()), ..Access::default() };
+    let served = Served::with(access, Patience::default()).await;
+    until(|| served.stats.troubles.parts() == [Part::Group]).await;
+    assert_eq!(std::fs::metadata(served.socket()).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(served.send("GET", "/v1/exports", "").await.status, 200);
+    assert!(served.stats.troubles.sentences()[0].contains("groupadd"));
+    served.stop.send(true).unwrap();
+    served.task.await.unwrap();
 }
 
 #[tokio::test]
 async fn a_second_daemon_is_refused_and_a_stale_socket_replaced() {
     let served = Served::new().await;
     let socket = served.socket();
-    assert!(matches!(Listeners::bind(None, &socket, None).await, Err(ServeError::Running { .. })));
+    assert!(matches!(Socket::bind(&socket).await, Err(ServeError::Running { .. })));
     assert_eq!(served.send("GET", "/healthz", "").await.status, 200, "the first is not disturbed");
     let stale = served.dir.path().join("stale");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
-    assert!(Listeners::bind(None, &stale, None).await.is_ok());
+    assert!(Socket::bind(&stale).await.is_ok());
 }
 
 #[tokio::test]
@@ -44,12 +63,56 @@ async fn what_cannot_be_listened_on_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "kept").unwrap();
-    assert!(matches!(Listeners::bind(None, &file, None).await, Err(ServeError::NotASocket { .. })));
+    assert!(matches!(Socket::bind(&file).await, Err(ServeError::NotASocket { .. })));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
-    let under_file = file.join("sock");
-    assert!(matches!(Listeners::bind(None, &under_file, None).await, Err(ServeError::Socket { .. })));
+    assert!(matches!(Socket::bind(&file.join("sock")).await, Err(ServeError::Socket { .. })));
+}
+
+/// Any user of the host may take the port. A daemon once ended for that, and its devices waited.
+#[tokio::test]
+async fn an_address_and_a_socket_that_are_taken_are_troubles_and_are_had_when_they_are_free() {
+    let dir = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, path) = (taken.local_addr().unwrap(), dir.path().join("sock"));
+    std::fs::write(&path, "not a socket").unwrap();
+    let host = Host::new();
+    let state = AppState::of_router(&host.started().await);
+    let troubles = Arc::clone(&state.stats.troubles);
+    let listeners = Listeners::open(Some(address), &path, &troubles).await;
+    assert_eq!(troubles.parts(), [Part::Tcp, Part::Socket]);
+    let (stop, stopped) = watch::channel(false);
+    let serving = tokio::spawn(serve(listeners, state, Access::default(), stopped));
+    std::fs::remove_file(&path).unwrap();
+    until(|| troubles.parts() == [Part::Tcp]).await;
+    let over_unix = UnixStream::connect(&path).await.unwrap();
+    assert_eq!(exchange(over_unix, &request("GET", "/v1/exports", "", "")).await.status, 200);
+    drop(taken);
+    until(|| troubles.parts().is_empty()).await;
+    let over_tcp = TcpStream::connect(address).await.unwrap();
+    assert_eq!(exchange(over_tcp, &request("GET", "/healthz", "", "")).await.status, 200);
+    stop.send(true).unwrap();
+    serving.await.unwrap();
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_daemon_that_never_had_its_address_stops_as_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = Host::new();
+    let state = AppState::of_router(&host.started().await);
     let socket = dir.path().join("sock");
-    let error = Listeners::bind(Some(taken.local_addr().unwrap()), &socket, None).await.unwrap_err();
-    assert!(matches!(error, ServeError::Address { .. }) && !Path::exists(&socket), "{error}");
+    let listeners = Listeners::open(Some(taken.local_addr().unwrap()), &socket, &state.stats.troubles).await;
+    let (stop, stopped) = watch::channel(false);
+    let serving = tokio::spawn(serve(listeners, state, Access::default(), stopped));
+    stop.send(true).unwrap();
+    serving.await.unwrap();
+}
+
+async fn until(holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while !holds() {
+        assert!(Instant::now() < deadline, "it never comes");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

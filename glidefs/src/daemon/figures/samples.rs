@@ -11,6 +11,7 @@ use crate::cache::{CacheStats, ShardStats};
 use crate::daemon::collecting::Collections;
 use crate::observe::counter::Counter;
 use crate::observe::metrics::{Metric, Samples};
+use crate::observe::troubles::Part;
 use crate::store::{BlockCacheCounters, Operation, Store};
 
 pub(super) fn cache_samples(stats: &CacheStats, out: &mut Samples) {
@@ -85,6 +86,10 @@ pub(super) fn api_samples(stats: &ApiStats, out: &mut Samples) {
         out.values(&[door], cells.map(|(metric, cell)| (metric, get(cell))));
     }
     out.value(Metric::ApiEncodings, &[], get(&stats.scrapes.encodings));
+    let troubled = stats.troubles.parts();
+    for part in Part::ALL {
+        out.value(Metric::ApiTrouble, &[part.name()], u64::from(troubled.contains(&part)));
+    }
 }
 
 pub(super) fn clean_samples(counters: &BlockCacheCounters, out: &mut Samples) {

@@ -163,6 +163,8 @@ metrics! {
     PoolArena: Gauge "glidefs_ublk_buffer_pool_arena_bytes" in Bytes by [worker]
         = "Size of the arena: the bound of the worker's memory for requests.";
 
+    WorkerStalls: Counter "glidefs_worker_stalls_total" in Number by [worker]
+        = "Times the worker gave no sign of life for 10 s because it waited in the kernel, as for a cache disk that does not answer.";
     WorkerQueues: Gauge "glidefs_worker_queues" in Number by [worker]
         = "Device queues the worker hosts.";
     WorkerCpu: Counter "glidefs_worker_cpu_seconds_total" in Seconds by [worker]
@@ -295,6 +297,8 @@ metrics! {
         = "Times a connection could not be accepted, most often for lack of descriptors.";
     ApiEncodings: Counter "glidefs_api_encodings_total" in Number by []
         = "Texts made for scrapes of /metrics; scrapes that come together share one text.";
+    ApiTrouble: Gauge "glidefs_api_trouble" in Number by [part]
+        = "1 where this part of the API does not work and is tried again: tcp, socket, group or token.";
 
     UpgradePauseMax: Gauge "glidefs_upgrade_pause_seconds_max" in Seconds by []
         = "Longest time for which requests of a device waited for this daemon to take over from the daemon before; only after an upgrade.";
@@ -308,6 +312,8 @@ metrics! {
         = "Memory of the daemon that is in RAM, arenas included.";
     ProcessOpenFds: Gauge "glidefs_process_open_fds" in Number by []
         = "File descriptors the daemon has open.";
+    LogLinesLost: Counter "glidefs_log_lines_lost_total" in Number by []
+        = "Lines of the log that nobody took in time: journald, or the reader of standard error, stands still.";
 }
 
 #[cfg(test)]
@@ -319,9 +325,9 @@ mod tests {
 
     const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md"));
 
-    const PARTS: [&str; 14] = [
+    const PARTS: [&str; 15] = [
         "read", "write", "export", "router", "ublk", "worker", "cache", "clean", "store", "api", "build",
-        "process", "memory", "upgrade",
+        "process", "memory", "upgrade", "log",
     ];
 
     #[test]

@@ -7,17 +7,19 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::observe::logging::lost_lines;
 use crate::observe::memory::Resident;
 use crate::observe::metrics::registry::FigureSource;
 use crate::observe::metrics::samples::Samples;
 use crate::observe::metrics::table::Metric;
 
-/// Shows the version of the daemon, the start time, which is now, the memory and the number of file descriptors.
+/// Shows the version of the daemon, the start time, which is now, lost lines of the log, the memory and the number of file descriptors.
 pub fn process() -> Arc<FigureSource> {
     let start = SystemTime::now().duration_since(UNIX_EPOCH).ok();
     let start_nanos = start.and_then(|start| u64::try_from(start.as_nanos()).ok());
     Arc::new(move |out: &mut Samples| {
         out.value(Metric::BuildInfo, &[env!("CARGO_PKG_VERSION")], 1);
+        out.value(Metric::LogLinesLost, &[], lost_lines());
         for (metric, value) in [
             (Metric::ProcessStart, start_nanos),
             (Metric::ProcessResident, Resident::now().map(|resident| resident.all)),

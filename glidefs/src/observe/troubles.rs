@@ -1,0 +1,106 @@
+//! What is wrong outside the devices: parts that the daemon serves without, and tries again.
+//!
+//! Owns the list for status, `/metrics` and the log. Does not own the tries. Invariant: the log tells of a trouble once, when it begins, when
+//! its cause changes, and when it ends.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use crate::locks::MutexExt;
+
+/// A part that may be in trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// The TCP address of the API.
+    Tcp,
+    /// The Unix socket of the API.
+    Socket,
+    /// The group of the socket.
+    Group,
+    /// The file with the token.
+    Token,
+}
+
+impl Part {
+    /// All parts.
+    pub const ALL: [Self; 4] = [Self::Tcp, Self::Socket, Self::Group, Self::Token];
+
+    /// The label on `/metrics`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Socket => "socket",
+            Self::Group => "group",
+            Self::Token => "token",
+        }
+    }
+
+    /// The part in a sentence.
+    fn what(self) -> &'static str {
+        match self {
+            Self::Tcp => "the API has no TCP address",
+            Self::Socket => "the API has no socket, so the command line does not reach the daemon",
+            Self::Group => "the API's socket is not open to its group",
+            Self::Token => "no request over TCP can carry a token",
+        }
+    }
+}
+
+/// The troubles of this moment.
+#[derive(Debug, Default)]
+pub struct Troubles(Mutex<BTreeMap<Part, String>>);
+
+impl Troubles {
+    /// Notes how `part` is: `None` is well.
+    pub fn set(&self, part: Part, cause: Option<String>) {
+        let mut list = self.0.lock_whole();
+        let before = match &cause {
+            Some(cause) => list.insert(part, cause.clone()),
+            None => list.remove(&part),
+        };
+        drop(list);
+        match cause {
+            Some(cause) if before.as_ref() != Some(&cause) => {
+                tracing::warn!(
+                    part = part.name(),
+                    cause,
+                    "devices are served without a part of the API; it is tried again"
+                );
+            }
+            None if before.is_some() => {
+                tracing::info!(part = part.name(), "a part of the API is there again");
+            }
+            _ => {}
+        }
+    }
+
+    /// The parts in trouble.
+    pub fn parts(&self) -> Vec<Part> {
+        self.0.lock_whole().keys().copied().collect()
+    }
+
+    /// A sentence for each trouble.
+    pub fn sentences(&self) -> Vec<String> {
+        let list = self.0.lock_whole();
+        list.iter().map(|(part, cause)| format!("{}: {cause}", part.what())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::logging::captured;
+
+    #[test]
+    fn the_log_tells_of_a_trouble_when_it_begins_changes_and_ends() {
+        let troubles = Troubles::default();
+        let set = |cause: Option<&str>| captured(|| troubles.set(Part::Tcp, cause.map(Into::into)));
+        assert!(set(None).is_empty());
+        assert!(set(Some("taken")).contains("cause=\"taken\""));
+        assert!(set(Some("taken")).is_empty());
+        assert_eq!(troubles.sentences(), ["the API has no TCP address: taken"]);
+        assert!(set(Some("gone")).contains("gone"));
+        assert!(set(None).contains("there again"));
+        assert!(troubles.parts().is_empty());
+    }
+}
