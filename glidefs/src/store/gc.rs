@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use self::deletions::carry_on_all;
+use self::deletions::{LastName, carry_on_all};
 use self::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume, missing};
 use self::leftovers::{can_go, dangling, superfluous};
 use self::observations::Observations;
@@ -99,8 +99,8 @@ pub struct GcReport {
     pub bytes_removed: u64,
     /// Other objects removed by the run: old manifests, and the rest of deleted volumes.
     pub objects_removed: u64,
-    /// Unreadable manifests and snapshots: every pack these may list is kept. Unreadable removal records. Packs in use that are not in
-    /// the store.
+    /// Unreadable manifests, snapshots and tombstones: every pack that their volumes may list is kept. Unreadable removal records, and
+    /// unreadable last names of volumes that are gone. Packs in use that are not in the store.
     pub damaged: Vec<Key>,
     /// Packs in use that an earlier listing did not show, and that were not looked for because enough missing packs are named in
     /// `damaged`.
@@ -193,9 +193,13 @@ pub async fn collect(
         }
     }
     let packs = keys.len();
-    if !options.dry_run {
-        report.objects_removed = carry_on_all(store, &volumes, deadline).await?;
-    }
+    let names = if options.dry_run { Vec::new() } else { carry_on_all(store, &volumes, deadline).await? };
+    let damaged_names = names.iter().filter_map(|name| match name {
+        LastName::Damaged(key) => Some(key.clone()),
+        LastName::Removed => None,
+    });
+    in_use.damaged.extend(damaged_names);
+    report.objects_removed = names.iter().filter(|name| matches!(name, LastName::Removed)).count() as u64;
     for volume in &volumes {
         report.is_unfinished |= superfluous(volume, deadline, &mut keys);
     }

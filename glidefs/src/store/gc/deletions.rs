@@ -12,30 +12,47 @@ use crate::store::format::{Deletion, Manifest, Sections};
 use crate::store::ids::StoreName;
 use crate::store::key::Key;
 
-/// Takes the deletions of `volumes` further. Returns how many names were removed.
+/// What became of the last name of a volume that is gone.
+#[derive(Clone, Debug)]
+pub(super) enum LastName {
+    /// The name meant the volume, and was removed.
+    Removed,
+    /// The record of the name is damaged, and stays: the name may be another volume's by now.
+    Damaged(Key),
+}
+
+/// Takes the deletions of `volumes` further. Returns what became of last names.
 pub(super) async fn carry_on_all(
     store: &Store,
     volumes: &[ListedVolume],
     deadline: Deadline,
-) -> Result<u64, StoreError> {
+) -> Result<Vec<LastName>, StoreError> {
     let deletions: Vec<_> = volumes.iter().map(|volume| carry_on(store, volume, deadline)).collect();
     let names: Vec<_> = stream::iter(deletions).buffered(AT_ONCE).try_collect().await?;
-    Ok(names.iter().sum())
+    Ok(names.into_iter().flatten().collect())
 }
 
-/// Takes the deletion of `volume` further, if the volume is deleted. Returns how many names were removed.
-async fn carry_on(store: &Store, volume: &ListedVolume, deadline: Deadline) -> Result<u64, StoreError> {
+/// Takes the deletion of `volume` further, if the volume is deleted.
+async fn carry_on(
+    store: &Store,
+    volume: &ListedVolume,
+    deadline: Deadline,
+) -> Result<Option<LastName>, StoreError> {
     make_final(store, volume, deadline).await?;
-    let Some(name) = last_name(store, volume).await? else { return Ok(0) };
+    let Some(name) = last_name(store, volume).await? else { return Ok(None) };
     // One after the other within this process. Between hosts the look and the removal are not one.
     let lock = store.name_removal(&name);
     let _lock = lock.lock().await;
     // The deletion, or the undoing of the deletion, may have stopped half-way.
-    if store.name(&name).await?.is_none_or(|record| record.volume != volume.id) {
-        return Ok(0);
+    match store.name(&name).await {
+        Ok(Some(record)) if record.volume == volume.id => {
+            store.delete(&[Key::Name(name)]).await?;
+            Ok(Some(LastName::Removed))
+        }
+        Ok(_) => Ok(None),
+        Err(StoreError::Damaged { .. }) => Ok(Some(LastName::Damaged(Key::Name(name)))),
+        Err(error) => Err(error),
     }
-    store.delete(&[Key::Name(name)]).await?;
-    Ok(1)
 }
 
 /// Makes the deletion of `volume` final, if the grace period is over.
@@ -45,8 +62,8 @@ async fn make_final(store: &Store, volume: &ListedVolume, deadline: Deadline) ->
         return Ok(());
     }
     let deleted = match store.manifest(volume.id, number).await {
-        // The deletion was undone a moment ago.
-        Err(error) if error.is_missing() => return Ok(()),
+        // The deletion was undone a moment ago; or the next run finds the volume damaged.
+        Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => return Ok(()),
         deleted => deleted?,
     };
     let last = Manifest {

@@ -9,7 +9,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::store::client::Store;
 use crate::store::error::StoreError;
-use crate::store::format::{Deletion, PackRef};
+use crate::store::format::{Deletion, Manifest, PackRef};
 use crate::store::ids::{PackId, StoreName, VolumeId};
 use crate::store::key::{Folder, Key};
 use crate::store::volume::UPLOAD_TIME_MAX;
@@ -46,7 +46,7 @@ pub(super) enum Standing {
     Gone { number: u64 },
     /// An earlier version deleted the volume, by an object of its own.
     Tombstoned,
-    /// An unreadable manifest or snapshot hides which packs the volume keeps.
+    /// An unreadable manifest, snapshot or tombstone hides which packs the volume keeps.
     Damaged,
 }
 
@@ -122,7 +122,7 @@ pub(super) struct InUse {
     all_until_millis: u64,
     standings: HashMap<ManifestId, Standing>,
     snapshots: HashSet<SnapshotId>,
-    /// Keys of unreadable manifests and snapshots.
+    /// Keys of unreadable objects.
     pub damaged: HashSet<Key>,
 }
 
@@ -198,12 +198,18 @@ impl InUse {
             .collect();
         let reading = stream::iter(unread).map(|(newest, marked)| standing(store.clone(), newest, marked));
         let mut reading = reading.buffer_unordered(AT_ONCE);
-        while let Some((newest, standing, packs, uploaded)) = reading.try_next().await? {
+        while let Some((newest, read)) = reading.try_next().await? {
+            let standing = match read {
+                Ok((standing, manifest)) => {
+                    self.add(standing, &manifest.packs, &manifest.sections.uploaded);
+                    standing
+                }
+                Err(damaged) => {
+                    self.damaged.insert(damaged);
+                    Standing::Damaged
+                }
+            };
             self.standings.insert(newest, standing);
-            self.add(standing, &packs, &uploaded);
-            if standing == Standing::Damaged {
-                self.damaged.insert(Key::Manifest(newest.0, newest.1));
-            }
         }
         for volume in &mut volumes {
             volume.standing = match volume.newest() {
@@ -288,29 +294,33 @@ async fn list(store: Store, id: VolumeId) -> Result<ListedVolume, StoreError> {
     Ok(volume)
 }
 
-/// Reads the newest manifest of a volume, which was `newest` a moment ago. Returns its standing, the packs listed as content, and
-/// those uploaded for a later manifest. `marked`: an earlier version marked the volume as
-/// deleted.
+/// Reads the newest manifest of a volume, which was `newest` a moment ago: its standing, and the manifest; or the key of a damaged
+/// object that hides the standing. `marked`: an earlier version marked the volume as deleted.
 async fn standing(
     store: Store,
     newest: ManifestId,
     marked: bool,
-) -> Result<(ManifestId, Standing, Vec<PackRef>, Vec<PackId>), StoreError> {
+) -> Result<(ManifestId, Result<(Standing, Manifest), Key>), StoreError> {
     let manifest = match store.manifest_or_newer(newest.0, newest.1).await {
         Ok((manifest, _)) => manifest,
-        Err(StoreError::Damaged { .. }) => return Ok((newest, Standing::Damaged, Vec::new(), Vec::new())),
+        Err(StoreError::Damaged { .. }) => return Ok((newest, Err(Key::Manifest(newest.0, newest.1)))),
         Err(error) => return Err(error),
     };
     // The newest manifest names the last writer.
-    let is_marked = marked && store.is_marked_deleted(newest.0, manifest.writer).await?;
-    let standing = match manifest.sections.deleted {
-        _ if is_marked => Standing::Tombstoned,
-        Some(Deletion::CanBeUndone) => Standing::Deleted { number: manifest.number },
-        Some(Deletion::ForGood) => Standing::Gone { number: manifest.number },
-        None if manifest.is_released() => Standing::Released,
-        None => Standing::Live,
+    let is_marked = match marked {
+        true => store.is_marked_deleted(newest.0, manifest.writer).await,
+        false => Ok(false),
     };
-    Ok((newest, standing, manifest.packs, manifest.sections.uploaded))
+    let standing = match (is_marked, manifest.sections.deleted) {
+        (Err(StoreError::Damaged { .. }), _) => return Ok((newest, Err(Key::Tombstone(newest.0)))),
+        (Err(error), _) => return Err(error),
+        (Ok(true), _) => Standing::Tombstoned,
+        (_, Some(Deletion::CanBeUndone)) => Standing::Deleted { number: manifest.number },
+        (_, Some(Deletion::ForGood)) => Standing::Gone { number: manifest.number },
+        _ if manifest.is_released() => Standing::Released,
+        _ => Standing::Live,
+    };
+    Ok((newest, Ok((standing, manifest))))
 }
 
 /// Packs of a snapshot: none when the snapshot is gone again, `None` when the snapshot cannot be read.

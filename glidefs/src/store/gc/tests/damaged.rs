@@ -162,3 +162,45 @@ async fn a_damaged_manifest_beside_a_void_mark_of_deletion_keeps_its_volume() {
     let _: Created = store.create(&newest, &[intact]).await.unwrap();
     tags(&world.daemon(3).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[1; 8]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_name_record_is_not_the_name_of_a_volume_that_is_gone_and_stops_no_collection() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.delete().await.unwrap();
+    let second = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    second.commit(MemoryCut::new(1, &[(0, 8, 2)]), SIZE).await.unwrap();
+    let record = Key::Name(name("vm"));
+    damage(&world, &record).await;
+    let mut reported = false;
+    for _ in 0..5 {
+        reported |= gc(&world, false).await.damaged == std::slice::from_ref(&record);
+        world.advance_hours(25);
+    }
+    let left = keys(&world).await;
+    assert!(reported && left.contains(&record));
+    assert!(!left.iter().any(|key| matches!(key, Key::Pack(of, _) if *of == volume.id())), "{left:?}");
+    tags(&second, range(0, 8), &[2; 8]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_tombstone_stops_the_collection_of_its_volume_only() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let marked = daemon.volumes.create(&name("marked"), SIZE).await.unwrap();
+    compacted(&marked, 3).await;
+    let other = daemon.volumes.create(&name("other"), SIZE).await.unwrap();
+    compacted(&other, 7).await;
+    let tombstone = Key::Tombstone(marked.id());
+    let store = world.daemon(9).volumes.store().clone();
+    let _: Created = store.create(&tombstone, &[vec![1; 50].into()]).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(gc(&world, false).await.damaged, std::slice::from_ref(&tombstone));
+        world.advance_hours(25);
+    }
+    let left = keys(&world).await;
+    let packs = |id| left.iter().filter(|key| matches!(key, Key::Pack(of, _) if *of == id)).count();
+    assert_eq!((packs(marked.id()), packs(other.id())), (9, 1), "{left:?}");
+}
