@@ -46,7 +46,7 @@ pub(super) enum Standing {
     Gone { number: u64 },
     /// An earlier version deleted the volume, by an object of its own.
     Tombstoned,
-    /// An unreadable manifest, snapshot or tombstone hides which packs the volume keeps.
+    /// An unreadable manifest or tombstone hides whether the volume is deleted, and which packs the volume keeps.
     Damaged,
 }
 
@@ -55,6 +55,8 @@ pub(super) enum Standing {
 pub(super) struct ListedVolume {
     pub id: VolumeId,
     pub standing: Standing,
+    /// Whether an unreadable snapshot hides which packs the volume keeps.
+    pub hides_packs: bool,
     pub tombstone: Option<ListedObject<()>>,
     /// Manifests ascend by number.
     pub manifests: Vec<ListedObject<u64>>,
@@ -219,7 +221,8 @@ impl InUse {
             };
         }
         self.read_snapshots(store, &mut volumes).await?;
-        for volume in volumes.iter().filter(|volume| volume.standing == Standing::Damaged) {
+        let hides = |volume: &&ListedVolume| volume.standing == Standing::Damaged || volume.hides_packs;
+        for volume in volumes.iter().filter(hides) {
             self.use_all_of(store, volume).await?;
         }
         Ok(volumes)
@@ -244,7 +247,7 @@ impl InUse {
                         self.snapshots.insert(snapshot);
                     }
                     None => {
-                        volume.standing = Standing::Damaged;
+                        volume.hides_packs = true;
                         self.damaged.insert(Key::Snapshot(snapshot.0, snapshot.1));
                     }
                 }
@@ -276,6 +279,7 @@ async fn list(store: Store, id: VolumeId) -> Result<ListedVolume, StoreError> {
     let mut volume = ListedVolume {
         id,
         standing: Standing::Live,
+        hides_packs: false,
         tombstone: None,
         manifests: Vec::new(),
         snapshots: Vec::new(),

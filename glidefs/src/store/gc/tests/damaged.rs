@@ -204,3 +204,23 @@ async fn a_damaged_tombstone_stops_the_collection_of_its_volume_only() {
     let packs = |id| left.iter().filter(|key| matches!(key, Key::Pack(of, _) if *of == id)).count();
     assert_eq!((packs(marked.id()), packs(other.id())), (9, 1), "{left:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_snapshot_does_not_keep_a_deletion_from_becoming_final() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.snapshot(&name("s")).await.unwrap();
+    compacted(&volume, 3).await;
+    let snapshot = Key::Snapshot(volume.id(), name("s"));
+    damage(&world, &snapshot).await;
+    volume.delete().await.unwrap();
+    assert_eq!(gc(&world, false).await.damaged, std::slice::from_ref(&snapshot));
+    // Until then the deletion can be undone, and the snapshot may be restored from a copy.
+    assert_eq!(keys(&world).await.iter().filter(|key| matches!(key, Key::Pack(..))).count(), 10);
+    for _ in 0..5 {
+        world.advance_hours(25);
+        gc(&world, false).await;
+    }
+    assert_eq!(keys(&world).await, []);
+}
