@@ -16,8 +16,8 @@ use glidefs::testing::router::{
     Begun, Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
     FoundDevice, InitialContent, Properties, PropertiesChange, Router, RouterOptions, Storage,
 };
-use glidefs::testing::store::StoreError;
 use glidefs::testing::store::volume::{Resume, VolumeError, VolumeStore};
+use glidefs::testing::store::{StoreError, VolumeId};
 use glidefs::testing::units::ExportId;
 
 /// A kernel that makes any device at once.
@@ -74,6 +74,7 @@ impl Storage for Data {
         &self,
         _: ExportName,
         _: InitialContent,
+        _: Option<VolumeId>,
         _: Properties,
         _: bool,
     ) -> Result<Option<Begun>, VolumeError> {

@@ -14,7 +14,7 @@ use crate::cache::{Cache, Volume, WritebackQueue};
 use crate::properties::Properties;
 use crate::router::{Begun, Catalog, CatalogHandle, ExportName, InitialContent, Storage};
 use crate::store::volume::{self, Blank, Resume, StatePoint, VolumeError, check_size};
-use crate::store::{Access, StoreError};
+use crate::store::{Access, StoreError, VolumeId};
 use crate::units::{ExportId, SECTOR_BYTES};
 
 /// The cache, and the store if one is configured.
@@ -85,6 +85,7 @@ impl StoreSide {
         &self,
         name: &ExportName,
         content: InitialContent,
+        origin: Option<VolumeId>,
         properties: Properties,
         detached: bool,
     ) -> Result<Begun, VolumeError> {
@@ -102,7 +103,10 @@ impl StoreSide {
             InitialContent::TakeOver => self.volumes.take_over(name).await?,
             InitialContent::Deleted { of } => self.volumes.undelete(&of, name).await?,
             InitialContent::Fork { of, snapshot } => {
-                let found = self.volumes.find(&of).await?;
+                let found = match origin {
+                    Some(origin) => Some(origin),
+                    None => self.volumes.find(&of).await?,
+                };
                 let volume = found.ok_or(VolumeError::NoSuchName { name: of })?;
                 self.volumes.fork(&StatePoint { volume, snapshot }, name).await?
             }
@@ -149,11 +153,12 @@ impl Storage for DaemonStorage {
         &self,
         name: ExportName,
         content: InitialContent,
+        origin: Option<VolumeId>,
         properties: Properties,
         detached: bool,
     ) -> Result<Option<Begun>, VolumeError> {
         match &self.store {
-            Some(side) => side.begin(&name, content, properties, detached).await.map(Some),
+            Some(side) => side.begin(&name, content, origin, properties, detached).await.map(Some),
             None => Ok(None),
         }
     }

@@ -57,7 +57,7 @@ impl Router {
         let begin = async {
             let begun = self
                 .storage
-                .begin(name.clone(), InitialContent::Blank(size), record.properties(), false)
+                .begin(name.clone(), InitialContent::Blank(size), None, record.properties(), false)
                 .await;
             begun.map_err(|source| RouterError::Store { name: name.to_string(), source })
         };

@@ -204,11 +204,16 @@ impl Router {
 
     /// Creates or opens the volume of a new export in the store, if there is a store.
     async fn begin(&self, request: &CreateExport) -> Result<InitialState, RouterError> {
-        if let InitialContent::Fork { of, snapshot: None } = &request.content
+        let mut origin = None;
+        if let InitialContent::Fork { of, snapshot } = &request.content
             && let Some(entry) = self.entry(of.as_str())
             && !entry.is_lost()
         {
-            self.unless_stopping(self.write_back(of.as_str())).await?;
+            // Another host may give the name to another volume meanwhile.
+            origin = entry.volume_id();
+            if snapshot.is_none() {
+                self.unless_stopping(self.write_back(of.as_str())).await?;
+            }
         }
         let blank = request.properties.applied_to(&Properties::default());
         let begin = async {
@@ -216,7 +221,7 @@ impl Router {
                 return self.rescue(&request.name, of).await.map(Some);
             }
             let (name, content) = (request.name.clone(), request.content.clone());
-            let begun = self.storage.begin(name, content, blank, request.detached).await;
+            let begun = self.storage.begin(name, content, origin, blank, request.detached).await;
             begun.map_err(|source| RouterError::Store { name: request.name.to_string(), source })
         };
         let begun = self.unless_stopping(begin).await?;

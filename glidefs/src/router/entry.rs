@@ -25,6 +25,7 @@ use crate::export::Export;
 use crate::locks::MutexExt;
 use crate::observe::chain;
 use crate::observe::memory::heap_bytes;
+use crate::store::VolumeId;
 use crate::store::volume::{Loss, Resume};
 use crate::units::ExportId;
 
@@ -131,9 +132,14 @@ impl ExportEntry {
 
     /// Whether the export has a volume in the store.
     pub fn is_stored(&self) -> bool {
+        self.volume_id().is_some()
+    }
+
+    /// The export's volume in the store.
+    pub fn volume_id(&self) -> Option<VolumeId> {
         // An export is made before the state of its volume goes, both under the lock.
-        let is_resumable = self.status().resume.is_some();
-        is_resumable || self.export().is_some_and(|export| export.volume().remote().is_some())
+        let resumable = self.status().resume.as_ref().map(|resume| resume.volume);
+        resumable.or_else(|| Some(self.export()?.volume().remote()?.id()))
     }
 
     /// Whether another host or history is known to have the export.

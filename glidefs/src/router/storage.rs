@@ -9,8 +9,8 @@ use super::ExportName;
 use super::size::ExportSize;
 use crate::cache::Volume;
 use crate::properties::Properties;
-use crate::store::StoreError;
 use crate::store::volume::{Resume, VolumeError, VolumeStore};
+use crate::store::{StoreError, VolumeId};
 use crate::units::ExportId;
 
 /// The content that a new export begins with.
@@ -74,11 +74,13 @@ pub trait Storage: Send + Sync + 'static {
     /// Creates or opens the volume of a new export in the store; `None` without a store. A blank volume gets `properties`, any other
     /// one keeps the properties of its past, or of its origin. A new volume for an export that is to be `detached` may be released
     /// to other hosts from the beginning. The volume of an earlier creation that stopped is gone on with, released or not, and
-    /// perhaps of another size or with other properties.
+    /// perhaps of another size or with other properties. `origin`: the volume that a fork is of, where an export of this host has the
+    /// volume; otherwise the store gives the name a meaning.
     async fn begin(
         &self,
         name: ExportName,
         content: InitialContent,
+        origin: Option<VolumeId>,
         properties: Properties,
         detached: bool,
     ) -> Result<Option<Begun>, VolumeError>;

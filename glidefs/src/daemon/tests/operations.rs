@@ -10,6 +10,7 @@ use crate::cache::driver::{PATIENCE, bytes_of};
 use crate::router::Users;
 use crate::router::{CreateExport, ExportInfo, ExportSize, InitialContent, RouterError};
 use crate::store::volume::{VOLUME_BYTES_MAX, VolumeError};
+use crate::store::{Created, Key};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 const SECTORS: u64 = 256;
@@ -428,6 +429,30 @@ fn an_export_that_goes_back_while_everything_is_drained_is_released_as_well() {
     let mut other = Host::new(&world);
     world.runtime.block_on(other.router().create(request("vm", InitialContent::Store))).unwrap();
     assert!(holds(&mut other, 1) && !holds(&mut other, 2));
+}
+
+#[test]
+fn a_fork_is_of_the_volume_that_its_origin_has_here_whatever_the_name_means_in_the_store() {
+    for snapshot in [None, Some(name("before"))] {
+        let world = World::new(45, 0);
+        let mut host = with_a_snapshot(&world);
+        world.runtime.block_on(host.router().write_back("vm")).unwrap();
+        // Another host moves the volume to another name, and makes a volume with the first one.
+        let other = Host::new(&world);
+        let store = host.volumes().store().clone();
+        let (from, to) = ("vm".parse().unwrap(), "moved".parse().unwrap());
+        world.runtime.block_on(async {
+            let record = store.name(&from).await.unwrap().unwrap();
+            let _: Created = store.create_name(&to, &record).await.unwrap();
+            store.delete(&[Key::Name(from)]).await.unwrap();
+            other.router().create(blank()).await.unwrap();
+        });
+        let fork = request("fork", InitialContent::Fork { of: name("vm"), snapshot });
+        world.runtime.block_on(host.router().create(fork)).unwrap();
+        let (volume, range) = (host.volume("fork"), SectorRange::new(8, 8).unwrap());
+        let written: Vec<u8> = (range.start()..range.end()).flat_map(|at| bytes_of(1, at)).collect();
+        assert!(host.driver().read(&volume, range).unwrap() == written);
+    }
 }
 
 /// A host with a detached export that holds write 1, and a snapshot "before" with the same content.

@@ -9,7 +9,7 @@ use crate::properties::Properties;
 use crate::router::catalog::volume_record::tests::resume;
 use crate::router::{Begun, ExportName, InitialContent, Storage};
 use crate::store::volume::{Resume, VolumeError, VolumeStore};
-use crate::store::{Operation, StoreError};
+use crate::store::{Operation, StoreError, VolumeId};
 use crate::units::{ExportId, SECTOR_BYTES};
 
 /// Cache and store.
@@ -48,6 +48,7 @@ impl Storage for FakeStorage {
         &self,
         _name: ExportName,
         content: InitialContent,
+        _origin: Option<VolumeId>,
         properties: Properties,
         detached: bool,
     ) -> Result<Option<Begun>, VolumeError> {
