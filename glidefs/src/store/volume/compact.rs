@@ -141,7 +141,7 @@ impl VolumeWriter {
         drop(change);
         let Some(published) = published else { return Ok(StepOutcome::Overtaken) };
         for pack in inputs.iter().filter(|pack| !successors.iter().any(|other| other.pack == pack.pack)) {
-            self.host.reader.metadata.forget_index(pack.pack);
+            self.host.reader.metadata.forget_index(pack);
             self.host.reader.recent.forget(pack.pack);
         }
         let packs = &published.manifest.packs;

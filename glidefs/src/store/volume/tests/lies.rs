@@ -105,3 +105,32 @@ async fn an_index_that_is_said_to_be_long_is_not_fetched() {
     let bytes = daemon.stats.of(crate::store::stats::Operation::Get).bytes.get();
     assert!(bytes < 10_000, "{bytes} bytes were fetched");
 }
+
+#[tokio::test]
+async fn a_volume_that_names_a_pack_of_another_one_falsely_gives_that_pack_no_index() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let other = daemon.volumes.create(&name("other"), SIZE).await.unwrap();
+    other.commit(MemoryCut::new(1, &[(0, 8, 3)]), SIZE).await.unwrap();
+    let store = world.daemon(9).volumes.store().clone();
+    let pack = store.latest_manifest(other.id(), None).await.unwrap().unwrap().packs[0].pack;
+    forge(&world, "vm", |manifest| Manifest {
+        packs: vec![PackRef { pack, ..manifest.packs[0] }],
+        ..manifest
+    })
+    .await;
+    let own = volume.state().volume;
+    let newest = store.latest_manifest(own, None).await.unwrap().unwrap();
+    let real = store.manifest(own, newest.number - 1).await.unwrap().packs[0].pack;
+    let bytes = store.get(&Key::Pack(own, real), 1 << 20).await.unwrap();
+    assert_eq!(store.create(&Key::Pack(own, pack), &[bytes]).await.unwrap(), Created::Created);
+    let daemon = world.daemon(2);
+    let (volume, other) = (
+        daemon.volumes.take_over(&name("vm")).await.unwrap(),
+        daemon.volumes.take_over(&name("other")).await.unwrap(),
+    );
+    tags(&volume, range(0, 8), &[1; 8]).await;
+    tags(&other, range(0, 8), &[3; 8]).await;
+}

@@ -20,7 +20,14 @@ use crate::store::ids::{PackId, VolumeId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Id {
     Manifest(VolumeId, u64),
-    Index(PackId),
+    /// With the hash of the index: a volume may name a pack of another volume falsely, and must not give the pack another index.
+    Index(PackId, [u8; 16]),
+}
+
+impl Id {
+    fn of_index(pack: &PackRef) -> Self {
+        Self::Index(pack.pack, pack.index_hash)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -80,8 +87,8 @@ impl Metadata {
     }
 
     /// The index of a pack, if the cache has the index. Makes no request.
-    pub fn index_here(&self, pack: PackId) -> Option<Arc<PackIndex>> {
-        match self.get(Id::Index(pack)) {
+    pub fn index_here(&self, pack: &PackRef) -> Option<Arc<PackIndex>> {
+        match self.get(Id::of_index(pack)) {
             Some(Item::Index(index)) => Some(index),
             _ => None,
         }
@@ -124,7 +131,7 @@ impl Metadata {
             let index = load();
             async { index.await.map(|index| Item::Index(Arc::new(index))) }
         };
-        match self.item(Id::Index(pack.pack), load).await? {
+        match self.item(Id::of_index(pack), load).await? {
             Item::Index(index) => Ok(index),
             Item::Manifest(_) => unreachable!("a manifest is not kept under the id of an index"),
         }
@@ -138,13 +145,13 @@ impl Metadata {
     }
 
     /// Keeps the index of a pack made by this process.
-    pub fn put_index(&self, pack: PackId, index: PackIndex) {
-        self.keep(Id::Index(pack), Item::Index(Arc::new(index)));
+    pub fn put_index(&self, pack: &PackRef, index: PackIndex) {
+        self.keep(Id::of_index(pack), Item::Index(Arc::new(index)));
     }
 
     /// Forgets the index of a pack that the newest manifest no longer lists.
-    pub fn forget_index(&self, pack: PackId) {
-        self.kept.remove(&Id::Index(pack));
+    pub fn forget_index(&self, pack: &PackRef) {
+        self.kept.remove(&Id::of_index(pack));
     }
 
     async fn item<F>(&self, id: Id, load: impl FnOnce() -> F) -> Result<Item, Arc<StoreError>>
@@ -220,13 +227,13 @@ mod tests {
         let at = pack.index();
         let bytes = &bytes[usize::try_from(at.start).unwrap()..usize::try_from(at.end).unwrap()];
         let index = || PackIndex::decode(bytes, &pack).unwrap();
-        let id = |number| PackId([number; 16]);
+        let id = |number| PackRef { pack: PackId([number; 16]), ..pack };
         let metadata = Metadata::new(10 * index().memory_bytes());
         for number in 0..10 {
-            metadata.put_index(id(number), index());
+            metadata.put_index(&id(number), index());
         }
-        assert!(metadata.index_here(id(0)).is_some());
-        metadata.put_index(id(10), index());
-        assert!(metadata.index_here(id(0)).is_some() && metadata.index_here(id(1)).is_none());
+        assert!(metadata.index_here(&id(0)).is_some());
+        metadata.put_index(&id(10), index());
+        assert!(metadata.index_here(&id(0)).is_some() && metadata.index_here(&id(1)).is_none());
     }
 }

@@ -65,7 +65,7 @@ impl PackReader {
 
     /// The index of a pack, if the index is in memory.
     pub fn index_here(&self, pack: &PackRef) -> Option<Arc<PackIndex>> {
-        self.metadata.index_here(pack.pack)
+        self.metadata.index_here(pack)
     }
 
     /// Whether this host seems to have each block of `parts`.

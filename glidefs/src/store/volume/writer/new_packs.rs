@@ -123,7 +123,7 @@ impl VolumeWriter {
         if created.level == 0
             && let Some(index) = host.reader.recent.put(pack, || host.recent_bytes_max())
         {
-            host.reader.metadata.put_index(created.pack, index);
+            host.reader.metadata.put_index(&created, index);
         }
         Ok(created)
     }
