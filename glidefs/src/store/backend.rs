@@ -197,6 +197,8 @@ fn s3(location: &str, bucket: &Bucket, variables: &Variables) -> Result<Arc<dyn 
     let store = builder
         .with_bucket_name(&bucket.name)
         .with_retry(no_retries())
+        // Many servers of this protocol, and many policies, know no deletion of many objects by one request.
+        .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true")
         .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), REQUEST_TIME_MAX)
         .with_http_connector(Connector)
         .build()
@@ -289,4 +291,58 @@ fn azure(location: &str, bucket: &Bucket, variables: &Variables) -> Result<Arc<d
 #[cfg(not(feature = "azure"))]
 fn azure(location: &str, _: &Bucket, _: &Variables) -> Result<Arc<dyn ObjectStore>, StoreError> {
     Err(setup(location, "this glidefs was built without Azure: build it with --features azure", None))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::store::client::{Store, StoreOptions};
+    use crate::store::key::Key;
+
+    fn variables(endpoint: &str) -> Variables {
+        let variables = [
+            ("AWS_ENDPOINT_URL", endpoint),
+            ("AWS_ALLOW_HTTP", "true"),
+            ("AWS_ACCESS_KEY_ID", "key"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("AWS_REGION", "region"),
+            ("AWS_DISABLE_BULK_DELETE", "false"),
+        ];
+        variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+    }
+
+    #[tokio::test]
+    async fn a_server_needs_no_deletion_of_many_objects_by_one_request() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let (sender, requests) = mpsc::channel();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = Vec::new();
+                while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+                    assert_ne!(stream.read_buf(&mut request).await.unwrap(), 0);
+                }
+                let line = String::from_utf8_lossy(&request).lines().next().unwrap().to_owned();
+                let status =
+                    if line.starts_with("DELETE ") { "204 No Content" } else { "501 Not Implemented" };
+                let answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+                sender.send(line).unwrap();
+            }
+        });
+        let url = "s3://bucket/prefix".parse().unwrap();
+        let backend = Backend::connect(&url, &variables(&endpoint), false).unwrap();
+        let store = Store::over(backend, StoreOptions::default());
+        let keys = ["one", "two", "three"].map(|name| Key::Name(name.parse().unwrap()));
+        store.delete(&keys).await.unwrap();
+        let mut deleted: Vec<_> = requests.try_iter().collect();
+        deleted.sort();
+        let line = |name| format!("DELETE /bucket/prefix/names/{name} HTTP/1.1");
+        assert_eq!(deleted, ["one", "three", "two"].map(line));
+    }
 }

@@ -20,8 +20,8 @@ use crate::store::key::{Folder, Key};
 use crate::store::retry::within;
 use crate::store::stats::Operation;
 
-/// Most keys that one request deletes.
-const DELETE_KEYS_MAX: usize = 1000;
+/// Most keys that one try deletes: 20 requests are under way at once, so a try has two seconds for each.
+const DELETE_KEYS_MAX: usize = 200;
 /// Length of a listing for the time limit of a try, bytes: about the length of a listing of ten million objects.
 const LISTING_BYTES_MAX: u64 = 4 << 30;
 
