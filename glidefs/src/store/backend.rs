@@ -25,6 +25,9 @@ use super::variables::Variables;
 
 use crate::locks::MutexExt;
 
+/// End of the names of S3's directory buckets, which list in no order. No other bucket of S3 may have such a name.
+const DIRECTORY_BUCKET: &str = "--x-s3";
+
 /// A place for a store, and how to reach the place.
 #[derive(Clone, Debug)]
 pub struct Backend {
@@ -109,7 +112,11 @@ impl Backend {
         };
         let prefix = Path::parse(prefix)
             .map_err(|error| setup(&location, "its prefix is no path", Some(Box::new(error))))?;
-        let lists_in_order = !matches!(url, StoreUrl::File(_));
+        let lists_in_order = match url {
+            StoreUrl::File(_) => false,
+            StoreUrl::S3(bucket) => !bucket.name.ends_with(DIRECTORY_BUCKET),
+            StoreUrl::Memory | StoreUrl::Gcs(_) | StoreUrl::Azure(_) => true,
+        };
         let setup = Some((url.clone(), variables.clone()));
         Ok(Self { objects: OnceCell::new(), setup, prefix, lists_in_order, location, directory })
     }
@@ -344,5 +351,13 @@ mod tests {
         deleted.sort();
         let line = |name| format!("DELETE /bucket/prefix/names/{name} HTTP/1.1");
         assert_eq!(deleted, ["one", "three", "two"].map(line));
+    }
+
+    #[test]
+    fn directory_buckets_and_directories_do_not_list_in_order() {
+        let in_order =
+            |url: &str| Backend::later(&url.parse().unwrap(), &Variables::new()).unwrap().lists_in_order;
+        assert!(in_order("s3://bucket/prefix") && in_order("s3://bucket--x-s3x/prefix"));
+        assert!(!in_order("s3://bucket--usw2-az1--x-s3/prefix") && !in_order("file:///tmp"));
     }
 }
