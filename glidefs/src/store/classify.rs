@@ -1,9 +1,10 @@
-//! The meaning of an error of the store: missing, refused, try again, or never.
+//! The meaning of an error of the store: missing, refused, try again, or never; and its text for people.
 //!
-//! Owns the judgement, and the HTTP layer that keeps the status of an answer, which `object_store` does not hand out. Does not
+//! Owns the judgement, the sentence, and the HTTP layer that keeps the status of an answer, which `object_store` does not hand out. Does not
 //! own waiting. Invariant: a request that can succeed later is tried again, and no other request is.
 
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -14,8 +15,12 @@ use object_store::client::{
     ReqwestConnector,
 };
 
+use super::error::BoxError;
+
 /// Longest part of a store's explanation in an error, bytes.
 const MESSAGE_BYTES_MAX: usize = 500;
+/// Longest code and id of an answer in an error, bytes.
+const WORD_BYTES_MAX: usize = 80;
 
 /// What the caller does about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +31,10 @@ pub(super) enum Verdict {
     Exists,
     /// The object is shorter than the requested range.
     TooShort,
+    /// The object is in an archive, and cannot be read.
+    Archived,
+    /// The credentials do not permit the request; or, of a read, the object is not there.
+    Denied,
     /// The store does not allow the request; the advice tells the user how to mend the cause.
     Refused(&'static str),
     /// The request can never succeed.
@@ -34,9 +43,15 @@ pub(super) enum Verdict {
     Again(Option<Duration>),
 }
 
+/// Advice for [`Verdict::Denied`] of a request that reads an object.
+pub(super) const DENIED_READ: &str = "the credentials must permit this (for S3 s3:GetObject); S3 also says so of a missing object where s3:ListBucket is not permitted";
+/// Advice for [`Verdict::Denied`] of any other request.
+pub(super) const DENIED: &str = "the credentials must permit this (for S3 s3:PutObject and s3:DeleteObject for objects, s3:ListBucket for the bucket)";
 const NO_BUCKET: &str = "there is no such bucket: create it, or correct store.url";
 const NO_PERMISSION: &str =
     "check the credentials (for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and what they permit";
+const UNKNOWN_KEY: &str = "the store does not know the access key: correct AWS_ACCESS_KEY_ID, or the place where the key comes from";
+const WRONG_SECRET: &str = "the secret does not belong to the access key: correct AWS_SECRET_ACCESS_KEY, or the place where it comes from";
 const CLOCK: &str = "the clock of this host is wrong: set it";
 const EXPIRED: &str = "the credentials have expired: renew them";
 const REGION: &str = "the bucket is in another region: set AWS_REGION";
@@ -46,26 +61,39 @@ const FILE_PERMISSION: &str = "run as the owner of the directory, or change its 
 pub(super) fn classify(error: &object_store::Error) -> Verdict {
     use object_store::Error as E;
     match error {
-        E::NotFound { .. }
-            if ["<Code>NoSuchBucket", "<Code>ContainerNotFound"]
-                .into_iter()
-                .any(|code| says(error, code)) =>
-        {
-            Verdict::Refused(NO_BUCKET)
-        }
-        E::NotFound { .. } => Verdict::Missing,
         E::AlreadyExists { .. } => Verdict::Exists,
-        E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
-            if says(error, "RequestTimeTooSkewed") {
-                Verdict::Refused(CLOCK)
-            } else {
-                Verdict::Refused(NO_PERMISSION)
+        E::NotFound { .. } | E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
+            let answer = answer_of(error);
+            match answer.as_ref().and_then(|answer| answer.code.as_deref()) {
+                Some(code) => verdict_on(code),
+                None => None,
             }
+            .unwrap_or(match error {
+                E::NotFound { .. } => Verdict::Missing,
+                _ => Verdict::Refused(NO_PERMISSION),
+            })
         }
         E::Generic { .. } => classify_chain(error),
         E::JoinError { .. } => Verdict::Again(None),
         _ => Verdict::Rejected,
     }
+}
+
+/// The meaning of an error that the store names by `code`, whatever the status; `None`: the status decides.
+fn verdict_on(code: &str) -> Option<Verdict> {
+    Some(match code {
+        "NoSuchBucket" | "ContainerNotFound" => Verdict::Refused(NO_BUCKET),
+        "AccessDenied" => Verdict::Denied,
+        "InvalidAccessKeyId" => Verdict::Refused(UNKNOWN_KEY),
+        "SignatureDoesNotMatch" => Verdict::Refused(WRONG_SECRET),
+        "RequestTimeTooSkewed" => Verdict::Refused(CLOCK),
+        "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired" => Verdict::Refused(EXPIRED),
+        "AuthorizationHeaderMalformed" => Verdict::Refused(REGION),
+        "InvalidObjectState" => Verdict::Archived,
+        // Amazon: the body of a request came too slowly.
+        "RequestTimeout" => Verdict::Again(None),
+        _ => return None,
+    })
 }
 
 /// Judges by the causes of an error of no particular kind.
@@ -114,34 +142,91 @@ fn says(error: &object_store::Error, words: &str) -> bool {
     false
 }
 
-/// An answer without success for which `object_store` has no error of its own.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("status {status}: {message}")]
+/// `error` in one short sentence where it is an answer of the store: libraries repeat the whole answer in each cause.
+pub(super) fn in_short(error: object_store::Error) -> BoxError {
+    match answer_of(&error) {
+        Some(answer) => {
+            tracing::debug!(error = &error as &dyn Error, "an answer without success");
+            Box::new(answer)
+        }
+        None => Box::new(error),
+    }
+}
+
+/// The answer in `error`, if the store has given one, and named the error.
+fn answer_of(error: &object_store::Error) -> Option<Answer> {
+    use object_store::Error as E;
+    let status = match error {
+        E::NotFound { .. } => 404,
+        E::PermissionDenied { .. } => 403,
+        E::Unauthenticated { .. } => 401,
+        E::AlreadyExists { .. } => 409,
+        E::Generic { .. } => {
+            let first = error.source();
+            let mut causes = std::iter::successors(first, |cause| (*cause).source());
+            return causes.find_map(|cause| cause.downcast_ref::<Answer>()).cloned();
+        }
+        _ => return None,
+    };
+    let answer = Answer::new(status, &error.to_string(), None);
+    answer.code.is_some().then_some(answer)
+}
+
+/// An answer without success: those for which `object_store` has no error of its own, and, for people, all others.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub status: u16,
+    /// The store's name of the error.
+    pub code: Option<String>,
+    /// The store's id of the request.
+    pub request: Option<String>,
     /// Beginning of the body of the answer.
     pub message: String,
     /// How long the store wants the sender to wait.
     pub retry_after: Option<Duration>,
 }
 
+impl Error for Answer {}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { status, code, request, message, retry_after: _ } = self;
+        match code {
+            Some(code) => write!(f, "{status} {code}")?,
+            None => write!(f, "status {status}: {message}")?,
+        }
+        request.iter().try_for_each(|request| write!(f, " (request {request})"))
+    }
+}
+
 impl Answer {
+    pub fn new(status: u16, body: &str, retry_after: Option<Duration>) -> Self {
+        let message = body.chars().scan(0, |bytes, c| {
+            *bytes += c.len_utf8();
+            (*bytes <= MESSAGE_BYTES_MAX).then_some(c)
+        });
+        let (code, request) = (element(body, "Code"), element(body, "RequestId"));
+        Self { status, code, request, message: message.collect(), retry_after }
+    }
+
     fn verdict(&self) -> Verdict {
-        let says = |words: &str| self.message.contains(words);
-        match self.status {
-            404 | 408 | 409 | 425 | 429 | 500..=599 => Verdict::Again(self.retry_after),
-            // Amazon: the body of a request came too slowly.
-            400 if says("RequestTimeout") => Verdict::Again(None),
-            400 if ["ExpiredToken", "InvalidToken", "TokenRefreshRequired"].into_iter().any(says) => {
-                Verdict::Refused(EXPIRED)
-            }
-            400 if says("AuthorizationHeaderMalformed") => Verdict::Refused(REGION),
-            301 | 307 => Verdict::Refused(REGION),
-            401 | 403 => Verdict::Refused(NO_PERMISSION),
-            416 => Verdict::TooShort,
+        match (self.status, self.code.as_deref().and_then(verdict_on)) {
+            (404 | 408 | 409 | 425 | 429 | 500..=599, _) => Verdict::Again(self.retry_after),
+            (_, Some(verdict)) => verdict,
+            (301 | 307, _) => Verdict::Refused(REGION),
+            (401 | 403, _) => Verdict::Refused(NO_PERMISSION),
+            (416, _) => Verdict::TooShort,
             _ => Verdict::Rejected,
         }
     }
+}
+
+/// The content of the first XML element `name` in `text`, where the content is one word.
+fn element(text: &str, name: &str) -> Option<String> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    let (word, _) = rest.split_once("</")?;
+    let is_word = word.len() <= WORD_BYTES_MAX && word.bytes().all(|byte| byte.is_ascii_graphic());
+    (is_word && !word.is_empty()).then(|| word.to_owned())
 }
 
 /// Makes clients that turn answers without an error of their own into [`Answer`]s.
@@ -174,8 +259,8 @@ impl HttpService for Service {
         if status == 404 && String::from_utf8_lossy(&body).contains("<Code>") {
             return Ok(HttpResponse::from_parts(parts, body.into()));
         }
-        let message = String::from_utf8_lossy(&body[..body.len().min(MESSAGE_BYTES_MAX)]).into_owned();
-        Err(HttpError::new(HttpErrorKind::Unknown, Answer { status, message, retry_after }))
+        let answer = Answer::new(status, &String::from_utf8_lossy(&body), retry_after);
+        Err(HttpError::new(HttpErrorKind::Unknown, answer))
     }
 }
 
@@ -191,6 +276,11 @@ mod tests {
 
     /// What a GET means to which a server answers `status`, a status line's end, and `body`.
     async fn answered(status: &str, body: &str) -> Verdict {
+        classify(&error_of(status, body).await)
+    }
+
+    /// The error of such a GET.
+    async fn error_of(status: &str, body: &str) -> object_store::Error {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
@@ -207,7 +297,7 @@ mod tests {
         let builder = builder.with_bucket_name("bucket").with_endpoint(endpoint).with_allow_http(true);
         let builder = builder.with_access_key_id("key").with_secret_access_key("secret").with_retry(retry);
         let store = builder.with_http_connector(Connector).build().unwrap();
-        classify(&store.get(&Path::from("object")).await.unwrap_err())
+        store.get(&Path::from("object")).await.unwrap_err()
     }
 
     #[tokio::test]
@@ -220,12 +310,42 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn an_answer_is_told_by_status_code_and_request_and_without_xml() {
+        let xml = |code: &str| {
+            format!(
+                "<?xml version=\"1.0\"?>\n<Error><Code>{code}</Code><Message>It is so.</Message><RequestId>4442587FB7D0A2F9</RequestId></Error>"
+            )
+        };
+        for (status, code, verdict) in [
+            ("403 Forbidden", "AccessDenied", Verdict::Denied),
+            ("403 Forbidden", "InvalidAccessKeyId", Verdict::Refused(UNKNOWN_KEY)),
+            ("403 Forbidden", "SignatureDoesNotMatch", Verdict::Refused(WRONG_SECRET)),
+            ("403 Forbidden", "RequestTimeTooSkewed", Verdict::Refused(CLOCK)),
+            ("403 Forbidden", "InvalidObjectState", Verdict::Archived),
+            ("403 Forbidden", "AccountProblem", Verdict::Refused(NO_PERMISSION)),
+            ("401 Unauthorized", "ExpiredToken", Verdict::Refused(EXPIRED)),
+            ("400 Bad Request", "ExpiredToken", Verdict::Refused(EXPIRED)),
+            ("400 Bad Request", "AuthorizationHeaderMalformed", Verdict::Refused(REGION)),
+            ("404 Not Found", "NoSuchBucket", Verdict::Refused(NO_BUCKET)),
+            ("503 Slow Down", "SlowDown", Verdict::Again(None)),
+        ] {
+            let error = error_of(status, &xml(code)).await;
+            assert_eq!(classify(&error), verdict, "{status} {code}");
+            let text = crate::observe::chain(&*in_short(error));
+            assert_eq!(text, format!("{} {code} (request 4442587FB7D0A2F9)", &status[..3]));
+        }
+        // A code that is no word is somebody's prank.
+        let text = in_short(error_of("503 Slow Down", "<Code>\u{1b}[31m</Code>").await).to_string();
+        assert!(text.starts_with("status 503: "), "{text}");
+    }
+
     fn generic(source: impl Error + Send + Sync + 'static) -> object_store::Error {
         object_store::Error::Generic { store: "test", source: Box::new(source) }
     }
 
-    fn answer(status: u16, message: &str) -> Verdict {
-        let answer = Answer { status, message: message.into(), retry_after: None };
+    fn answer(status: u16, code: &str) -> Verdict {
+        let answer = Answer::new(status, &format!("<Code>{code}</Code>"), None);
         classify(&generic(HttpError::new(HttpErrorKind::Unknown, answer)))
     }
 
@@ -256,10 +376,10 @@ mod tests {
     #[test]
     fn a_metadata_service_that_does_not_know_the_machine_is_asked_again_and_one_that_refuses_is_not() {
         for status in [400, 410] {
-            let answer = Answer { status, message: String::new(), retry_after: None };
+            let answer = Answer::new(status, "", None);
             assert_eq!(classify(&generic(TokenRequest(answer))), Verdict::Again(None), "{status}");
         }
-        let answer = Answer { status: 403, message: String::new(), retry_after: None };
+        let answer = Answer::new(403, "", None);
         assert_eq!(classify(&generic(TokenRequest(answer))), Verdict::Refused(NO_PERMISSION));
     }
 
@@ -270,11 +390,14 @@ mod tests {
         let path = String::new;
         for (error, verdict) in [
             (E::NotFound { path: path(), source: source("x") }, Verdict::Missing),
-            (E::NotFound { path: path(), source: source("<Code>NoSuchBucket") }, Verdict::Refused(NO_BUCKET)),
+            (
+                E::NotFound { path: path(), source: source("<Code>NoSuchBucket</Code>") },
+                Verdict::Refused(NO_BUCKET),
+            ),
             (E::AlreadyExists { path: path(), source: source("412") }, Verdict::Exists),
             (E::PermissionDenied { path: path(), source: source("x") }, Verdict::Refused(NO_PERMISSION)),
             (
-                E::PermissionDenied { path: path(), source: source("RequestTimeTooSkewed") },
+                E::PermissionDenied { path: path(), source: source("<Code>RequestTimeTooSkewed</Code>") },
                 Verdict::Refused(CLOCK),
             ),
             (E::NotSupported { source: source("x") }, Verdict::Rejected),

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout};
 
 pub use self::trial::Trial;
 use super::backend::{Backend, Directory};
-use super::classify::{Verdict, classify};
+use super::classify::{DENIED, DENIED_READ, Verdict, classify, in_short};
 use super::error::StoreError;
 use super::hedge::Hedge;
 use super::ids::{Entropy, StoreName, SystemEntropy, VolumeId};
@@ -274,13 +274,19 @@ fn info(key: Key, meta: &ObjectMeta) -> ObjectInfo {
 
 /// The meaning of a failed try for the request.
 fn failure(operation: Operation, key: &str, error: object_store::Error) -> Failure {
-    let key = key.to_owned();
-    Failure::Final(match classify(&error) {
-        Verdict::Again(after) => return Failure::Again(Box::new(error), after),
+    let (key, verdict, source) = (key.to_owned(), classify(&error), in_short(error));
+    let advice = match (verdict, operation) {
+        (Verdict::Refused(advice), _) => advice,
+        (Verdict::Denied, Operation::Get | Operation::Head) => DENIED_READ,
+        _ => DENIED,
+    };
+    Failure::Final(match verdict {
+        Verdict::Again(after) => return Failure::Again(source, after),
         Verdict::Missing => StoreError::Missing { key },
-        Verdict::Refused(advice) => StoreError::Refused { operation, key, advice, source: Box::new(error) },
+        Verdict::Archived => StoreError::Archived { key, source },
+        Verdict::Denied | Verdict::Refused(_) => StoreError::Refused { operation, key, advice, source },
         Verdict::Exists | Verdict::TooShort | Verdict::Rejected => {
-            StoreError::Rejected { operation, key, source: Box::new(error) }
+            StoreError::Rejected { operation, key, source }
         }
     })
 }

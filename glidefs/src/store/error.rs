@@ -23,6 +23,16 @@ pub enum StoreError {
         /// Key of the missing object.
         key: String,
     },
+    /// The object exists, in a class of the store that does not answer at once.
+    #[error(
+        "{key} is in an archive of the store: restore it there, and let no lifecycle rule move objects of glidefs to an archive"
+    )]
+    Archived {
+        /// Key of the archived object.
+        key: String,
+        /// Answer of the store.
+        source: BoxError,
+    },
     /// The object exists and failed the check twice.
     #[error(
         "{key} is damaged; restore it from a copy of the store, or delete what refers to it. If it is a manifest that none of your \

@@ -220,7 +220,7 @@ fn generic(kind: HttpErrorKind, source: impl std::error::Error + Send + Sync + '
 }
 
 fn status(status: u16, message: &str) -> Error {
-    generic(HttpErrorKind::Unknown, Answer { status, message: message.into(), retry_after: None })
+    generic(HttpErrorKind::Unknown, Answer::new(status, message, None))
 }
 
 /// The error of a cut connection.

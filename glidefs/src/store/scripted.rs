@@ -80,6 +80,8 @@ pub struct ScriptedStore {
     stuck: Mutex<Option<String>>,
     /// Listings of folders with this text in the key are refused.
     refused: Mutex<Option<String>>,
+    /// Reads of objects with this text in the key are answered as those of archived objects.
+    archived: Mutex<Option<String>>,
     /// How many requests were made.
     requests: AtomicU64,
     next_read_millis: Mutex<VecDeque<u64>>,
@@ -149,6 +151,7 @@ impl ScriptedStore {
             young: Mutex::default(),
             stuck: Mutex::default(),
             refused: Mutex::default(),
+            archived: Mutex::default(),
             requests: AtomicU64::new(0),
             next_read_millis: Mutex::default(),
             pause: Mutex::default(),
@@ -185,6 +188,11 @@ impl ScriptedStore {
     /// Refuses listings of folders with `text` in the key.
     pub fn refuse_to_list(&self, text: Option<&str>) {
         *lock(&self.refused) = text.map(Into::into);
+    }
+
+    /// Moves objects with `text` in the key to an archive.
+    pub fn archive(&self, text: String) {
+        *lock(&self.archived) = Some(text);
     }
 
     /// How many requests were made so far.

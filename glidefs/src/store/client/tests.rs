@@ -379,3 +379,23 @@ async fn a_listing_may_take_longer_than_any_other_request_as_long_as_it_goes_on(
     assert_eq!(listing.objects.len(), 100);
     assert!(begun.elapsed() > 2 * RetryPolicy::default().try_time_max);
 }
+
+#[test]
+fn a_denied_read_may_be_one_of_a_missing_object_and_a_denied_write_is_none() {
+    let denied = |operation| {
+        let source = "<Code>AccessDenied</Code><RequestId>7F</RequestId>".into();
+        let error = object_store::Error::PermissionDenied { path: String::new(), source };
+        match failure(operation, "key", error) {
+            Failure::Final(error) => crate::observe::chain(&error),
+            Failure::Again(..) => panic!("it is asked again"),
+        }
+    };
+    for operation in [Operation::Get, Operation::Head] {
+        let text = denied(operation);
+        assert!(text.contains("s3:ListBucket") && text.contains("missing object"), "{text}");
+        assert!(text.ends_with(": 403 AccessDenied (request 7F)"), "{text}");
+    }
+    for operation in [Operation::Put, Operation::List, Operation::Delete] {
+        assert!(!denied(operation).contains("missing object"));
+    }
+}

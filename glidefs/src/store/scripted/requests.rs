@@ -12,7 +12,7 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt, StreamExt};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
@@ -59,6 +59,10 @@ impl ObjectStore for ScriptedStore {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         if self.fate() != Fate::Answered {
             return Err(ended());
+        }
+        if lock(&self.archived).as_ref().is_some_and(|text| location.as_ref().contains(text)) {
+            let source = "<Code>InvalidObjectState</Code>".into();
+            return Err(Error::PermissionDenied { path: location.to_string(), source });
         }
         let next = lock(&self.next_read_millis).pop_front();
         let millis = next.unwrap_or_else(|| self.read_millis.load(SeqCst));

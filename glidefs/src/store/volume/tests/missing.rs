@@ -162,3 +162,20 @@ async fn a_mark_of_deletion_that_the_next_writer_made_void_ends_no_export() {
         assert_eq!(world.notes_of(1).unwrap().loss(volume.id(), 1), None);
     }
 }
+
+#[tokio::test]
+async fn an_archived_pack_is_an_error_of_its_sectors_and_no_refusal_of_the_host() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(2, &[(8, 8, 2)]), SIZE).await.unwrap();
+    let daemon = world.daemon(1);
+    let newest = daemon.volumes.store().latest_manifest(volume.id(), None).await.unwrap().unwrap();
+    world.objects.archive(newest.packs[1].pack.to_string());
+    let again = daemon.volumes.resume(&volume.state());
+    let failed = again.read_waiting(range(0, 8), &[range(0, 8)]).await.unwrap_err();
+    let text = crate::observe::chain(&failed);
+    assert!(text.contains("is in an archive of the store") && text.contains("InvalidObjectState"), "{text}");
+    assert_eq!((failed.is_refused(), daemon.stats.refused.get()), (false, 0));
+    tags(&again, range(8, 8), &[2; 8]).await;
+}
