@@ -311,10 +311,7 @@ async fn standing(
         Err(error) => return Err(error),
     };
     // The newest manifest names the last writer.
-    let is_marked = match marked {
-        true => store.is_marked_deleted(newest.0, manifest.writer).await,
-        false => Ok(false),
-    };
+    let is_marked = if marked { store.is_marked_deleted(newest.0, manifest.writer).await } else { Ok(false) };
     let standing = match (is_marked, manifest.sections.deleted) {
         (Err(StoreError::Damaged { .. }), _) => return Ok((newest, Err(Key::Tombstone(newest.0)))),
         (Err(error), _) => return Err(error),
