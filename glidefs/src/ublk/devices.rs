@@ -156,7 +156,6 @@ impl Devices for UblkDevices {
                 owner_tag: self.owner_tag(export.id()),
                 sectors: export.sectors(),
                 quiesce: self.features.quiesce() && !self.bounce,
-                no_part_scan: self.features.no_part_scan(),
             };
             let path = preferred.map_or_else(|| "a new device".into(), DeviceId::path);
             let (locking, adding) = ((control::LOCKING, CONTROL_PATH), ("ADD_DEV", path));

@@ -89,11 +89,6 @@ impl Features {
         self.has(sys::UBLK_F_QUIESCE) && self.has(sys::UBLK_F_SHMEM_ZC) && self.defect.is_none()
     }
 
-    /// Whether a device can be started without the kernel's look for partitions (Linux 7.0).
-    pub fn no_part_scan(self) -> bool {
-        self.has(sys::UBLK_F_NO_AUTO_PART_SCAN)
-    }
-
     /// The encoding of commands (ioctl since Linux 6.4).
     pub fn encoding(self) -> Encoding {
         Encoding { is_ioctl: self.has(sys::UBLK_F_CMD_IOCTL_ENCODE) }

@@ -36,26 +36,6 @@ pub struct NewDevice {
     pub sectors: u64,
     /// Whether the device can be taken back from a server later, which the kernel must know from the beginning.
     pub quiesce: bool,
-    /// Whether the kernel can leave partition tables alone.
-    pub no_part_scan: bool,
-}
-
-impl NewDevice {
-    /// The flags that the kernel is asked for.
-    fn flags(&self) -> u32 {
-        let mut flags =
-            sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE | sys::UBLK_F_CMD_IOCTL_ENCODE;
-        if self.mode == Mode::UserCopy {
-            flags |= sys::UBLK_F_USER_COPY;
-        }
-        if self.quiesce {
-            flags |= sys::UBLK_F_QUIESCE;
-        }
-        if self.no_part_scan {
-            flags |= sys::UBLK_F_NO_AUTO_PART_SCAN;
-        }
-        flags
-    }
 }
 
 /// Returns when no other daemon makes a device, as long as the file is open.
@@ -66,6 +46,15 @@ pub fn lock() -> Result<File, DeviceError> {
 
 /// Adds a device. No other daemon makes one as long as `alone` is open.
 pub fn add(alone: File, new: NewDevice) -> Result<Opened, DeviceError> {
+    let mut flags =
+        sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE | sys::UBLK_F_CMD_IOCTL_ENCODE;
+    flags |= match new.mode {
+        Mode::UserCopy => sys::UBLK_F_USER_COPY,
+        Mode::Bounce => 0,
+    };
+    if new.quiesce {
+        flags |= sys::UBLK_F_QUIESCE;
+    }
     let build = |id: i32| {
         UblkCtrlBuilder::default()
             .name(TARGET)
@@ -73,7 +62,7 @@ pub fn add(alone: File, new: NewDevice) -> Result<Opened, DeviceError> {
             .nr_queues(new.queues)
             .depth(new.depth)
             .io_buf_bytes(REQUEST_SECTORS_MAX << 9)
-            .ctrl_flags(u64::from(new.flags()))
+            .ctrl_flags(u64::from(flags))
             .ctrl_target_flags(new.owner_tag)
             .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV)
             .build()
@@ -149,30 +138,5 @@ fn params(sectors: u64) -> sys::ublk_params {
             ..Default::default()
         },
         ..Default::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn partition_tables_are_left_alone_where_the_kernel_can() {
-        let with = |no_part_scan| {
-            let (queues, depth, sectors) = (1, 1, 8);
-            let mode = Mode::UserCopy;
-            let new = NewDevice {
-                preferred: None,
-                queues,
-                depth,
-                mode,
-                owner_tag: 1,
-                sectors,
-                quiesce: false,
-                no_part_scan,
-            };
-            new.flags() & sys::UBLK_F_NO_AUTO_PART_SCAN != 0
-        };
-        assert_eq!([true, false].map(with), [true, false]);
     }
 }
