@@ -41,7 +41,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 async fn serve_api(directory: &Path, router: &Arc<Router>) -> watch::Sender<bool> {
     let socket = directory.join("sock");
     let stats = Arc::<ApiStats>::default();
-    let listeners = Listeners::open(None, &socket, &stats.troubles).await;
+    let listeners = Listeners::open(None, &socket, None, &stats.troubles).await;
     let state = AppState {
         router: Arc::clone(router),
         metrics: Arc::new(SharedTexts::new(|_| Ok(String::new()), Arc::clone(&stats.scrapes))),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use glidefs::testing::cache::{Cache, Directory, Known, MonotonicClock, Options};
 use glidefs::testing::units::ExportId;
-use glidefs::testing::worker::this_thread;
+use glidefs::testing::worker::cpu_clock;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::support::data_path::{DataPath, EXPORT_BYTES, SEGMENT_BYTES};
@@ -198,7 +198,7 @@ fn warm_up(client: &mut Client, case: &Case, choice: &Choice) {
 }
 
 fn measure(client: &mut Client, case: &Case, choice: &Choice, length: Duration) -> Round {
-    let own = this_thread().expect("a clock").clock;
+    let own = cpu_clock().expect("a clock");
     let cpu_time = |clock: ClockId| clock_gettime(clock).map(Duration::from).expect("a clock");
     let stats = Arc::clone(&client.worker().shard_stats);
     let load = Arc::clone(&client.worker().load);

@@ -94,11 +94,10 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
     make_files_private();
     let system = |what| move |source| DaemonError::System { what, source };
     let launch = Launch::of_this_process().map_err(system("finding the file of this program"))?;
-    crate::observe::memory::tune_allocator();
     raise_descriptor_limit();
-    // Before any thread is spawned: threads inherit the flag from the spawning thread. Every thread needs the flag, because the
+    // Threads inherit the flag from the spawning thread; that of the log has set its own. Every thread needs the flag, because the
     // kernel's writing of dirty pages to a device may wait for any of these threads.
-    if let Err(error) = worker::affinity::set_io_flusher() {
+    if let Err(error) = crate::observe::memory::set_io_flusher() {
         tracing::warn!(
             error = &error as &dyn std::error::Error,
             "running without PR_SET_IO_FLUSHER: needs CAP_SYS_RESOURCE"

@@ -99,7 +99,7 @@ pub mod worker {
     pub use crate::worker::affinity::{Cpu, allowed, pin};
     pub use crate::worker::driver::{Failure, QueueDriver, QueueGone, TagEvent};
     pub use crate::worker::engine::Engine;
-    pub use crate::worker::load::this_thread;
+    pub use crate::worker::load::cpu_clock;
     pub use crate::worker::{Worker, WorkerOptions, start};
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use nix::unistd::Group;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle};
 
 use super::connection::{Door, Patience, Stream};
 use super::guard;
@@ -33,6 +34,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Pause before an address, a socket or a group that could not be had is tried again.
 const TRY_PAUSE: Duration = Duration::from_secs(1);
+/// How long the start waits for the database of groups.
+const GROUP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who may use the API, and how many connections there may be.
 #[derive(Debug)]
@@ -41,15 +44,13 @@ pub struct Access {
     pub token: Option<TokenFile>,
     /// Names of this host besides the addresses.
     pub hosts: Vec<String>,
-    /// The name of the group whose members may use the socket.
-    pub group: Option<String>,
     /// Most connections over TCP, and most over the socket.
     pub connections_max: usize,
 }
 
 impl Default for Access {
     fn default() -> Self {
-        Self { token: None, hosts: Vec::new(), group: None, connections_max: 512 }
+        Self { token: None, hosts: Vec::new(), connections_max: 512 }
     }
 }
 
@@ -154,6 +155,21 @@ impl Socket {
     }
 }
 
+/// The socket on its way to its group, on a thread that may wait for the database of groups.
+type Giving = JoinHandle<Result<(), ServeError>>;
+
+fn begin_to_give(path: &Path, name: &str) -> Giving {
+    let (path, name) = (path.to_owned(), name.to_owned());
+    tokio::task::spawn_blocking(move || give(&path, &name))
+}
+
+/// The end of `giving` the socket to the group `name`.
+fn given(name: &str, end: Result<Result<(), ServeError>, JoinError>) -> Result<(), ServeError> {
+    // The thread does not panic; the runtime may end before it.
+    let failed = |error| ServeError::Group { name: name.into(), source: io::Error::other(error) };
+    end.unwrap_or_else(|error| Err(failed(error)))
+}
+
 /// Opens the socket at `path` to the members of the group `name`. May wait for the database of groups.
 fn give(path: &Path, name: &str) -> Result<(), ServeError> {
     let error = |source| ServeError::Group { name: name.into(), source };
@@ -179,13 +195,37 @@ pub struct Listeners {
     tcp: Option<TcpListener>,
     path: PathBuf,
     unix: Option<Socket>,
+    /// The name of the group that the socket is not given to yet.
+    group: Option<String>,
+    giving: Option<Giving>,
 }
 
 impl Listeners {
-    /// Listens on the Unix socket at `socket`, and on the TCP address `listen` if given. What cannot be had now, [`serve`] tries again.
-    pub async fn open(listen: Option<SocketAddr>, socket: &Path, troubles: &Troubles) -> Self {
-        let mut listeners = Self { listen, tcp: None, path: socket.into(), unix: None };
+    /// Listens on the Unix socket at `socket`, open to the members of `group`, and on the TCP address `listen` if given. What cannot be
+    /// had now, [`serve`] tries again.
+    pub async fn open(
+        listen: Option<SocketAddr>,
+        socket: &Path,
+        group: Option<&str>,
+        troubles: &Troubles,
+    ) -> Self {
+        let (path, name) = (socket.into(), group.map(Into::into));
+        let mut listeners = Self { listen, tcp: None, path, unix: None, group: name, giving: None };
         listeners.unix = had(Part::Socket, Socket::bind(socket).await, troubles);
+        if let (Some(_), Some(name)) = (&listeners.unix, group) {
+            let mut giving = begin_to_give(socket, name);
+            match tokio::time::timeout(GROUP_PATIENCE, &mut giving).await {
+                Ok(end) => {
+                    if had(Part::Group, given(name, end), troubles).is_some() {
+                        listeners.group = None;
+                    }
+                }
+                Err(_) => {
+                    troubles.set(Part::Group, Some("the database of groups does not answer".into()));
+                    listeners.giving = Some(giving);
+                }
+            }
+        }
         if let Some(address) = listen {
             listeners.tcp = had(Part::Tcp, bind_tcp(address).await, troubles);
         }
@@ -259,8 +299,8 @@ pub(super) async fn serve_with(
     patience: Patience,
     stop: watch::Receiver<bool>,
 ) {
-    let Listeners { listen, tcp, path, unix } = listeners;
-    let Access { token, hosts, group, connections_max } = access;
+    let Listeners { listen, tcp, path, unix, group, mut giving } = listeners;
+    let Access { token, hosts, connections_max } = access;
     let stats = Arc::clone(&state.stats);
     let troubles = &*stats.troubles;
     let routes = service(state, connections_max);
@@ -276,23 +316,18 @@ pub(super) async fn serve_with(
     let over_unix = async {
         let opening = at_last(Part::Socket, unix, || Socket::bind(&path), troubles);
         let Some(unix) = unless_stopped(&stop, opening).await else { return };
-        let giving = async {
+        let give = async {
             let Some(name) = group else { return };
-            let give = || {
-                let (path, name) = (path.clone(), name.clone());
-                let given = tokio::task::spawn_blocking(move || give(&path, &name));
-                async {
-                    // A panic, or the end of the runtime.
-                    let failed =
-                        |error| ServeError::Group { name: String::new(), source: io::Error::other(error) };
-                    given.await.unwrap_or_else(|error| Err(failed(error)))
+            loop {
+                let next = giving.take().unwrap_or_else(|| begin_to_give(&path, &name));
+                if had(Part::Group, given(&name, next.await), troubles).is_some() {
+                    return;
                 }
-            };
-            let first = had(Part::Group, give().await, troubles);
-            at_last(Part::Group, first, give, troubles).await;
+                tokio::time::sleep(TRY_PAUSE).await;
+            }
         };
         let door = Door::new(routes.clone(), connections_max, patience, Arc::clone(&stats.socket));
-        tokio::join!(unless_stopped(&stop, giving), admit(unix, stop.clone(), &door));
+        tokio::join!(unless_stopped(&stop, give), admit(unix, stop.clone(), &door));
     };
     tokio::join!(over_tcp, over_unix);
 }

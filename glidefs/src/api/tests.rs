@@ -128,7 +128,7 @@ impl Served {
         let dir = tempfile::tempdir().unwrap();
         let listen = Some(([127, 0, 0, 1], 0).into());
         let stats = Arc::<ApiStats>::default();
-        let listeners = Listeners::open(listen, &dir.path().join("run/sock"), &stats.troubles).await;
+        let listeners = Listeners::open(listen, &dir.path().join("run/sock"), None, &stats.troubles).await;
         let tcp = listeners.tcp_address().unwrap();
         let ready = Readiness::default();
         let traces = Arc::<TraceRing>::default();

@@ -13,6 +13,7 @@ use crate::config::{Config, OnStop};
 use crate::handover::{Handed, Identity};
 use crate::observe::chain;
 use crate::observe::logging;
+use crate::observe::memory::tune_allocator;
 
 /// What a key without an effect is said to be.
 const IGNORED: &str = "is no longer needed, ignored since 0.2";
@@ -52,6 +53,7 @@ fn start(
     handed: Option<Handed>,
     run: impl FnOnce(&Config, Option<Handed>) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
+    tune_allocator();
     let config = match handed.as_ref().and_then(Handed::config) {
         Some(text) => Config::load_again(&args.config, text),
         None => Config::load(&args.config),

@@ -295,7 +295,8 @@ async fn every_command_reaches_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("sock");
     let listeners =
-        crate::api::Listeners::open(None, &socket, &crate::observe::troubles::Troubles::default()).await;
+        crate::api::Listeners::open(None, &socket, None, &crate::observe::troubles::Troubles::default())
+            .await;
     let state = crate::api::AppState::of_router(&router);
     let (_stop, stopped) = tokio::sync::watch::channel(false);
     tokio::spawn(crate::api::serve(listeners, state, crate::api::Access::default(), stopped));

@@ -2,10 +2,7 @@
 //!
 //! Owns process limits, who may open the daemon's files, and how the cache is written to. Does not own recovery (`cache`).
 
-use std::fs::{self, Permissions};
-use std::io;
 use std::num::NonZero;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -68,31 +65,12 @@ pub(super) fn make_files_private() {
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
 }
 
-/// Refuses a start without the cache's directory, and closes the directory to other users: files there may be older than
-/// [`make_files_private`].
+/// Refuses a start without the cache's directory.
 pub(super) fn check_directory(config: &Config) -> Result<(), DaemonError> {
     let directory: &Path = &config.cache.dir;
     if !directory.is_dir() {
         return Err(CacheError::DirectoryMissing { directory: directory.display().to_string() }.into());
     }
-    if let Err(error) = close_to_others(directory) {
-        let (directory, error) = (directory.display(), &error as &dyn std::error::Error);
-        tracing::warn!(%directory, error, "other users may open the cache directory");
-    }
-    Ok(())
-}
-
-/// Sets mode 0700 of a directory of our own. A directory that is meant for files of all users (sticky, as /tmp) stays as it is.
-fn close_to_others(directory: &Path) -> io::Result<()> {
-    let metadata = fs::metadata(directory)?;
-    let is_own = metadata.uid() == nix::unistd::geteuid().as_raw();
-    let (others, sticky) = (metadata.mode() & 0o077, metadata.mode() & 0o1000);
-    if !is_own || others == 0 || sticky != 0 {
-        return Ok(());
-    }
-    fs::set_permissions(directory, Permissions::from_mode(0o700))?;
-    let before = format!("{:04o}", metadata.mode() & 0o7777);
-    tracing::info!(directory = %directory.display(), before, "the cache directory now has mode 0700");
     Ok(())
 }
 
@@ -219,6 +197,9 @@ pub(super) fn raise_descriptor_limit() {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]
@@ -239,18 +220,8 @@ mod tests {
         };
         std::thread::scope(|scope| scope.spawn(of_a_daemon).join()).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
-        let made = ["", "LOCK", "catalog.redb", "segments"].map(|name| mode(&dir.join(name)));
-        assert_eq!(made, [0o700, 0o600, 0o600, 0o700]);
-    }
-
-    #[test]
-    fn a_directory_for_files_of_all_users_stays_open() {
-        let folder = tempfile::tempdir().unwrap();
-        for (before, after) in [(0o1777, 0o1777), (0o755, 0o700), (0o700, 0o700)] {
-            fs::set_permissions(folder.path(), Permissions::from_mode(before)).unwrap();
-            close_to_others(folder.path()).unwrap();
-            assert_eq!(fs::metadata(folder.path()).unwrap().mode() & 0o7777, after);
-        }
+        let made = ["LOCK", "catalog.redb", "segments"].map(|name| mode(&dir.join(name)));
+        assert_eq!(made, [0o600, 0o600, 0o700]);
     }
 
     #[test]

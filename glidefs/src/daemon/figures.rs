@@ -5,7 +5,6 @@
 mod samples;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use self::samples::{
@@ -129,13 +128,6 @@ impl Parts {
             let (longest, median) = longest_and_median(self.router.pauses());
             out.value(Metric::UpgradePauseMax, &[], nanos(longest));
             out.value(Metric::UpgradePauseMedian, &[], nanos(median));
-        }
-        for (index, worker) in self.workers.iter().enumerate() {
-            out.value(
-                Metric::WorkerStalls,
-                &[&index.to_string()],
-                worker.load.stalls.load(Ordering::Relaxed),
-            );
         }
         out.value(Metric::CacheEngine, &[self.engine.name()], 1);
         if let Some(store) = &self.store {

@@ -3,7 +3,6 @@
 //! Owns the order of stop, signals, and the messages to systemd. Does not own the API nor the exports.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -48,11 +47,12 @@ pub(super) async fn serve(
     let mut stops =
         Stops::listen().map_err(|source| DaemonError::System { what: "waiting for signals", source })?;
     let troubles = Arc::clone(&parts.troubles);
-    let listeners = Listeners::open(config.api.listen.0, &config.api.socket, &troubles).await;
+    let listeners =
+        Listeners::open(config.api.listen.0, &config.api.socket, config.api.group.as_deref(), &troubles)
+            .await;
     let access = Access {
         token: config.api.token_file.as_deref().map(|path| TokenFile::new(path, troubles)),
         hosts: config.api.hosts.clone(),
-        group: config.api.group.clone(),
         connections_max: config.api.connections_max,
     };
     let (parts, ready) = (Arc::new(parts), Readiness::default());
@@ -227,47 +227,14 @@ async fn sample_loads(workers: Vec<Worker>) {
     }
 }
 
-/// A worker's answer to the question whether it lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pulse {
-    Alive,
-    /// It stands in the kernel, as on a disk that does not answer. No restart would help: such a thread cannot be ended.
-    Stalled,
-    Silent,
-}
-
-/// The pulse of each worker, within [`PING_PATIENCE`].
-async fn pulses(workers: &[Worker]) -> Vec<Pulse> {
-    let pulse = async |worker: &Worker| match tokio::time::timeout(PING_PATIENCE, worker.ping()).await {
-        Ok(Ok(())) => Pulse::Alive,
-        Err(_) if worker.load.stands_in_the_kernel() => {
-            worker.load.stalls.fetch_add(1, Ordering::Relaxed);
-            Pulse::Stalled
-        }
-        _ => Pulse::Silent,
-    };
-    futures_util::future::join_all(workers.iter().map(pulse)).await
-}
-
-/// Tells systemd that the daemon lives, as long as no worker is silent.
+/// Tells systemd that the daemon lives, as long as every worker answers.
 async fn feed_watchdog(workers: Vec<Worker>) {
     let Some(interval) = sd_notify::watchdog_enabled() else { return };
-    let mut stalled = false;
     loop {
-        let pulses = pulses(&workers).await;
-        let stalls = pulses.contains(&Pulse::Stalled);
-        if stalls != stalled {
-            stalled = stalls;
-            if stalled {
-                tracing::warn!("a worker waits for the disk of the cache, and so do its devices");
-            } else {
-                tracing::info!("no worker waits for the disk of the cache any more");
-            }
-        }
-        if pulses.contains(&Pulse::Silent) {
-            tracing::error!("a worker does not answer; the watchdog is not fed");
-        } else {
-            notify(&[NotifyState::Watchdog]);
+        let all = futures_util::future::join_all(workers.iter().map(Worker::ping));
+        match tokio::time::timeout(PING_PATIENCE, all).await {
+            Ok(pongs) if pongs.iter().all(Result::is_ok) => notify(&[NotifyState::Watchdog]),
+            _ => tracing::error!("a worker does not answer; the watchdog is not fed"),
         }
         tokio::time::sleep(interval / 3).await;
     }

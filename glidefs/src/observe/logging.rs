@@ -123,6 +123,8 @@ impl Lines {
         let writing = move || {
             // Signals are for others. The kernel refuses no set.
             let _ = SigSet::all().thread_block();
+            // The thread is older than the flag of the daemon, which tells of a refusal.
+            let _ = super::memory::set_io_flusher();
             for line in queued {
                 if write(&line).is_err() {
                     ours.lost.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A thread as the kernel sees a thread: the CPUs on which the thread may run, and whether the thread serves block I/O.
+//! The CPUs on which a thread may run.
 
 use std::io;
 
@@ -21,20 +21,6 @@ pub fn pin(cpu: Cpu) -> io::Result<()> {
     set.set(cpu.0)?;
     sched_setaffinity(Pid::from_raw(0), &set)?;
     Ok(())
-}
-
-/// `PR_SET_IO_FLUSHER` of `linux/prctl.h` (Linux 5.6). The libc crate has no name for the constant.
-const PR_SET_IO_FLUSHER: libc::c_int = 57;
-
-/// Tells the kernel that the calling thread serves block I/O, and every thread which the calling thread makes from now on:
-/// allocations of these threads never wait for dirty pages to be written through the devices of this daemon. Needs
-/// `CAP_SYS_RESOURCE`.
-pub fn set_io_flusher() -> io::Result<()> {
-    // SAFETY: PR_SET_IO_FLUSHER takes integers only and touches no memory of this process.
-    match unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 #[cfg(test)]

@@ -129,10 +129,10 @@ pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, Work
             .name(format!("worker-{index}"))
             .spawn(move || setup::main(setup, &ready))
             .map_err(|source| fail("spawning the thread", source))?;
-        let worker = move |thread| Worker {
+        let worker = move |clock| Worker {
             index,
             inbox,
-            load: Arc::new(Load::new(thread)),
+            load: Arc::new(Load::new(clock)),
             stats,
             shard_stats,
             traces,
@@ -142,7 +142,7 @@ pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, Work
     let mut workers = Vec::new();
     for (index, worker, cpu, is_ready) in starting {
         match is_ready.recv() {
-            Ok(Ok(thread)) => workers.push(worker(thread)),
+            Ok(Ok(clock)) => workers.push(worker(clock)),
             Ok(Err((what, source))) => {
                 return Err(WorkerError::Start { index, cpu: cpu.0, what, source });
             }

@@ -1,4 +1,4 @@
-//! How busy a worker is: the CPU time of the thread, the share of a CPU which the thread took of late, and whether it stands in the kernel.
+//! How busy a worker is: the CPU time of the thread, and the share of a CPU which the thread took of late.
 //!
 //! Reads the kernel's account of the thread, from outside. Does not own the moments at which a share is taken ([`LOAD_INTERVAL`], kept by the daemon).
 
@@ -9,29 +9,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::{Pid, gettid};
 
 use crate::locks::MutexExt;
 
 /// The time over which a share is taken.
 pub const LOAD_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A thread, for any thread of this process to look at.
-#[derive(Clone, Copy, Debug)]
-pub struct ThreadId {
-    /// Counts the CPU time of the thread.
-    pub clock: ClockId,
-    /// The thread's number in the kernel.
-    pub number: Pid,
-}
-
-/// The calling thread.
-pub fn this_thread() -> io::Result<ThreadId> {
+/// The clock which counts the CPU time of the calling thread, for any thread of this process to read.
+pub fn cpu_clock() -> io::Result<ClockId> {
     let mut clock = MaybeUninit::uninit();
     // SAFETY: pthread_self names a living thread, the caller's, and the kernel's library writes one clock id to a place for one.
     match unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), clock.as_mut_ptr()) } {
         // SAFETY: the call has succeeded, and so has written the id.
-        0 => Ok(ThreadId { clock: ClockId::from_raw(unsafe { clock.assume_init() }), number: gettid() }),
+        0 => Ok(ClockId::from_raw(unsafe { clock.assume_init() })),
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }
@@ -39,22 +29,19 @@ pub fn this_thread() -> io::Result<ThreadId> {
 /// The load of one worker.
 #[derive(Debug)]
 pub struct Load {
-    thread: ThreadId,
+    clock: ClockId,
     /// When the last share was taken, and the CPU time then.
     last: Mutex<(Instant, Duration)>,
     busy_percent: AtomicU64,
-    /// Times the worker gave no sign of life because it stood in the kernel.
-    pub stalls: AtomicU64,
 }
 
 impl Load {
-    /// The load of the worker on `thread`, busy for no time so far.
-    pub fn new(thread: ThreadId) -> Self {
+    /// The load of the worker with the clock `clock`, busy for no time so far.
+    pub fn new(clock: ClockId) -> Self {
         let load = Self {
-            thread,
+            clock,
             last: Mutex::new((Instant::now(), Duration::ZERO)),
             busy_percent: AtomicU64::new(0),
-            stalls: AtomicU64::new(0),
         };
         load.last.lock_whole().1 = load.cpu_time();
         load
@@ -62,7 +49,7 @@ impl Load {
 
     /// CPU time which the thread has taken so far, in user space and in the kernel.
     pub fn cpu_time(&self) -> Duration {
-        clock_gettime(self.thread.clock).map_or(Duration::ZERO, Duration::from)
+        clock_gettime(self.clock).map_or(Duration::ZERO, Duration::from)
     }
 
     /// Takes the share of a CPU since the last call.
@@ -73,21 +60,10 @@ impl Load {
         *last = now;
     }
 
-    /// Whether the thread stands in a system call that no signal ends, as on a disk that does not answer: state D of proc_pid_stat(5).
-    pub fn stands_in_the_kernel(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.thread.number));
-        stat.is_ok_and(|stat| state(&stat) == Some('D'))
-    }
-
     /// The share of a CPU at the last sample, per cent.
     pub fn busy_percent(&self) -> u64 {
         self.busy_percent.load(Ordering::Relaxed)
     }
-}
-
-/// The state in the text of `stat`. The name before it may have any characters.
-fn state(stat: &str) -> Option<char> {
-    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 /// CPU time in per cent of the time between two moments.
@@ -114,20 +90,11 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_a_thread_is_read_whatever_its_name() {
-        assert_eq!(state("7 (a) D (b) D 1 2 3"), Some('D'));
-        assert_eq!(state("7 (a D) S 1 2 3"), Some('S'));
-        assert_eq!(state("7 (a"), None);
-        let load = Load::new(this_thread().unwrap());
-        assert!(!load.stands_in_the_kernel(), "it asks");
-    }
-
-    #[test]
     fn the_cpu_time_of_a_thread_is_read_from_another() {
         let (clock, has_clock) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            clock.send(this_thread().unwrap()).unwrap();
+            clock.send(cpu_clock().unwrap()).unwrap();
             let mut sum = 0_u64;
             while ended.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
                 sum = std::hint::black_box(sum.wrapping_add(1));

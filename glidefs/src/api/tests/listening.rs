@@ -9,9 +9,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 
 use super::{Host, Served, exchange, request};
-use crate::api::connection::Patience;
 use crate::api::{Access, AppState, Listeners, ServeError, Socket, serve};
-use crate::observe::troubles::Part;
+use crate::observe::troubles::{Part, Troubles};
 
 #[tokio::test]
 async fn the_socket_is_for_its_owner_only_and_gone_at_the_end() {
@@ -27,24 +26,31 @@ async fn the_socket_is_for_its_owner_only_and_gone_at_the_end() {
 async fn the_socket_of_a_group_is_for_its_members_as_well() {
     // Every user may give a file to a group of the user.
     let group = Group::from_gid(nix::unistd::getegid()).unwrap().unwrap();
-    let access = Access { group: Some(group.name), ..Access::default() };
-    let served = Served::with(access, Patience::default()).await;
-    let metadata = || std::fs::metadata(served.socket()).unwrap();
-    until(|| metadata().permissions().mode() & 0o777 == 0o660).await;
-    assert_eq!(metadata().gid(), group.gid.as_raw());
-    assert_eq!(served.send("GET", "/v1/exports", "").await.status, 200);
+    let (dir, troubles) = (tempfile::tempdir().unwrap(), Troubles::default());
+    let socket = dir.path().join("sock");
+    let _listeners = Listeners::open(None, &socket, Some(&group.name), &troubles).await;
+    let metadata = std::fs::metadata(socket).unwrap();
+    assert_eq!((metadata.permissions().mode() & 0o777, metadata.gid()), (0o660, group.gid.as_raw()));
+    assert!(troubles.parts().is_empty());
 }
 
 #[tokio::test]
 async fn a_group_that_is_not_there_leaves_the_socket_to_its_owner_and_is_a_trouble() {
-    let access = Access { group: Some("no-such-group-here".into()), ..Access::default() };
-    let served = Served::with(access, Patience::default()).await;
-    until(|| served.stats.troubles.parts() == [Part::Group]).await;
-    assert_eq!(std::fs::metadata(served.socket()).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(served.send("GET", "/v1/exports", "").await.status, 200);
-    assert!(served.stats.troubles.sentences()[0].contains("groupadd"));
-    served.stop.send(true).unwrap();
-    served.task.await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("sock");
+    let host = Host::new();
+    let state = AppState::of_router(&host.started().await);
+    let troubles = Arc::clone(&state.stats.troubles);
+    let listeners = Listeners::open(None, &socket, Some("no-such-group-here"), &troubles).await;
+    assert_eq!(troubles.parts(), [Part::Group]);
+    assert!(troubles.sentences()[0].contains("groupadd"));
+    let (stop, stopped) = watch::channel(false);
+    let serving = tokio::spawn(serve(listeners, state, Access::default(), stopped));
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let stream = UnixStream::connect(&socket).await.unwrap();
+    assert_eq!(exchange(stream, &request("GET", "/v1/exports", "", "")).await.status, 200);
+    stop.send(true).unwrap();
+    serving.await.unwrap();
 }
 
 #[tokio::test]
@@ -78,7 +84,7 @@ async fn an_address_and_a_socket_that_are_taken_are_troubles_and_are_had_when_th
     let host = Host::new();
     let state = AppState::of_router(&host.started().await);
     let troubles = Arc::clone(&state.stats.troubles);
-    let listeners = Listeners::open(Some(address), &path, &troubles).await;
+    let listeners = Listeners::open(Some(address), &path, None, &troubles).await;
     assert_eq!(troubles.parts(), [Part::Tcp, Part::Socket]);
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(serve(listeners, state, Access::default(), stopped));
@@ -102,7 +108,8 @@ async fn a_daemon_that_never_had_its_address_stops_as_any_other() {
     let host = Host::new();
     let state = AppState::of_router(&host.started().await);
     let socket = dir.path().join("sock");
-    let listeners = Listeners::open(Some(taken.local_addr().unwrap()), &socket, &state.stats.troubles).await;
+    let listeners =
+        Listeners::open(Some(taken.local_addr().unwrap()), &socket, None, &state.stats.troubles).await;
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(serve(listeners, state, Access::default(), stopped));
     stop.send(true).unwrap();

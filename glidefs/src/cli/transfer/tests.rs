@@ -180,7 +180,8 @@ impl Daemon {
         let router = host.started().await;
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("sock");
-        let listeners = Listeners::open(None, &socket, &crate::observe::troubles::Troubles::default()).await;
+        let listeners =
+            Listeners::open(None, &socket, None, &crate::observe::troubles::Troubles::default()).await;
         let state = AppState {
             router: Arc::clone(&router),
             metrics: Arc::new(crate::api::SharedTexts::new(|_| Ok(String::new()), Arc::default())),

@@ -163,8 +163,6 @@ metrics! {
     PoolArena: Gauge "glidefs_ublk_buffer_pool_arena_bytes" in Bytes by [worker]
         = "Size of the arena: the bound of the worker's memory for requests.";
 
-    WorkerStalls: Counter "glidefs_worker_stalls_total" in Number by [worker]
-        = "Times the worker gave no sign of life for 10 s because it waited in the kernel, as for a cache disk that does not answer.";
     WorkerQueues: Gauge "glidefs_worker_queues" in Number by [worker]
         = "Device queues the worker hosts.";
     WorkerCpu: Counter "glidefs_worker_cpu_seconds_total" in Seconds by [worker]

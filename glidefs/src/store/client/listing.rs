@@ -3,7 +3,6 @@
 //! Owns the progress of a listing or a deletion over several tries. Invariant: a listing ascends by key, and has every object
 //! that was there all the time.
 
-use std::collections::HashSet;
 use std::sync::Mutex;
 
 use futures_util::StreamExt;
@@ -94,22 +93,20 @@ impl Store {
                 [one] => one.to_string(),
                 [first, ..] => format!("{first} and {} others", paths.len() - 1),
             };
-            // Objects that were deleted before a try failed are not deleted again.
+            // Objects that were deleted before a try failed, or took too long, are not deleted again.
             let left = Mutex::new(paths.to_vec());
             let attempt = || async {
                 let paths = left.lock_whole().clone();
-                let mut failing: HashSet<Path> = paths.iter().cloned().collect();
                 let paths = futures_util::stream::iter(paths.into_iter().map(Ok)).boxed();
                 let mut deleted = self.objects().await?.delete_stream(paths);
                 let mut failed = None;
                 while let Some(answer) = deleted.next().await {
                     match answer {
-                        Ok(path) => drop(failing.remove(&path)),
+                        Ok(path) => left.lock_whole().retain(|left| *left != path),
                         Err(error) if classify(&error) != Verdict::Missing => failed = Some(error),
                         Err(_) => {}
                     }
                 }
-                left.lock_whole().retain(|path| failing.contains(path));
                 failed.map_or(Ok(()), |error| Err(failure(Operation::Delete, &text, error)))
             };
             self.tries(Operation::Delete, &text, 0).run(attempt).await?;

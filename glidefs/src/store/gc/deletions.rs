@@ -50,7 +50,9 @@ async fn carry_on(
             Ok(Some(LastName::Removed))
         }
         Ok(_) => Ok(None),
-        Err(StoreError::Damaged { .. }) => Ok(Some(LastName::Damaged(Key::Name(name)))),
+        Err(StoreError::Damaged { .. } | StoreError::Archived { .. }) => {
+            Ok(Some(LastName::Damaged(Key::Name(name))))
+        }
         Err(error) => Err(error),
     }
 }

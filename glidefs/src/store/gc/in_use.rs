@@ -264,7 +264,7 @@ impl InUse {
             // Which of these are content of the newest state is not known.
             Ok(first) => self.packs.extend(first.packs.iter().map(|pack| pack.pack)),
             Err(error) if error.is_missing() => self.all_until_millis = u64::MAX,
-            Err(StoreError::Damaged { .. }) => {
+            Err(StoreError::Damaged { .. } | StoreError::Archived { .. }) => {
                 // Packs of the origin are older than the first manifest of the fork.
                 let begun_millis = volume.created_millis(FIRST_MANIFEST).unwrap_or(u64::MAX);
                 self.all_until_millis = self.all_until_millis.max(begun_millis);
@@ -307,13 +307,17 @@ async fn standing(
 ) -> Result<(ManifestId, Result<(Standing, Manifest), Key>), StoreError> {
     let manifest = match store.manifest_or_newer(newest.0, newest.1).await {
         Ok((manifest, _)) => manifest,
-        Err(StoreError::Damaged { .. }) => return Ok((newest, Err(Key::Manifest(newest.0, newest.1)))),
+        Err(StoreError::Damaged { .. } | StoreError::Archived { .. }) => {
+            return Ok((newest, Err(Key::Manifest(newest.0, newest.1))));
+        }
         Err(error) => return Err(error),
     };
     // The newest manifest names the last writer.
     let is_marked = if marked { store.is_marked_deleted(newest.0, manifest.writer).await } else { Ok(false) };
     let standing = match (is_marked, manifest.sections.deleted) {
-        (Err(StoreError::Damaged { .. }), _) => return Ok((newest, Err(Key::Tombstone(newest.0)))),
+        (Err(StoreError::Damaged { .. } | StoreError::Archived { .. }), _) => {
+            return Ok((newest, Err(Key::Tombstone(newest.0))));
+        }
         (Err(error), _) => return Err(error),
         (Ok(true), _) => Standing::Tombstoned,
         (_, Some(Deletion::CanBeUndone)) => Standing::Deleted { number: manifest.number },
@@ -332,7 +336,7 @@ async fn kept_by(
     match store.snapshot(snapshot.0, &snapshot.1).await {
         Ok(found) => Ok((snapshot, Some(found.manifest.packs))),
         Err(error) if error.is_missing() => Ok((snapshot, Some(Vec::new()))),
-        Err(StoreError::Damaged { .. }) => Ok((snapshot, None)),
+        Err(StoreError::Damaged { .. } | StoreError::Archived { .. }) => Ok((snapshot, None)),
         Err(error) => Err(error),
     }
 }

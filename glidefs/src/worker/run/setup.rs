@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
+use nix::time::ClockId;
+
 use super::Loop;
 use super::operations::Purpose;
 use crate::buffer::Pool;
@@ -19,7 +21,7 @@ use crate::worker::company::Company;
 use crate::worker::engine::Engine;
 use crate::worker::executor::Executor;
 use crate::worker::inbox::Inbox;
-use crate::worker::load::{self, ThreadId};
+use crate::worker::load;
 use crate::worker::queues::Queues;
 use crate::worker::requests::InFlight;
 use crate::worker::ring::{Kind, Options, REGISTERED_BYTES_MAX, Ring};
@@ -69,15 +71,15 @@ impl Drop for AbortOnEnd {
     }
 }
 
-/// The thread's body. Gives `ready` the thread when the worker is set up, and returns only when the set-up
+/// The thread's body. Gives `ready` the clock of the thread's CPU time when the worker is set up, and returns only when the set-up
 /// fails.
-pub fn main(setup: Setup, ready: &Sender<Result<ThreadId, SetupError>>) {
-    let thread = load::this_thread().map_err(|error| ("finding the clock of the thread", error));
-    match thread.and_then(|thread| Ok((thread, Loop::new(setup)?))) {
+pub fn main(setup: Setup, ready: &Sender<Result<ClockId, SetupError>>) {
+    let clock = load::cpu_clock().map_err(|error| ("finding the clock of the thread", error));
+    match clock.and_then(|clock| Ok((clock, Loop::new(setup)?))) {
         Err(failure) => drop(ready.send(Err(failure))),
-        Ok((thread, mut worker)) => {
+        Ok((clock, mut worker)) => {
             let _abort = AbortOnEnd;
-            drop(ready.send(Ok(thread)));
+            drop(ready.send(Ok(clock)));
             if let Err(error) = worker.run() {
                 tracing::error!(error = &error as &dyn std::error::Error, "the worker's ring failed");
             }
