@@ -338,8 +338,9 @@ mod tests {
                 let status =
                     if line.starts_with("DELETE ") { "204 No Content" } else { "501 Not Implemented" };
                 let answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
-                stream.write_all(answer.as_bytes()).await.unwrap();
+                // Noted before the client can go on.
                 sender.send(line).unwrap();
+                stream.write_all(answer.as_bytes()).await.unwrap();
             }
         });
         let url = "s3://bucket/prefix".parse().unwrap();
