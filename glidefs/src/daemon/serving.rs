@@ -18,6 +18,7 @@ use super::upgrading::{Order, Upgrading, identity};
 use crate::api::{self, Access, Listeners, Readiness, Token, TokenFile};
 use crate::config::{Config, OnStop};
 use crate::handover::{Handed, Launch};
+use crate::observe::troubles::{Part, Troubles};
 use crate::router::Router;
 use crate::worker::Worker;
 use crate::worker::load::LOAD_INTERVAL;
@@ -63,7 +64,7 @@ pub(super) async fn serve(
     let state = parts.state(config, ready.clone(), upgrades.clone());
     let releasing = Releasing::new(&parts.workers, Arc::clone(&state.stats.changes));
     let mut serving = tokio::spawn(api::serve(listeners, state, access, stopped));
-    let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone()));
+    let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone(), Arc::clone(&parts.troubles)));
     let sampling = tokio::spawn(sample_loads(parts.workers.clone()));
     let collecting = parts.store.clone().filter(|_| !config.store.gc_interval.0.is_zero()).map(|store| {
         tokio::spawn(collect(
@@ -227,17 +228,35 @@ async fn sample_loads(workers: Vec<Worker>) {
     }
 }
 
-/// Tells systemd that the daemon lives, as long as every worker answers.
-async fn feed_watchdog(workers: Vec<Worker>) {
-    let Some(interval) = sd_notify::watchdog_enabled() else { return };
+/// Tells systemd that the daemon lives, as long as every worker answers, or waits in the kernel: a restart would wait for the same disk.
+async fn feed_watchdog(workers: Vec<Worker>, troubles: Arc<Troubles>) {
+    let interval = sd_notify::watchdog_enabled().unwrap_or(PING_PATIENCE * 3);
     loop {
-        let all = futures_util::future::join_all(workers.iter().map(Worker::ping));
-        match tokio::time::timeout(PING_PATIENCE, all).await {
-            Ok(pongs) if pongs.iter().all(Result::is_ok) => notify(&[NotifyState::Watchdog]),
-            _ => tracing::error!("a worker does not answer; the watchdog is not fed"),
+        let pings = workers.iter().map(async |worker| {
+            let answer = tokio::time::timeout(PING_PATIENCE, worker.ping()).await;
+            (matches!(answer, Ok(Ok(()))), worker)
+        });
+        let answers = futures_util::future::join_all(pings).await;
+        let (waiting, silent): (Vec<_>, Vec<_>) = answers
+            .into_iter()
+            .filter_map(|(is_alive, worker)| (!is_alive).then(|| worker.thread_name()))
+            .partition(|name| waits_in_kernel(name));
+        let cause = waiting.first().map(|name| format!("{name} has waited in the kernel for {PING_PATIENCE:?}"));
+        troubles.set(Part::Disk, cause);
+        if silent.is_empty() {
+            notify(&[NotifyState::Watchdog]);
+        } else {
+            tracing::error!("a worker does not answer; the watchdog is not fed");
         }
         tokio::time::sleep(interval / 3).await;
     }
+}
+
+/// Whether the thread of this process with that name is in the state `D` of proc(5), in which it cannot be ended either.
+fn waits_in_kernel(name: &str) -> bool {
+    let state = format!("({name}) D");
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok()).any(|stat| stat.contains(&state))
 }
 
 /// Sets the time after which systemd's watchdog ends the service, where there is one.

@@ -19,11 +19,13 @@ pub enum Part {
     Group,
     /// The file with the token.
     Token,
+    /// The disk of the cache.
+    Disk,
 }
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 4] = [Self::Tcp, Self::Socket, Self::Group, Self::Token];
+    pub const ALL: [Self; 5] = [Self::Tcp, Self::Socket, Self::Group, Self::Token, Self::Disk];
 
     /// The label on `/metrics`.
     pub fn name(self) -> &'static str {
@@ -32,6 +34,7 @@ impl Part {
             Self::Socket => "socket",
             Self::Group => "group",
             Self::Token => "token",
+            Self::Disk => "disk",
         }
     }
 
@@ -42,6 +45,7 @@ impl Part {
             Self::Socket => "the API has no socket, so the command line does not reach the daemon",
             Self::Group => "the API's socket is not open to its group",
             Self::Token => "no request over TCP can carry a token",
+            Self::Disk => "the disk of the cache stands still, and so do devices",
         }
     }
 }

@@ -94,12 +94,21 @@ impl Worker {
         is_told.await.map_err(|_| WorkerError::Gone { index: self.index })
     }
 
+    /// The name of the worker's thread.
+    pub fn thread_name(&self) -> String {
+        thread_name(self.index)
+    }
+
     /// Resolves once the worker's loop has turned: the proof of life behind the watchdog.
     pub async fn ping(&self) -> Result<(), WorkerError> {
         let (pong, is_alive) = tokio::sync::oneshot::channel();
         self.inbox.send(Message::Ping(pong));
         is_alive.await.map_err(|_| WorkerError::Gone { index: self.index })
     }
+}
+
+fn thread_name(index: usize) -> String {
+    format!("worker-{index}")
 }
 
 /// Starts one worker a CPU over `cache`, and waits until each is pinned and has an arena.
@@ -126,7 +135,7 @@ pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, Work
         };
         let traces = Arc::clone(&traces);
         thread::Builder::new()
-            .name(format!("worker-{index}"))
+            .name(thread_name(index))
             .spawn(move || setup::main(setup, &ready))
             .map_err(|source| fail("spawning the thread", source))?;
         let worker = move |clock| Worker {
