@@ -39,9 +39,9 @@ const LAYERS: &[&str] = &[
     "properties",
     "fair",
     "checksum",
+    "tasks",
     "units",
     "locks",
-    "tasks",
 ];
 
 /// A folder, and a lower layer which the folder must not import all the same.

@@ -57,9 +57,9 @@ pub(crate) mod fair;
 
 pub(crate) mod checksum;
 
-pub(crate) mod locks;
-
 pub(crate) mod tasks;
+
+pub(crate) mod locks;
 
 pub(crate) mod units;
 

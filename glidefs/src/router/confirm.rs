@@ -17,6 +17,7 @@ use super::error::RouterError;
 use super::state::{Event, State};
 use crate::locks::MutexExt;
 use crate::observe::chain;
+use crate::tasks;
 use crate::units::ExportId;
 
 /// Exports that the store is asked about at the same time.
@@ -181,7 +182,7 @@ impl Router {
                 sleep(self.options.confirm_patience / 2).await;
             }
             let asked = stream::iter(unasked).map(|entry| async move {
-                let is_answered = self.confirm_one(&entry).await;
+                let is_answered = tasks::for_export(entry.id(), self.confirm_one(&entry)).await;
                 (!is_answered).then_some(entry)
             });
             let silent = asked.buffer_unordered(CONFIRMATIONS_MAX).filter_map(std::future::ready);

@@ -146,7 +146,7 @@ impl Starting {
 
     fn plan(&mut self, held: HeldExport) {
         let router = Arc::clone(&self.router);
-        self.plans.spawn(tasks::boxed(async move {
+        self.plans.spawn(tasks::for_export(held.entry().id(), async move {
             let plan = router.plan(&held).await;
             (held, plan)
         }));
@@ -164,15 +164,16 @@ impl Starting {
 
     fn claim(&mut self, (held, plan): Planned) {
         let (router, patience) = (Arc::clone(&self.router), Arc::clone(&self.patience));
-        self.claims.spawn(tasks::boxed(async move {
+        self.claims.spawn(tasks::for_export(held.entry().id(), async move {
             let ownership = claim_patiently(&router, &held, &patience).await;
             ((held, plan), Some(ownership))
         }));
     }
 
     fn carry_out(&mut self, ((held, plan), ownership): Ready) {
-        let router = Arc::clone(&self.router);
-        self.steps.spawn(tasks::boxed(async move { router.carry_out(held, plan, ownership).await }));
+        let (router, id) = (Arc::clone(&self.router), held.entry().id());
+        let step = async move { router.carry_out(held, plan, ownership).await };
+        self.steps.spawn(tasks::for_export(id, step));
     }
 }
 

@@ -42,7 +42,7 @@ impl Router {
         }
         // During a pause nothing is kept that has to be closed when the daemon stops.
         let (router, entry) = (Arc::downgrade(self), Arc::downgrade(held.entry()));
-        drop(tasks::spawn(async move {
+        drop(tokio::spawn(tasks::for_export(held.entry().id(), async move {
             let mut pause = PAUSE;
             loop {
                 sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
@@ -53,7 +53,7 @@ impl Router {
                 }
                 pause = pause.saturating_mul(2).min(PAUSE_MAX);
             }
-        }));
+        })));
     }
 
     /// Tries which are under way.

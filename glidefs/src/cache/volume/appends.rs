@@ -10,6 +10,7 @@ use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Extent};
 use crate::cache::volume::ranks::Ranks;
 use crate::cache::volume::store_link::StoreLink;
+use crate::tasks;
 use crate::units::{SectorRange, Seq};
 
 /// More sequence numbers of an export than the records of one segment hold.
@@ -50,6 +51,8 @@ impl Volume {
         extents: impl Iterator<Item = Extent>,
         place: Place,
     ) -> Result<(), IoError> {
+        // A record has writes of many exports.
+        let _work = tasks::work_for(Some(self.id));
         let mut inner = self.lock();
         if inner.removed {
             return Err(IoError::Removed(self.id));

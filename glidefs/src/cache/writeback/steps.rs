@@ -8,6 +8,7 @@ use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
 use crate::observe::chain;
 use crate::store::volume::{Crowd, Resume, VolumeError};
+use crate::tasks;
 use crate::units::Seq;
 
 /// Shortest and longest pause before a failed cut is tried again.
@@ -133,6 +134,10 @@ pub(super) async fn blocking<R: Send + 'static>(
     work: impl FnOnce(Arc<Shared>, Arc<Volume>) -> Result<R, Failure> + Send + 'static,
 ) -> Result<R, Failure> {
     let (shared, volume) = (Arc::clone(shared), Arc::clone(volume));
+    let working = move || {
+        let _work = tasks::work_for(Some(volume.id()));
+        work(shared, volume)
+    };
     // Fails only when the runtime ends.
-    tokio::task::spawn_blocking(move || work(shared, volume)).await.unwrap_or(Err(Failure::Later))
+    tokio::task::spawn_blocking(working).await.unwrap_or(Err(Failure::Later))
 }

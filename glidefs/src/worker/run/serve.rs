@@ -11,6 +11,7 @@ use super::Loop;
 use crate::cache::{IoError, Reservation};
 use crate::export::Operation;
 use crate::observe::trace::Part;
+use crate::tasks::{self, WorkFor};
 use crate::units::PIECE_BYTES;
 use crate::worker::driver::Failure;
 use crate::worker::engine::Engine;
@@ -24,6 +25,12 @@ use crate::worker::waits::ready::Stage;
 use crate::worker::waits::stop;
 
 impl Loop {
+    /// The worker works for the export behind a tag until the result is dropped.
+    #[inline]
+    fn work_for(&self, tag: TagId) -> WorkFor {
+        tasks::work_for(Some(self.queues.export(tag).id()))
+    }
+
     /// Begins with the end of a queue's command.
     pub(super) fn command_ended(&mut self, token: u64, result: i32) -> io::Result<()> {
         match self.queues.ended(&self.ring, token, result)? {
@@ -34,6 +41,7 @@ impl Loop {
 
     /// Takes the request which a tag holds.
     fn arrive(&mut self, tag: TagId) -> io::Result<()> {
+        let _work = self.work_for(tag);
         match self.queues.take_request(tag, self.now) {
             Ok(request) => {
                 traces::begin(tag);
@@ -52,6 +60,7 @@ impl Loop {
     pub(super) fn serve_ready(&mut self) -> io::Result<()> {
         self.ready.begin_turn(&self.queues, self.shard.has_rest());
         while let Some((request, stage)) = self.ready.next() {
+            let _work = self.work_for(request.tag);
             match stage {
                 Stage::New => self.serve(request)?,
                 Stage::Allowed => self.begin(request)?,
@@ -285,6 +294,7 @@ impl Loop {
         done.extend(self.shard.completed());
         self.advanced |= !done.is_empty();
         for (token, result) in done.drain(..) {
+            let _work = self.work_for(token.request.tag);
             match result {
                 Err(IoError::Remote) => {
                     let request = token.request;

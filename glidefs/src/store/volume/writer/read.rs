@@ -14,6 +14,7 @@ use crate::locks::MutexExt;
 use crate::store::volume::crowd::Crowd;
 use crate::store::volume::error::VolumeError;
 use crate::store::volume::view::View;
+use crate::tasks;
 use crate::units::SectorRange;
 
 impl VolumeWriter {
@@ -98,7 +99,7 @@ impl VolumeWriter {
     pub(in crate::store::volume) async fn follow_reader(&self, range: SectorRange) {
         let Some((window, permit)) = self.next_window(range) else { return };
         let volume = self.clone();
-        let mut fetching = Box::pin(async move {
+        let mut fetching = tasks::boxed(async move {
             let _permit = permit;
             let Some(block_cache) = &volume.host.options.block_cache else { return };
             // An error is reported by the read that needs the data.
