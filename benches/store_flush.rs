@@ -308,6 +308,7 @@ fn options_for(exports_max: usize) -> RouterOptions {
         serve_unconfirmed: false,
         waiting_since: None,
         tenures: std::collections::HashMap::new(),
+        deaths: Arc::default(),
         boot_id: "a boot".into(),
     }
 }

@@ -121,6 +121,7 @@ pub fn router(directory: &Path, exports: u32, attached: u32, volumes: Volumes) -
         confirm_patience: Duration::from_secs(10),
         waiting_since: None,
         tenures: std::collections::HashMap::new(),
+        deaths: Arc::default(),
         boot_id: "bench".into(),
     };
     let catalog = Catalog::open(&directory.join("catalog.redb")).expect("the catalog opens");

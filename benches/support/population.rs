@@ -75,6 +75,7 @@ pub fn options(exports_max: usize) -> RouterOptions {
         serve_unconfirmed: false,
         waiting_since: None,
         tenures: std::collections::HashMap::new(),
+        deaths: Arc::default(),
         boot_id: "a boot".into(),
     }
 }

@@ -58,7 +58,7 @@ use self::upgrading::{Order, by_export, identity, tenures};
 use crate::cache::{Cache, CacheCatalog as _, CacheError, Directory};
 use crate::config::{Config, Unconfirmed};
 use crate::handover::{Handed, Identity, Launch};
-use crate::router::{Devices, Router, RouterOptions};
+use crate::router::{Deaths, Devices, Router, RouterOptions};
 use crate::store::BlockCache;
 use crate::store::volume::VolumeStore;
 use crate::ublk::{Features, UblkDevices};
@@ -149,6 +149,7 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
         serve_unconfirmed: config.store.unconfirmed == Unconfirmed::Serve,
         waiting_since: handed.as_ref().map(Handed::waiting_since),
         tenures: served.map(|handed| by_export(&handed.tenures)).unwrap_or_default(),
+        deaths: Deaths::watch(&config.cache.dir),
         boot_id: crate::router::kernel_boot_id().map_err(system("reading the kernel's boot id"))?,
     };
     let (stop_store, stopped) = watch::channel(false);

@@ -184,11 +184,13 @@ impl Export {
         Arc::clone(&queues.stats[usize::from(queue_id)])
     }
 
-    /// Takes note that the export is about to get a device, which nobody has used yet.
+    /// Takes note that the export is about to get a device, which nobody has used yet. The export is not held back any more.
     pub fn begin_device(&self) {
         let mut queues = self.queues.lock_whole();
         queues.begun = Use::of(queues.stats.iter().map(Arc::as_ref));
         queues.is_used = false;
+        drop(queues);
+        self.volume.hold_back(false);
     }
 
     /// Whether the device has had more requests than a look for partitions and file systems, or any device of the export an error.

@@ -20,6 +20,7 @@
 //! | `exports`, `numbers` | the exports in memory, and the device numbers in use |
 //! | `create` | how an export comes into being |
 //! | `operations` | attach, resize |
+//! | `deaths` | of which exports the daemon has died |
 //! | `stranded` | when an export is tried again whose device is not in service |
 //! | `strays` | which devices an export has, also under a number that the catalog does not know |
 //! | `settings` | limits and weight |
@@ -41,6 +42,7 @@ mod bring;
 mod catalog;
 mod confirm;
 mod create;
+mod deaths;
 pub(crate) mod devices;
 mod entry;
 mod error;
@@ -79,6 +81,7 @@ use self::catalog::record::ExportRecord;
 pub(crate) use self::catalog::{CatalogGlance, CatalogHandle, error::CatalogError, health::CatalogHealth};
 use self::confirm::Unasked;
 pub use self::create::CreateExport;
+pub use self::deaths::Deaths;
 pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use self::entry::{ExportEntry, HeldExport};
 pub(crate) use self::error::RouterError;
@@ -151,7 +154,8 @@ impl Router {
             let rests = storage.is_at_rest(record.export_id(), record.size_bytes, resume.as_ref());
             let held = HeldExport::loaded(name, record, resume, gate);
             if !(rests && held.entry().is_settled()) {
-                held.entry().open(&*storage);
+                let is_held_back = options.deaths.holds_back(held.entry().id()).is_some();
+                held.entry().open(&*storage).volume().hold_back(is_held_back);
             }
             exports.insert(Arc::clone(held.entry()));
             loaded.push(held);
@@ -224,6 +228,15 @@ impl Router {
     /// How long the requests of devices waited for the last start, if that was an upgrade: a time a device.
     pub fn pauses(&self) -> Vec<Duration> {
         self.entries().iter().filter_map(|entry| entry.pause()).collect()
+    }
+
+    /// The names of the exports that are not served because the daemon has died of them.
+    pub fn held_back(&self) -> Vec<String> {
+        let is_held_back = |entry: &&Arc<ExportEntry>| {
+            self.options.deaths.holds_back(entry.id()).is_some()
+                && matches!(entry.state(), State::Failed { .. })
+        };
+        self.entries().iter().filter(is_held_back).map(|entry| entry.name().to_string()).collect()
     }
 
     /// Notes how long requests of a device have waited that is served now, after an upgrade.

@@ -29,7 +29,7 @@ pub mod ring;
 mod run;
 mod tag;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod traces;
 mod waits;
 

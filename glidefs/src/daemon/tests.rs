@@ -4,6 +4,7 @@
 mod at_rest;
 mod blank;
 mod damaged;
+mod deaths;
 mod elsewhere;
 mod handed_over;
 mod holders;

@@ -115,6 +115,9 @@ pub(super) fn warnings(parts: &Parts) -> Vec<String> {
         parts.router.catalog_health().failing().map(|reason| {
             format!("the catalog cannot be written: {reason}: make room on the disk of cache.dir")
         }),
+        Some(parts.router.held_back().join(", ")).filter(|names| !names.is_empty()).map(|names| {
+            format!("the daemon died twice of these exports, and does not serve them: {names}: glidefs export show NAME")
+        }),
         store.and_then(Store::away).map(|reason| format!("the store cannot be used: {reason}")),
         reads.map(|reads| format!("reads wait for the store, the oldest for {} s", reads.oldest.as_secs())),
         some(

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::Router;
 use super::catalog::record::Desired;
+use super::deaths::PROBATION;
 use super::devices::{DeviceError, DeviceId};
 use super::entry::HeldExport;
 use super::error::RouterError;
@@ -15,6 +16,7 @@ use super::size::ExportSize;
 use super::state::{Event, State};
 use crate::observe::chain;
 use crate::store::volume::check_size;
+use crate::tasks;
 use crate::units::SECTOR_BYTES;
 
 impl Router {
@@ -94,8 +96,23 @@ impl Router {
             held.device_error("attach", source)
         })?;
         self.adopt_number(held, device).await?;
+        self.note_served(held).await
+    }
+
+    /// Notes that the device is served. When it has been for a minute, deaths of before do not count any more.
+    async fn note_served(&self, held: &HeldExport) -> Result<(), RouterError> {
         self.give_path(held).await;
         held.step(Event::DeviceReady)?;
+        let (id, deaths) = (held.entry().id(), Arc::clone(&self.options.deaths));
+        if deaths.knows(id) {
+            let entry = Arc::downgrade(held.entry());
+            drop(tasks::spawn(async move {
+                tokio::time::sleep(PROBATION).await;
+                if entry.upgrade().is_some_and(|entry| entry.state() == State::Serving) {
+                    drop(tokio::task::spawn_blocking(move || deaths.forget(id)));
+                }
+            }));
+        }
         Ok(())
     }
 
@@ -121,8 +138,7 @@ impl Router {
         let recovered = self.devices.recover(export, device).await;
         recovered.map_err(|source| held.device_error("recover", source))?;
         self.note_pause(held);
-        self.give_path(held).await;
-        held.step(Event::DeviceReady)?;
+        self.note_served(held).await?;
         if let Err(error) = self.tell_size(held).await {
             tracing::warn!(
                 export = %held.entry().name(), device_id = device.0, error = %chain(&error),

@@ -1,8 +1,10 @@
 //! Limits and defaults of the router.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::deaths::Deaths;
 use crate::units::ExportId;
 
 /// Most queues of a device.
@@ -30,6 +32,8 @@ pub struct RouterOptions {
     pub waiting_since: Option<Instant>,
     /// The exports that the program before served until the upgrade; none for any other start.
     pub tenures: Tenures,
+    /// The exports of which daemons before have died.
+    pub deaths: Arc<Deaths>,
     /// Identity of this boot of the kernel: devices end with the boot. See [`kernel_boot_id`].
     pub boot_id: String,
 }

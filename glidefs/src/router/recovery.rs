@@ -3,7 +3,8 @@
 //!
 //! Owns the comparison of the wishes in the catalog with the devices in the kernel, and the steps that follow. Does not own the order
 //! of the exports (`starting`). Invariants: a device that clients may use is never removed because of another failure; an export that
-//! could not get its device is tried again (`stranded`), unless lost without a device; one without the store's answer waits (`confirm`).
+//! could not get its device is tried again (`stranded`), unless lost without a device; one without the store's answer waits (`confirm`);
+//! one of which the daemon has died twice is left alone until it is attached (`deaths`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -167,6 +168,10 @@ impl Router {
             StartReport { orphans_removed: self.reconcile(&loaded).await, ..StartReport::default() };
 
         let loaded = Self::settle(loaded, &mut report);
+        let (held_back, loaded): (Vec<_>, Vec<_>) =
+            loaded.into_iter().partition(|held| self.holds_back(held));
+        report.failed = report.failed.saturating_add(held_back.len());
+        drop(held_back);
         let deletions = Starting::new(Arc::clone(self), loaded).run(&mut report).await;
         report.elapsed = begun.elapsed();
         (report, deletions)
@@ -181,6 +186,22 @@ impl Router {
         let (left, settled): (Vec<_>, Vec<_>) = loaded.into_iter().partition(needs_step);
         report.detached = report.detached.saturating_add(settled.len());
         left
+    }
+
+    /// Leaves an export alone of which the daemon has died twice: requests of its device wait.
+    fn holds_back(&self, held: &HeldExport) -> bool {
+        let Some(death) = self.options.deaths.holds_back(held.entry().id()) else { return false };
+        let name = held.entry().name();
+        let reason = format!(
+            "the daemon died twice of this export, within a minute of taking it up, and serves the others without it: requests wait, and \
+             nothing is written back; `glidefs export attach {name}` tries again. The last time it {death}"
+        );
+        let is_held_back =
+            held.record().desired != Desired::Deleted && held.step(Event::Fail { reason }).is_ok();
+        if is_held_back {
+            tracing::error!(export = %name, death, "the export is held back, as the daemon died twice of it");
+        }
+        is_held_back
     }
 
     /// Compares the devices in the kernel with the catalog. Devices whose numbers a crash kept out of the catalog are noted as

@@ -1,6 +1,7 @@
 //! Tests of the router as a whole, on a fake kernel.
 
 mod crash;
+mod deaths;
 pub(crate) mod fake;
 mod model;
 mod operations;

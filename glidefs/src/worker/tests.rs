@@ -56,12 +56,14 @@ struct SharedTags {
 }
 
 /// The worker's end of a queue.
-struct PipeQueue {
+pub(crate) struct PipeQueue {
     export: Arc<Export>,
     shared: Arc<SharedTags>,
     pipes: Vec<File>,
     /// Where the ring puts the byte of each tag.
     bytes: Box<[u8]>,
+    /// Whether the first WRITE ends in a panic.
+    pub panics: bool,
 }
 
 impl QueueDriver for PipeQueue {
@@ -108,6 +110,7 @@ impl QueueDriver for PipeQueue {
     }
 
     fn copy_in(&self, tag: u16, start: usize, buffer: &mut [u8]) -> io::Result<()> {
+        assert!(!self.panics, "a planted panic");
         let tags = self.shared.tags.lock().unwrap();
         (&tags[usize::from(tag)].data[start..]).read_exact(buffer)
     }
@@ -124,7 +127,7 @@ impl QueueDriver for PipeQueue {
 }
 
 /// The client's end of a queue.
-struct Client {
+pub(crate) struct Client {
     shared: Arc<SharedTags>,
     pipes: Vec<Option<File>>,
     gone: Option<QueueGone>,
@@ -140,7 +143,7 @@ impl Client {
     }
 
     /// Attaches the queue which `wrap` makes of a plain queue and the client's ends of the pipes.
-    async fn attach_with(
+    pub async fn attach_with(
         worker: &Worker,
         export: &Arc<Export>,
         wrap: impl FnOnce(PipeQueue, &[Option<File>]) -> Box<dyn QueueDriver + Send>,
@@ -158,12 +161,13 @@ impl Client {
             shared: Arc::clone(&shared),
             pipes: theirs,
             bytes: vec![0; usize::from(DEPTH)].into(),
+            panics: false,
         };
         let gone = worker.attach(wrap(queue, &ours)).await?;
         Ok(Self { shared, pipes: ours, gone: Some(gone) })
     }
 
-    fn start(&mut self, tag: u16, operation: Operation, start: u64, count: u64, data: Vec<u8>) {
+    pub fn start(&mut self, tag: u16, operation: Operation, start: u64, count: u64, data: Vec<u8>) {
         let range = SectorRange::new(start, count).unwrap();
         self.start_request(tag, Request { operation, range, fua: false }, data);
     }
@@ -174,7 +178,7 @@ impl Client {
         self.pipes[usize::from(tag)].as_mut().unwrap().write_all(&[1]).unwrap();
     }
 
-    fn finish(&self, tag: u16) -> (Result<u32, String>, Vec<u8>) {
+    pub fn finish(&self, tag: u16) -> (Result<u32, String>, Vec<u8>) {
         let finished = self.result_within(tag, Duration::from_secs(30));
         finished.unwrap_or_else(|| panic!("tag {tag} was never completed"))
     }
@@ -206,7 +210,7 @@ impl Client {
 }
 
 /// A worker over a cache of its own.
-struct Bench {
+pub(crate) struct Bench {
     _directory: tempfile::TempDir,
     cache: Cache,
     worker: Worker,
@@ -245,7 +249,7 @@ impl Bench {
         Self::open(Engine::default(), Known::local(&[]), SLOTS, options)
     }
 
-    fn options() -> Options {
+    pub fn options() -> Options {
         Options {
             size_bytes: 64 << 20,
             segment_bytes: 1 << 20,
@@ -280,7 +284,7 @@ impl Bench {
     }
 }
 
-fn worker_options(engine: Engine, slots_per_worker: usize) -> WorkerOptions {
+pub(crate) fn worker_options(engine: Engine, slots_per_worker: usize) -> WorkerOptions {
     let cpus = vec![affinity::allowed().unwrap()[0]];
     WorkerOptions { cpus, slots_per_worker, queues_max: QUEUES_MAX, engine }
 }

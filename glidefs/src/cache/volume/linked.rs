@@ -3,6 +3,7 @@
 //! Does not own cuts (`cuts`), nor how cuts get to the store (`writeback`).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Volume;
@@ -143,7 +144,8 @@ impl Volume {
             if link.unreadable_cuts() > unreadable {
                 return Err(IoError::Unreadable);
             }
-            link.queue.ask(self.id, target);
+            // With 0 only a new size is asked for, which a volume that is held back leaves for later.
+            link.queue.ask(self.id, target.max(Seq(1)));
             progress.await;
         }
     }
@@ -355,6 +357,20 @@ impl Volume {
     pub(in crate::cache) fn needs_writeback(&self) -> bool {
         let figures = self.figures();
         figures.last_seq > figures.stored || self.store_link().is_some_and(StoreLink::has_news)
+    }
+
+    /// Whether the volume is written back and merged only when asked for.
+    pub(in crate::cache) fn is_held_back(&self) -> bool {
+        self.store_link().is_some_and(|link| link.is_held_back.load(Ordering::Relaxed))
+    }
+
+    /// Has the volume written back and merged only when asked for, or as usual again.
+    pub fn hold_back(&self, is_held_back: bool) {
+        let Some(link) = self.store_link() else { return };
+        if link.is_held_back.swap(is_held_back, Ordering::Relaxed) && !is_held_back {
+            link.merge_if_crowded(self.id);
+            self.announce();
+        }
     }
 
     pub(super) fn announce(&self) {

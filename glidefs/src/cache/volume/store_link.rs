@@ -18,7 +18,7 @@ use crate::observe::repeat::Repeat;
 use crate::properties::{Bound, Durability, OnUnreachable, Properties};
 use crate::store;
 use crate::store::volume::Upload;
-use crate::tasks::boxed;
+use crate::tasks;
 use crate::units::{ExportId, SectorRange, Seq};
 
 /// [`StoreLink::unnoted`] before the answer: a sequence number that no write gets.
@@ -65,6 +65,8 @@ pub(in crate::cache) struct StoreLink {
     /// Why the last cut did not get to the store, if so.
     trouble: Mutex<Option<String>>,
     pub(in crate::cache) crowding: Crowding,
+    /// Nothing is written back or merged unless somebody asks: work for the export has ended the daemon.
+    pub(in crate::cache) is_held_back: AtomicBool,
 }
 
 crate::units::debug_by_name!(StoreLink);
@@ -106,6 +108,7 @@ impl StoreLink {
             lossy_cuts: AtomicU64::new(0),
             told_losses: AtomicU64::new(0),
             trouble: Mutex::default(),
+            is_held_back: AtomicBool::new(false),
         }
     }
 
@@ -317,7 +320,7 @@ impl StoreLink {
         let (remote, gate) = (self.remote.clone(), Arc::clone(&self.gate));
         let repeat = Arc::clone(&self.bad_fetches);
         let fetch = Fetch { remote, export, range, missing, on_unreachable, gate, repeat };
-        self.queue.runtime.spawn(boxed(fetch.run(sender)));
+        self.queue.runtime.spawn(tasks::for_export(export, fetch.run(sender)));
         receiver
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Owns when each volume's next cut is made, and the tasks that carry cuts. Does not own the order of the looks at volumes (`dirty`).
 //! Invariants: at most one cut of a volume is carried at a time; a cut that failed to get to the store is tried again, the same cut,
-//! until the store has the cut; content lost on this host keeps no other content from the store; nothing here runs on a worker. A step
-//! looks at volumes with news and at those which are due, however many have data to write back. While no volume has such data, the
-//! engine only waits.
+//! until the store has the cut; content lost on this host keeps no other content from the store; nothing here runs on a worker; a volume
+//! that is held back is written back only when asked for. A step looks at volumes with news and at those which are due, however many have
+//! data to write back. While no volume has such data, the engine only waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +21,8 @@ use crate::cache::volume::Volume;
 use crate::cache::volume::cuts::CutState;
 use crate::cache::volume::durability::Triggers;
 use crate::cache::volume::queue::WritebackQueue;
-use crate::tasks::boxed;
-use crate::units::ExportId;
+use crate::tasks::for_export;
+use crate::units::{ExportId, Seq};
 
 /// How long the engine waits at most, while a volume has data to write back, before the engine asks whether the cache is full.
 const TICK: Duration = Duration::from_millis(50);
@@ -61,7 +61,8 @@ impl Writeback {
                 }
                 Some(()) = merging.ended() => {}
             }
-            for volume in self.queue.take_crowded().into_iter().filter_map(|id| self.shared.find_volume(id)) {
+            let crowded = self.queue.take_crowded().into_iter().filter_map(|id| self.shared.find_volume(id));
+            for volume in crowded.filter(|volume| !volume.is_held_back()) {
                 merging.add(volume);
             }
             let now = self.shared.clock.now();
@@ -89,6 +90,10 @@ impl Writeback {
     ) {
         let Some(watched) = dirty.get_mut(id) else { return };
         let volume = Arc::clone(&watched.volume);
+        // What the operator waits for is tried all the same.
+        if volume.is_held_back() && watched.asked.is_none_or(|seq| seq == Seq(0)) {
+            return dirty.remove(id);
+        }
         let figures = volume.figures();
         let triggers = volume.triggers(&self.triggers);
         // The cut before may have had everything that somebody waits for.
@@ -102,7 +107,7 @@ impl Writeback {
         if volume.cut_state() != CutState::None || asked {
             watched.busy = true;
             let (shared, permits) = (Arc::clone(&self.shared), Arc::clone(permits));
-            uploads.spawn(boxed(async move { (id, carry(&shared, &volume, &permits).await) }));
+            uploads.spawn(for_export(id, async move { (id, carry(&shared, &volume, &permits).await) }));
         } else if volume.needs_writeback() {
             let is_large = due == Due::Later && volume.tell_when_dirty(triggers.size_bytes);
             let next = if is_large { now } else { watched.watch.next(now, &triggers) };

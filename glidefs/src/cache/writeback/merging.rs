@@ -14,7 +14,7 @@ use super::steps::{tell_if_stopped, write_down};
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
 use crate::store::volume::VolumeError;
-use crate::tasks::boxed;
+use crate::tasks;
 use crate::units::{ExportId, Seq};
 
 /// Most steps at the same time.
@@ -91,7 +91,7 @@ impl Merging {
             && let Some(volume) = self.turns.next()
         {
             let shared = Arc::clone(&self.shared);
-            self.steps.spawn(boxed(async move {
+            self.steps.spawn(tasks::for_export(volume.id(), async move {
                 let stepped = step(&shared, &volume).await;
                 (volume, stepped)
             }));

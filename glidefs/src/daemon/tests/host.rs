@@ -21,7 +21,7 @@ use crate::observe::metrics::ExportHistograms;
 use crate::properties::{Durability, PropertiesChange};
 use crate::router::tests::fake::{Kernel, deletions_ended, drop_last};
 use crate::router::{
-    Catalog, CreateExport, Devices, ExportName, InitialContent, Router, RouterOptions, Tenures,
+    Catalog, CreateExport, Deaths, Devices, ExportName, InitialContent, Router, RouterOptions, Tenures,
 };
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
@@ -327,6 +327,7 @@ impl Host {
             confirm_patience: Duration::from_secs(1),
             waiting_since: None,
             tenures,
+            deaths: Arc::new(Deaths::read(self.directory.path())),
             boot_id: format!("boot {}", self.boots),
         };
         let devices = Arc::clone(&self.kernel) as Arc<dyn Devices>;
@@ -387,6 +388,12 @@ impl Host {
             self.tenures.clear();
         }
         crash
+    }
+
+    /// Has daemons from now on know that those before have died twice of an export.
+    pub fn died_of(&self, export: ExportId) {
+        let path = self.directory.path().join("deaths");
+        std::fs::write(path, format!("{export} panicked\n{export} panicked\n")).unwrap();
     }
 
     /// Copies the cache directory, with the catalog, while the host is down.

@@ -38,13 +38,18 @@ impl Host {
                 confirm_patience: Duration::from_secs(10),
                 waiting_since: None,
                 tenures: Tenures::default(),
+                deaths: Arc::default(),
                 boot_id: "boot-1".into(),
             },
         }
     }
 
+    pub fn directory(&self) -> &Path {
+        self.dir.path()
+    }
+
     pub fn catalog_path(&self) -> PathBuf {
-        Path::join(self.dir.path(), "catalog.redb")
+        self.directory().join("catalog.redb")
     }
 
     /// The router of a daemon that has just started, before recovery.
