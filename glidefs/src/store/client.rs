@@ -211,7 +211,10 @@ impl Store {
             match look().await {
                 // However long a look takes, there is a second one.
                 Err(error) if is_missing(&error) && (looks == 0 || begun.elapsed() < retry.missing_time) => {}
-                answer => return answer,
+                answer => {
+                    self.stats().taken_back.add(u64::from(looks > 0 && answer.is_ok()));
+                    return answer;
+                }
             }
             looks += 1;
             // When the daemon stops, the next look says so.

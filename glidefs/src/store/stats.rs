@@ -104,6 +104,8 @@ pub struct StoreStats {
     away: Mutex<Option<String>>,
     /// Objects that failed their check.
     pub damaged: Count,
+    /// Answers that the store has taken back: "missing" of what was there, or "exists" of what was not.
+    pub taken_back: Count,
     /// Late GETs that got a second request.
     pub hedges: Count,
     /// Second requests that were answered before the first.

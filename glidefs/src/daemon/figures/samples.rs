@@ -61,6 +61,7 @@ pub(super) fn store_samples(store: &Store, out: &mut Samples) {
         out.values(&[operation.name()], cells.map(|(metric, cell)| (metric, cell.get())));
     }
     out.value(Metric::StoreDamaged, &[], stats.damaged.get());
+    out.value(Metric::StoreTakenBack, &[], stats.taken_back.get());
     out.value(Metric::StoreHedges, &[], stats.hedges.get());
     out.value(Metric::StoreHedgesWon, &[], stats.hedges_won.get());
     out.value(Metric::StoreReads, &[], reads.count);

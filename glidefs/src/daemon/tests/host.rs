@@ -201,6 +201,7 @@ impl World {
             pause_first_max: Duration::from_millis(2),
             pause_max: Duration::from_millis(20),
             time_budget: self.time_budget,
+            missing_time: Duration::from_millis(200),
             ..RetryPolicy::default()
         };
         let entropy = Arc::new(Seeded::new(seed));

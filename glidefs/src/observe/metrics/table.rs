@@ -188,6 +188,8 @@ metrics! {
         = "Requests to the object store that failed in the end.";
     StoreDamaged: Counter "glidefs_store_damaged_objects_total" in Number by []
         = "Objects that were read and found damaged.";
+    StoreTakenBack: Counter "glidefs_store_answers_taken_back_total" in Number by []
+        = "Times that the store said for a moment that an object is missing which was there, or is there which was missing.";
     StoreHedges: Counter "glidefs_store_hedges_total" in Number by []
         = "GETs of readers that took unusually long and were sent a second time.";
     StoreHedgesWon: Counter "glidefs_store_hedges_won_total" in Number by []

@@ -296,6 +296,7 @@ async fn a_creation_is_tried_again_while_the_object_in_its_way_is_not_found() {
     assert_eq!(creation.await.unwrap().unwrap(), Created::Created);
     assert_eq!(behind.get(&manifest(1), 9).await.unwrap(), "mine");
 }
+    assert_eq!(store.stats().taken_back.get(), 1);
 
 #[tokio::test(start_paused = true)]
 async fn of_many_creators_behind_faults_exactly_one_wins() {

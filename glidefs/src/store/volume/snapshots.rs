@@ -164,7 +164,10 @@ impl VolumeWriter {
         let _change = self.shared.change.lock().await;
         self.refresh().await?;
         let begun = self.host.options.clock.since_boot();
-        let state = self.host.snapshot(self.id(), name).await?;
+        // The caller gives the rollback up for a snapshot that is gone.
+        let is_missing = |error: &VolumeError| matches!(error, VolumeError::NoSuchSnapshot { .. });
+        let snapshot = || self.host.store.insist(is_missing, || self.host.snapshot(self.id(), name));
+        let state = snapshot().await?;
         let listed = NewPacks::since(begun, self.head().number, state.packs.iter().copied());
         let edit = |base: &Manifest| {
             listed.are_kept_by(base).then(|| Manifest {
@@ -189,7 +192,7 @@ impl VolumeWriter {
             if !beside.is_empty() {
                 self.host.will_stay(self.id(), beside).await?;
                 // As long as the snapshot is there, no run of garbage collection has seen the packs unused.
-                if self.host.snapshot(self.id(), name).await? != state {
+                if snapshot().await? != state {
                     return Err(VolumeError::NoSuchSnapshot { name: name.clone() });
                 }
             }

@@ -14,7 +14,7 @@ use crate::store::faulty::{Fault, Faults, FaultyStore};
 use crate::store::format::Tombstone;
 use crate::store::ids::WriterId;
 use crate::store::key::Key;
-use crate::store::volume::{Loss, Notes, VolumeWriter};
+use crate::store::volume::{Loss, Notes, VolumeError, VolumeWriter};
 
 /// A new process of a daemon whose requests meet the faults.
 fn faulty(world: &World) -> (Daemon, Arc<Faults>) {
@@ -70,6 +70,21 @@ async fn a_pack_that_stays_away_fails_the_read_after_a_time() {
     let error = volume.read(range(0, 8)).await.unwrap_err();
     assert!(error.is_missing() && begun.elapsed() >= Duration::from_secs(30), "{error}");
     assert_eq!(volume.loss(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollback_is_not_given_up_for_a_snapshot_that_is_missing_for_a_moment() {
+    let world = World::new();
+    let (daemon, faults) = faulty(&world);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    commit(&volume, 1, 1).await.unwrap();
+    volume.snapshot(&name("before")).await.unwrap();
+    commit(&volume, 2, 2).await.unwrap();
+    despite(&faults, Fault::Missing, volume.rollback(&name("before"))).await.unwrap();
+    tags(&volume, range(0, 8), &[1; 8]).await;
+    volume.delete_snapshot(&name("before")).await.unwrap();
+    let error = volume.rollback(&name("before")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::NoSuchSnapshot { .. }), "{error}");
 }
 
 /// A writer in a new process, whose newest manifest the store neither lists nor finds at first.
