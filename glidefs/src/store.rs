@@ -11,7 +11,8 @@
 //! StoreUrl ─> Backend ─> Store ──┬─ objects   manifests, packs, names: encoded, decoded, checked
 //!              │                 ├─ client    keys and bytes: get, create, list, delete
 //!             aws                ├─ retry     pauses, time limits, shutdown   (classify: the meaning of an error)
-//!                                ├─ turns     which GET is next; hedge: a second request for a late GET
+//!                                ├─ transfer  whether bytes move, and how many go up
+//!                                ├─ turns     which GET or pack is next; hedge: a second request for a late GET
 //!                                ├─ outage    READs that wait until the store answers again
 //!                                └─ the object_store crate
 //! ```
@@ -28,6 +29,7 @@ pub mod faulty;
 pub mod format;
 pub mod gc;
 mod hedge;
+mod http;
 pub mod ids;
 pub mod key;
 mod objects;
@@ -37,6 +39,7 @@ mod retry;
 #[cfg(test)]
 pub mod scripted;
 mod stats;
+mod transfer;
 mod turns;
 mod url;
 mod variables;
@@ -54,5 +57,6 @@ pub use self::key::{Folder, Key};
 pub use self::objects::Access;
 pub use self::retry::RetryPolicy;
 pub use self::stats::{Operation, StoreStats};
+pub use self::transfer::{Hours, UploadLimit};
 pub use self::url::{Bucket, StoreUrl};
 pub use self::variables::{Variables, process_variables};

@@ -119,7 +119,7 @@ async fn ask(
         }
     };
     let retry =
-        RetryPolicy { try_time_max: TRY_PATIENCE, time_budget: REQUEST_PATIENCE, ..RetryPolicy::default() };
+        RetryPolicy { idle_time_max: TRY_PATIENCE, time_budget: REQUEST_PATIENCE, ..RetryPolicy::default() };
     let store = Store::over(backend, StoreOptions { retry, ..StoreOptions::default() });
     let (finding, store_id) = match store.check(Access::ReadOnly).await {
         Ok(marker) => (ok(format!("{}{}", store.location(), whose.suffix)), Some(marker.store_id)),

@@ -8,7 +8,6 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::local::LocalFileSystem;
@@ -18,8 +17,8 @@ use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use tokio::sync::OnceCell;
 
 use super::aws;
-use super::classify::Connector;
 use super::error::{BoxError, StoreError};
+use super::http::Connector;
 use super::url::{Bucket, StoreUrl};
 use super::variables::Variables;
 
@@ -177,13 +176,10 @@ fn directory_error(location: &str, error: io::Error) -> StoreError {
     setup(location, advice, Some(Box::new(error)))
 }
 
-/// Turns the retries of the library off. One request of the library may take long, but not for ever.
+/// Turns the retries of the library off.
 fn no_retries() -> RetryConfig {
-    RetryConfig { max_retries: 0, retry_timeout: Duration::from_mins(10), ..RetryConfig::default() }
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
-
-/// Time limit of the HTTP client for a request. The limits of `retry` end before.
-const REQUEST_TIME_MAX: &str = "3600 seconds";
 
 fn s3(location: &str, bucket: &Bucket, variables: &Variables) -> Result<Arc<dyn ObjectStore>, StoreError> {
     let mut builder = AmazonS3Builder::new();
@@ -206,7 +202,6 @@ fn s3(location: &str, bucket: &Bucket, variables: &Variables) -> Result<Arc<dyn 
         .with_retry(no_retries())
         // Many servers of this protocol, and many policies, know no deletion of many objects by one request.
         .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true")
-        .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), REQUEST_TIME_MAX)
         .with_http_connector(Connector)
         .build()
         .map_err(|error| {
@@ -256,7 +251,6 @@ fn gcs(location: &str, bucket: &Bucket, variables: &Variables) -> Result<Arc<dyn
     let store = builder
         .with_bucket_name(&bucket.name)
         .with_retry(no_retries())
-        .with_config(GoogleConfigKey::Client(ClientConfigKey::Timeout), REQUEST_TIME_MAX)
         .with_http_connector(Connector)
         .build()
         .map_err(|error| {
@@ -286,7 +280,6 @@ fn azure(location: &str, bucket: &Bucket, variables: &Variables) -> Result<Arc<d
     let store = builder
         .with_container_name(&bucket.name)
         .with_retry(no_retries())
-        .with_config(AzureConfigKey::Client(ClientConfigKey::Timeout), REQUEST_TIME_MAX)
         .with_http_connector(Connector)
         .build()
         .map_err(|error| {

@@ -1,19 +1,12 @@
 //! The meaning of an error of the store: missing, refused, try again, or never; and its text for people.
 //!
-//! Owns the judgement, the sentence, and the HTTP layer that keeps the status of an answer, which `object_store` does not hand out. Does not
-//! own waiting. Invariant: a request that can succeed later is tried again, and no other request is.
+//! Owns the judgement and the sentence. Does not own the HTTP layer that keeps the status of an answer (`http`), nor waiting. Invariant: a
+//! request that can succeed later is tried again, and no other request is.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 use std::time::Duration;
-
-use async_trait::async_trait;
-use object_store::ClientOptions;
-use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
-    ReqwestConnector,
-};
 
 use super::error::BoxError;
 
@@ -229,50 +222,17 @@ fn element(text: &str, name: &str) -> Option<String> {
     (is_word && !word.is_empty()).then(|| word.to_owned())
 }
 
-/// Makes clients that turn answers without an error of their own into [`Answer`]s.
-#[derive(Debug)]
-pub(super) struct Connector;
-
-impl HttpConnector for Connector {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Service(ReqwestConnector::default().connect(options)?)))
-    }
-}
-
-#[derive(Debug)]
-struct Service(HttpClient);
-
-#[async_trait]
-impl HttpService for Service {
-    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let response = self.0.execute(request).await?;
-        let status = response.status().as_u16();
-        // `object_store` has errors of its own for these statuses.
-        if response.status().is_success() || matches!(status, 304 | 401 | 403 | 409 | 412) {
-            return Ok(response);
-        }
-        let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
-        let retry_after = retry_after.and_then(|text| text.parse().ok()).map(Duration::from_secs);
-        let (parts, body) = response.into_parts();
-        let body = body.bytes().await.unwrap_or_default();
-        // A store names the error; a proxy whose store is away does not.
-        if status == 404 && String::from_utf8_lossy(&body).contains("<Code>") {
-            return Ok(HttpResponse::from_parts(parts, body.into()));
-        }
-        let answer = Answer::new(status, &String::from_utf8_lossy(&body), retry_after);
-        Err(HttpError::new(HttpErrorKind::Unknown, answer))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use object_store::aws::AmazonS3Builder;
+    use object_store::client::{HttpError, HttpErrorKind};
     use object_store::path::Path;
     use object_store::{ObjectStoreExt, RetryConfig};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::store::http::Connector;
 
     /// What a GET means to which a server answers `status`, a status line's end, and `body`.
     async fn answered(status: &str, body: &str) -> Verdict {

@@ -28,6 +28,7 @@ use super::key::Key;
 use super::outage::{Outage, ReadsWaiting};
 use super::retry::{Failure, RetryPolicy, Tries, stopped};
 use super::stats::{Operation, StoreStats};
+use super::transfer::{Uplink, UploadLimit};
 use super::turns::{Reader, Turns};
 use crate::locks::LocksByKey;
 
@@ -51,6 +52,8 @@ pub struct StoreOptions {
     pub shutdown: Option<watch::Receiver<bool>>,
     /// Whether the place counts as away until [`Store::check`] has found the store there.
     pub checked_first: bool,
+    /// Most bytes a second that requests send.
+    pub upload_limit: UploadLimit,
 }
 
 impl Default for StoreOptions {
@@ -61,6 +64,7 @@ impl Default for StoreOptions {
             stats: Arc::default(),
             shutdown: None,
             checked_first: false,
+            upload_limit: UploadLimit::default(),
         }
     }
 }
@@ -101,6 +105,8 @@ pub struct Store {
     inner: Arc<Inner>,
     /// The volume whose readers send requests through this handle. Their GETs take turns with GETs of other volumes.
     reader: Option<Reader>,
+    /// The volume whose packs are created through this handle. Packs take turns with those of other volumes.
+    uploader: Option<Reader>,
 }
 
 #[derive(Debug)]
@@ -108,6 +114,7 @@ struct Inner {
     backend: Backend,
     options: StoreOptions,
     turns: Arc<Turns>,
+    uplink: Arc<Uplink>,
     hedge: Hedge,
     outage: Arc<Outage>,
     /// Whether the place is known to be the store.
@@ -121,9 +128,9 @@ impl Store {
     pub fn over(backend: Backend, options: StoreOptions) -> Self {
         let (turns, hedge, outage) = (Turns::new(READS_AT_ONCE_MAX), Hedge::default(), Arc::default());
         let is_open = AtomicBool::new(!options.checked_first);
-        let removals = LocksByKey::default();
-        let inner = Inner { backend, options, turns, hedge, outage, is_open, removals };
-        Self { inner: Arc::new(inner), reader: None }
+        let (uplink, removals) = (Uplink::new(options.upload_limit), LocksByKey::default());
+        let inner = Inner { backend, options, turns, uplink, hedge, outage, is_open, removals };
+        Self { inner: Arc::new(inner), reader: None, uploader: None }
     }
 
     /// The same store for readers of `volume`: GETs take turns by `weight` with GETs of other volumes, a late GET gets a
@@ -131,7 +138,12 @@ impl Store {
     /// ([`Self::reads_waiting`]).
     #[must_use]
     pub fn for_readers(&self, volume: VolumeId, weight: u16) -> Self {
-        Self { inner: Arc::clone(&self.inner), reader: Some(Reader { volume, weight }) }
+        Self { reader: Some(Reader { volume, weight }), ..self.clone() }
+    }
+
+    /// The same store for packs of `volume`, which take turns by `weight` with packs of other volumes.
+    pub(super) fn for_packs(&self, volume: VolumeId, weight: u16) -> Self {
+        Self { uploader: Some(Reader { volume, weight }), ..self.clone() }
     }
 
     /// Whose readers send requests through this handle, if readers do.
@@ -227,12 +239,12 @@ impl Store {
         self.inner.backend.objects().await.map_err(|error| Failure::Again(error, None))
     }
 
-    fn tries<'a>(&'a self, operation: Operation, key: &'a str, payload_bytes: u64) -> Tries<'a> {
+    fn tries<'a>(&'a self, operation: Operation, key: &'a str) -> Tries<'a> {
         let StoreOptions { retry, entropy, stats, shutdown, .. } = &self.inner.options;
         let (mut policy, shutdown) = (*retry, shutdown.as_ref());
         let directory = self.inner.backend.directory.as_ref();
-        let reader = self.reader.map(|reader| (&self.inner.turns, reader));
-        if reader.is_some() {
+        let turns = self.reader.map(|reader| (&self.inner.turns, reader, 1));
+        if turns.is_some() {
             policy.time_budget = policy.time_budget.min(READ_TIME_BUDGET);
         }
         // No store is made where there are volumes.
@@ -245,9 +257,9 @@ impl Store {
             shutdown,
             operation,
             key,
-            payload_bytes,
             directory,
-            reader,
+            uplink: &self.inner.uplink,
+            turns,
             is_open,
             is_look,
         }

@@ -1,8 +1,8 @@
 //! Retries: how often, how long, and with which pauses.
 //!
 //! Owns the only retry policy; the policies of the libraries below are off. Does not own the judgement which failures may be
-//! retried. Invariant: a request ends within its time budget. A listing ends when no page arrives for the time limit of a try.
-//! Both end at once when the daemon stops.
+//! retried. Invariant: a try goes on as long as something moves (`transfer`), and no try begins after the time budget of the request. A
+//! request ends at once when the daemon stops.
 
 use std::future::{Future, pending};
 use std::io;
@@ -11,26 +11,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::backend::Directory;
 use super::error::{BoxError, StoreError};
 use super::ids::Entropy;
 use super::stats::{Operation, StoreStats};
+use super::transfer::{self, Transfer, Uplink};
 use super::turns::{Reader, Turn, Turns};
 use crate::observe::chain;
 
-/// Shortest time limit of a last try, so that the try can fail for a reason of its own.
+/// Shortest limit of a last try, so that the try can fail for a reason of its own.
 const LAST_TRY_MIN: Duration = Duration::from_secs(1);
 
 /// How often, how fast and how long a request is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
-    /// Time limit of one try, without the time for the payload.
-    pub try_time_max: Duration,
-    /// Slowest accepted transfer of a payload, bytes a second. Adds to the time limit of a try.
-    pub bytes_per_second_min: u64,
-    /// Time for all tries of a request together.
+    /// A try in which nothing moves for so long is given up.
+    pub idle_time_max: Duration,
+    /// Time for all tries of a request together. A try that moves something may take longer.
     pub time_budget: Duration,
     /// Longest pause after the first try. The longest pause doubles with each further try; the pause is a random share of the
     /// longest.
@@ -44,8 +43,7 @@ pub struct RetryPolicy {
 impl Default for RetryPolicy {
     fn default() -> Self {
         Self {
-            try_time_max: Duration::from_secs(20),
-            bytes_per_second_min: 256 * 1024,
+            idle_time_max: Duration::from_secs(20),
             time_budget: Duration::from_mins(3),
             pause_first_max: Duration::from_millis(100),
             pause_max: Duration::from_secs(10),
@@ -55,10 +53,6 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    pub(super) fn try_time(&self, payload_bytes: u64) -> Duration {
-        self.try_time_max + Duration::from_secs(payload_bytes / self.bytes_per_second_min.max(1))
-    }
-
     /// A random pause after `tries` tries.
     pub(super) fn pause(&self, tries: u32, entropy: &dyn Entropy) -> Duration {
         let doubled = 2_u32.saturating_pow(tries.saturating_sub(1));
@@ -84,12 +78,11 @@ pub(super) struct Tries<'a> {
     pub shutdown: Option<&'a watch::Receiver<bool>>,
     pub operation: Operation,
     pub key: &'a str,
-    /// Length of the payload that is sent or expected, bytes.
-    pub payload_bytes: u64,
     /// The directory of the store, whose file system may be unmounted.
     pub directory: Option<&'a Directory>,
-    /// For a reader: each try takes a turn. A pause holds no turn.
-    pub reader: Option<(&'a Arc<Turns>, Reader)>,
+    pub uplink: &'a Arc<Uplink>,
+    /// For a reader, and for the upload of a pack: each try takes a turn of this cost. A pause holds no turn.
+    pub turns: Option<(&'a Arc<Turns>, Reader, u64)>,
     /// Whether the store was found at the place. Every try of any other request than a look fails before.
     pub is_open: &'a AtomicBool,
     /// Whether the request itself checks whether the place is the store.
@@ -99,10 +92,6 @@ pub(super) struct Tries<'a> {
 #[derive(Debug, thiserror::Error)]
 #[error("it is not known yet whether the place is the store with the exports of this host")]
 struct NotChecked;
-
-#[derive(Debug, thiserror::Error)]
-#[error("no answer in {} s", .0.as_secs())]
-struct NoAnswer(Duration);
 
 impl Tries<'_> {
     /// Calls `attempt` until a try succeeds, a failure is final, or the time is up. Returns the number of tries as well.
@@ -128,14 +117,22 @@ impl Tries<'_> {
             tries += 1;
             stats.requests.add(1);
             stats.retries.add(u64::from(tries > 1));
-            // The first try has the whole time of a try, whatever the budget is.
+            // The first try has the whole limit, whatever the budget is. So has every try that sends: what was sent is sent again.
             let left = self.policy.time_budget.saturating_sub(begun.elapsed());
-            let limit = self.policy.try_time(self.payload_bytes);
-            let limit = if tries == 1 { limit } else { limit.min(left.max(LAST_TRY_MIN)) };
+            let limit = || match operation {
+                Operation::Put => self.policy.idle_time_max + self.uplink.patience(),
+                _ if tries == 1 => self.policy.idle_time_max,
+                _ => self.policy.idle_time_max.min(left.max(LAST_TRY_MIN)),
+            };
+            let answer = async {
+                self.in_place().await?;
+                transfer::moved();
+                attempt().await
+            };
             let failure = tokio::select! {
                 biased;
                 () = &mut stop => break self.shutting_down(),
-                answer = within(limit, async { within(self.policy.try_time(0), self.in_place()).await?; attempt().await }) => match answer {
+                answer = Transfer::watch(self.uplink, limit, answer) => match answer {
                     Ok(value) => {
                         stats.set_trouble(None);
                         return Ok((value, tries));
@@ -173,8 +170,8 @@ impl Tries<'_> {
     }
 
     async fn turn(&self) -> Option<Turn> {
-        let (turns, reader) = self.reader?;
-        Some(turns.take(reader, 1).await)
+        let (turns, reader, cost) = self.turns?;
+        Some(turns.take(reader, cost).await)
     }
 
     /// Logs once for all volumes of the host that the store refuses this host.
@@ -209,14 +206,6 @@ impl Tries<'_> {
     }
 }
 
-/// The result of `answer`, or a failure after `limit`.
-pub(super) async fn within<T>(
-    limit: Duration,
-    answer: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    timeout(limit, answer).await.unwrap_or_else(|_| Err(Failure::Again(Box::new(NoAnswer(limit)), None)))
-}
-
 /// Ends when the daemon stops.
 pub(super) async fn stopped(shutdown: Option<&watch::Receiver<bool>>) {
     if let Some(shutdown) = shutdown
@@ -231,6 +220,7 @@ pub(super) async fn stopped(shutdown: Option<&watch::Receiver<bool>>) {
 #[cfg(test)]
 mod tests {
     use super::super::ids::SystemEntropy;
+    use super::super::transfer::UploadLimit;
     use super::*;
     use crate::observe::logging::captured;
 
@@ -247,9 +237,9 @@ mod tests {
                 shutdown: None,
                 operation: Operation::Put,
                 key,
-                payload_bytes: 1,
                 directory: None,
-                reader: None,
+                uplink: &Uplink::new(UploadLimit::default()),
+                turns: None,
             };
             let attempt = || async {
                 let source = io::Error::from(io::ErrorKind::PermissionDenied).into();

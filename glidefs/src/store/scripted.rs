@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 use super::clock::StoreClock;
 use super::faulty::Seeded;
 use super::ids::Entropy;
+use super::transfer::moved;
 
 use crate::locks::MutexExt;
 
@@ -91,6 +92,8 @@ pub struct ScriptedStore {
     paused: Notify,
     /// Ends the wait of the creation.
     resumed: Notify,
+    /// The line that creations pass, second by second.
+    upload: Mutex<Upload>,
     /// How many of a thousand creations are on their way for longer than anybody waits.
     late_per_mille: AtomicU64,
     /// All creations of objects with this in their key are late.
@@ -106,6 +109,19 @@ impl fmt::Display for ScriptedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a scripted store")
     }
+}
+
+/// A slow line, and what went over it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Upload {
+    /// Bytes that the line takes a second, of all creations together; 0: any number.
+    pub bytes_per_second: u64,
+    /// A creation stands still after so many bytes.
+    pub end: Option<u64>,
+    /// Bytes sent so far.
+    pub sent: u64,
+    /// Creations on the way.
+    pub count: u64,
 }
 
 /// The fate of a request.
@@ -137,6 +153,7 @@ impl ScriptedStore {
             inner,
             clock,
             created_millis,
+            upload: Mutex::default(),
             late_per_mille: AtomicU64::new(0),
             late_key: Mutex::default(),
             failing: Mutex::default(),
@@ -163,6 +180,34 @@ impl ScriptedStore {
     /// Lets a read take so long, by the clock of the runtime.
     pub fn read_for(&self, millis: u64) {
         self.read_millis.store(millis, SeqCst);
+    }
+
+    /// Changes the line that creations pass, and returns what is true of it then.
+    pub fn upload(&self, change: impl FnOnce(&mut Upload)) -> Upload {
+        let mut upload = lock(&self.upload);
+        change(&mut upload);
+        *upload
+    }
+
+    /// Lets `bytes` of a creation pass the line.
+    async fn pass(&self, bytes: u64) {
+        if self.upload(|_| {}).bytes_per_second == 0 {
+            return;
+        }
+        self.upload(|upload| upload.count += 1);
+        let _way = OnTheWay(self);
+        let mut left = bytes;
+        while left > 0 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if self.upload(|_| {}).end.is_some_and(|end| bytes - left >= end) {
+                std::future::pending::<()>().await;
+            }
+            let upload = self.upload(|_| {});
+            let step = left.min(upload.bytes_per_second / upload.count);
+            left -= step;
+            self.upload(|upload| upload.sent += step);
+            moved();
+        }
     }
 
     /// Lets creations replace existing objects, like a server that ignores `If-None-Match`.
@@ -344,6 +389,15 @@ impl ScriptedStore {
             }
             _ => stream::iter([Err(ended())]).boxed(),
         }
+    }
+}
+
+/// A creation on the line.
+struct OnTheWay<'a>(&'a ScriptedStore);
+
+impl Drop for OnTheWay<'_> {
+    fn drop(&mut self) {
+        self.0.upload(|upload| upload.count -= 1);
     }
 }
 

@@ -1,8 +1,9 @@
-//! Turns of readers: how much of a resource is taken at once, and which volume gets the next turn.
+//! Turns of volumes: how much of a resource is taken at once, and which volume gets the next turn.
 //!
-//! A *turn* here is the right of a reader to a part of the resource, until the turn is dropped; the size of the part is the *cost* of the
-//! turn. Owns turns and the queues for a turn. Does not own the resource: GETs under way, or memory (`volume/view/read_memory`).
-//! Invariants: no turn is given while nothing is free, so all turns together exceed the resource by less than the cost of the last one;
+//! A *turn* here is the right of a volume to a part of the resource, until the turn is dropped; the size of the part is the *cost* of the
+//! turn. Owns turns and the queues for a turn. Does not own the resource: GETs under way, memory (`volume/view/read_memory`), or packs on
+//! their way up (`transfer`). Invariants: no turn is given while nothing is free, so as long as the resource is not made smaller all turns
+//! together exceed it by less than the cost of the last one;
 //! turns go to waiting volumes by weighted fair queueing, however many each wants; a volume with a turn gets another one only if the
 //! volume then has at most [`FREE_RATIO`] times the part left free, so that a volume whose GETs are never answered leaves something to
 //! the others.
@@ -19,7 +20,7 @@ use crate::locks::MutexExt;
 /// A volume with several turns may have so many times the part left free.
 const FREE_RATIO: u64 = 3;
 
-/// A volume with readers, and the weight of the volume among others.
+/// A volume that reads, or uploads packs, and the weight of the volume among others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader {
     pub volume: VolumeId,
@@ -43,7 +44,7 @@ struct Inner {
     number: u64,
 }
 
-/// A reader that waits for a turn.
+/// One that waits for a turn.
 #[derive(Debug)]
 struct Asker {
     number: u64,
@@ -104,7 +105,7 @@ impl Turns {
         Arc::new(Self(Mutex::new(Inner { size, taken: 0, held, waiting, places, number: 0 })))
     }
 
-    /// Waits for a turn of cost `cost` for `reader`, behind the volume's other readers. To give up, drop the future.
+    /// Waits for a turn of cost `cost` for `reader`, behind the volume's other askers. To give up, drop the future.
     pub async fn take(self: &Arc<Self>, reader: Reader, cost: u64) -> Turn {
         let Reader { volume, weight } = reader;
         loop {
@@ -132,6 +133,15 @@ impl Turns {
         let mut inner = self.lock();
         let free = inner.waiting.is_empty() && inner.take(volume, cost);
         free.then(|| Turn { turns: Arc::clone(self), volume, cost })
+    }
+
+    /// Makes the resource larger or smaller. Turns that were given stay.
+    pub fn resize(self: &Arc<Self>, change: impl FnOnce(u64) -> u64) {
+        let mut inner = self.lock();
+        inner.size = change(inner.size);
+        let granted = inner.grant();
+        drop(inner);
+        self.hand_out(granted);
     }
 
     /// The sum of the costs of all turns.

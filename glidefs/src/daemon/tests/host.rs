@@ -197,7 +197,7 @@ impl World {
         let seed = self.seed();
         let faulty = FaultyStore::new(Arc::clone(objects) as _, Arc::clone(faults));
         let retry = RetryPolicy {
-            try_time_max: Duration::from_millis(200),
+            idle_time_max: Duration::from_millis(200),
             pause_first_max: Duration::from_millis(2),
             pause_max: Duration::from_millis(20),
             time_budget: self.time_budget,

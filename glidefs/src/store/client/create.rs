@@ -19,6 +19,7 @@ use super::{Created, Store, failure};
 use crate::store::classify::{Verdict, classify};
 use crate::store::error::StoreError;
 use crate::store::key::Key;
+use crate::store::retry::Tries;
 use crate::store::stats::Operation;
 
 /// How often an object that this caller may have created is read and compared.
@@ -58,9 +59,13 @@ impl Store {
     ) -> Result<(Created, u32), StoreError> {
         let (path, text) = self.path(key);
         let payload: PutPayload = parts.iter().cloned().collect();
+        let (uplink, bytes) = (&self.inner.uplink, payload.content_length() as u64);
         let attempt = || async {
             let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-            match self.objects().await?.put_opts(&path, payload.clone(), options).await {
+            let begun = Instant::now();
+            let answer = self.objects().await?.put_opts(&path, payload.clone(), options).await;
+            uplink.ended(bytes, begun.elapsed(), answer.is_ok());
+            match answer {
                 Ok(_) => Ok(Created::Created),
                 Err(error) if classify(&error) == Verdict::Exists => {
                     tracing::debug!(key = text, error = &error as &dyn Error, "a creation is refused");
@@ -71,7 +76,8 @@ impl Store {
         };
         let (begun, count) = (Instant::now(), AtomicU32::new(0));
         let look = || async {
-            let tries = self.tries(Operation::Put, &text, payload.content_length() as u64);
+            let turns = self.uploader.map(|uploader| (uplink.turns(bytes), uploader, bytes));
+            let tries = Tries { turns, ..self.tries(Operation::Put, &text) };
             let (created, more) = tries.run(attempt).await?;
             count.fetch_add(more, Relaxed);
             match created {

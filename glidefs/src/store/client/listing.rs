@@ -6,7 +6,6 @@
 use std::sync::Mutex;
 
 use futures_util::StreamExt;
-use futures_util::stream::BoxStream;
 use object_store::ObjectMeta;
 use object_store::path::Path;
 
@@ -16,13 +15,11 @@ use crate::store::classify::{Verdict, classify};
 use crate::store::error::StoreError;
 use crate::store::ids::VolumeId;
 use crate::store::key::{Folder, Key};
-use crate::store::retry::within;
 use crate::store::stats::Operation;
+use crate::store::transfer;
 
-/// Most keys that one try deletes: 20 requests are under way at once, so a try has two seconds for each.
+/// Most keys that are deleted within one time budget: 20 requests are under way at once.
 const DELETE_KEYS_MAX: usize = 200;
-/// Length of a listing for the time limit of a try, bytes: about the length of a listing of ten million objects.
-const LISTING_BYTES_MAX: u64 = 4 << 30;
 
 impl Store {
     /// The objects of `folder` with keys behind `after`.
@@ -43,16 +40,13 @@ impl Store {
                 Some(after) => objects.list_with_offset(prefix, after),
                 None => objects.list(prefix),
             };
-            // Every page has the time of a request: a listing may have very many pages.
-            let page_time_max = self.inner.options.retry.try_time(0);
-            let next =
-                async |stream: &mut BoxStream<'_, object_store::Result<ObjectMeta>>| Ok(stream.next().await);
-            while let Some(meta) = within(page_time_max, next(&mut stream)).await? {
+            while let Some(meta) = stream.next().await {
+                transfer::moved();
                 listed().push(meta.map_err(|error| failure(Operation::List, &text, error))?);
             }
             Ok(())
         };
-        self.tries(Operation::List, &text, LISTING_BYTES_MAX).run(attempt).await?;
+        self.tries(Operation::List, &text).run(attempt).await?;
         let found = std::mem::take(&mut *listed());
         let mut listing = Listing::default();
         for meta in found {
@@ -68,7 +62,7 @@ impl Store {
     /// The volumes with at least one object.
     pub async fn volumes(&self) -> Result<Vec<VolumeId>, StoreError> {
         let (prefix, text) = self.path(&VOLUMES);
-        let tries = self.tries(Operation::List, &text, 0);
+        let tries = self.tries(Operation::List, &text);
         let attempt = || async {
             let found = self.objects().await?.list_with_delimiter(Some(&prefix)).await;
             found.map_err(|error| failure(Operation::List, &text, error))
@@ -101,6 +95,7 @@ impl Store {
                 let mut deleted = self.objects().await?.delete_stream(paths);
                 let mut failed = None;
                 while let Some(answer) = deleted.next().await {
+                    transfer::moved();
                     match answer {
                         Ok(path) => left.lock_whole().retain(|left| *left != path),
                         Err(error) if classify(&error) != Verdict::Missing => failed = Some(error),
@@ -109,7 +104,7 @@ impl Store {
                 }
                 failed.map_or(Ok(()), |error| Err(failure(Operation::Delete, &text, error)))
             };
-            self.tries(Operation::Delete, &text, 0).run(attempt).await?;
+            self.tries(Operation::Delete, &text).run(attempt).await?;
         }
         Ok(())
     }

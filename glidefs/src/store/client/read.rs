@@ -7,7 +7,6 @@ use std::fmt::Display;
 use std::ops::Range;
 
 use bytes::Bytes;
-use futures_util::TryFutureExt;
 use object_store::{GetOptions, GetRange, ObjectMeta};
 
 use super::{ObjectInfo, Store, failure, info};
@@ -16,8 +15,9 @@ use crate::store::error::StoreError;
 use crate::store::format::FormatError;
 use crate::store::hedge;
 use crate::store::key::Key;
-use crate::store::retry::{Failure, within};
+use crate::store::retry::Failure;
 use crate::store::stats::Operation;
+use crate::store::transfer;
 
 impl Store {
     /// A whole object of at most `bytes_max`.
@@ -41,24 +41,21 @@ impl Store {
         bytes_max: u64,
     ) -> Result<Bytes, StoreError> {
         let (path, text) = self.path(key);
-        let tries = self.tries(Operation::Get, &text, bytes_max);
-        let policy = self.inner.options.retry;
+        let tries = self.tries(Operation::Get, &text);
         let once = || async {
             let options = GetOptions { range: range.clone().map(GetRange::Bounded), ..GetOptions::default() };
-            let head =
-                self.objects().await?.get_opts(&path, options).map_err(|error| match classify(&error) {
-                    Verdict::TooShort => too_short(&text, 0, bytes_max),
-                    _ => failure(Operation::Get, &text, error),
-                });
-            // The time limit of the body depends on the length, which is known only now.
-            let result = within(policy.try_time_max, head).await?;
+            let result = self.objects().await?.get_opts(&path, options).await;
+            let result = result.map_err(|error| match classify(&error) {
+                Verdict::TooShort => too_short(&text, 0, bytes_max),
+                _ => failure(Operation::Get, &text, error),
+            })?;
+            transfer::moved();
             let found = result.range.end.saturating_sub(result.range.start);
             let fits = range.as_ref().map_or(found <= bytes_max, |range| result.range == *range);
             if !fits {
                 return Err(too_short(&text, found, bytes_max));
             }
-            let body = result.bytes().map_err(|error| failure(Operation::Get, &text, error));
-            let bytes = within(policy.try_time(found), body).await?;
+            let bytes = result.bytes().await.map_err(|error| failure(Operation::Get, &text, error))?;
             if bytes.len() as u64 != found {
                 let cut = format!("the answer ended after {} of {found} bytes", bytes.len());
                 return Err(Failure::Again(cut.into(), None));
@@ -77,7 +74,7 @@ impl Store {
         F: Future<Output = Result<Bytes, Failure>>,
     {
         let hedge = &self.inner.hedge;
-        let watch = hedge.begin(self.inner.options.retry.try_time_max);
+        let watch = hedge.begin(self.inner.options.retry.idle_time_max);
         let late = self.reader.and_then(|_| hedge.late_after(bytes_max));
         let second = || {
             // The turns bound the memory of second answers, as they do for first ones.
@@ -127,7 +124,7 @@ impl Store {
             found.bytes().await.map_err(|error| failure(Operation::Head, &text, error))?;
             Ok(meta)
         };
-        let (meta, _) = self.tries(Operation::Head, &text, 0).run(attempt).await?;
+        let (meta, _) = self.tries(Operation::Head, &text).run(attempt).await?;
         Ok(meta)
     }
 }

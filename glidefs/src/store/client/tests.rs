@@ -18,6 +18,7 @@ use crate::store::{Access, Bucket, Folder, PackId, StoreUrl};
 
 mod away;
 mod readers;
+mod uploads;
 
 const VOLUME: VolumeId = VolumeId([7; 16]);
 
@@ -295,8 +296,8 @@ async fn a_creation_is_tried_again_while_the_object_in_its_way_is_not_found() {
     faults.set(Fault::Missing, 0);
     assert_eq!(creation.await.unwrap().unwrap(), Created::Created);
     assert_eq!(behind.get(&manifest(1), 9).await.unwrap(), "mine");
-}
     assert_eq!(store.stats().taken_back.get(), 1);
+}
 
 #[tokio::test(start_paused = true)]
 async fn of_many_creators_behind_faults_exactly_one_wins() {
@@ -378,7 +379,7 @@ async fn a_listing_may_take_longer_than_any_other_request_as_long_as_it_goes_on(
     let begun = Instant::now();
     let listing = store.list(Folder::Manifests(VOLUME), None).await.unwrap();
     assert_eq!(listing.objects.len(), 100);
-    assert!(begun.elapsed() > 2 * RetryPolicy::default().try_time_max);
+    assert!(begun.elapsed() > 2 * RetryPolicy::default().idle_time_max);
 }
 
 #[test]

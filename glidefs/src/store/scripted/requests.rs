@@ -47,6 +47,7 @@ impl ObjectStore for ScriptedStore {
             self.paused.notify_one();
             self.resumed.notified().await;
         }
+        self.pass(payload.content_length() as u64).await;
         let result = self.inner.put_opts(location, payload, opts).await?;
         lock(&self.created_millis).insert(location.clone(), self.clock.unix_millis());
         if fate == Fate::Answered && failure.is_none() { Ok(result) } else { Err(ended()) }

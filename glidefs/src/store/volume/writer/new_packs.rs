@@ -114,7 +114,7 @@ impl VolumeWriter {
     ) -> Result<PackRef, VolumeError> {
         let host = &self.host;
         let created = pack.trailer.pack;
-        match host.store.create_pack(&pack).await? {
+        match host.store.for_packs(self.id(), self.weight()).create_pack(&pack).await? {
             Created::Created => {}
             // The identity is random: another writer made the same random numbers, as a copy of this host could.
             Created::Existed => return Err(VolumeError::Contended { volume: self.id() }),
