@@ -107,6 +107,14 @@ fn check_store(store: &StoreSection) -> Result<(), Refusal> {
     within("store", "flush_age", store.flush_age, shortest..=minutes(24 * 60))?;
     let interval = (!store.gc_interval.0.is_zero()).then_some(store.gc_interval);
     within("store", "gc_interval", interval, minutes(10)..=minutes(30 * 24 * 60))?;
+    within("store", "upload_bps", store.upload_bps, ByteSize(16 << 10)..=ByteSize(1 << 50))?;
+    if store.upload_hours.is_some() && store.upload_bps.is_none() {
+        return refuse(
+            "store",
+            "upload_hours",
+            "there is no limit for these hours: set upload_bps as well".into(),
+        );
+    }
     within("store", "pack_memory", store.pack_memory, ByteSize(256 << 20)..=ByteSize(1 << 40))
 }
 

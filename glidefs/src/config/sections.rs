@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::values::{ByteSize, CpuList, Listen, TimeSpan};
 use crate::cache::OnFull;
 use crate::observe::metrics::ExportHistograms;
-use crate::store::StoreUrl;
+use crate::store::{Hours, StoreUrl};
 use crate::worker::engine::Engine;
 
 /// A section of the configuration file.
@@ -143,6 +143,11 @@ sections! {
         /// last stay in memory until they are merged, in the part which the former leave at present, and in at most 288MiB.
         /// Taken as needed.
         pack_memory: ByteSize = ByteSize(512 << 20), "256MiB or more";
+        /// Most bytes a second that this host sends to the store, for all exports together. When not set, as many as the line takes.
+        upload_bps: Option<ByteSize> = None, "16KiB or more", example "\"10MiB\"";
+        /// The hours of the day, in UTC, in which upload_bps holds: from the beginning of the first to the beginning of the last, also
+        /// over midnight. When not set, it always holds.
+        upload_hours: Option<Hours> = None, "two hours such as 8-18 or 22-6; only with upload_bps", example "\"8-18\"";
         /// At the start, while the store cannot confirm that this host still has an export: the device waits, or serves the
         /// data in the cache, which is old if another host has taken the export over.
         unconfirmed: Unconfirmed = Unconfirmed::default(), "\"wait\" or \"serve\"";

@@ -55,6 +55,9 @@ fn refusals_name_file_line_key_value_and_what_is_allowed() {
             ["glidefs.toml:2: [control] command_timeout: 0ms", "1s to 10min"],
         ),
         ("[store]\nurl = \"ftp://x\"\n", ["glidefs.toml:2: [store] url: \"ftp://x\"", "s3://bucket/prefix"]),
+        ("[store]\nupload_bps = 100\n", ["glidefs.toml:2: [store] upload_bps: 100", "16KiB"]),
+        ("[store]\nupload_hours = \"8-18\"\n", ["glidefs.toml:2: [store] upload_hours: ", "set upload_bps"]),
+        ("[store]\nupload_hours = \"8\"\n", ["glidefs.toml:2: [store] upload_hours: ", "such as 8-18"]),
         ("[cache\n", ["glidefs.toml:1: ", ""]),
     ] {
         let message = parse(text).unwrap_err();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::properties::{Bound, Durability, OnUnreachable};
-use crate::store::StoreUrl;
+use crate::store::{Hours, StoreUrl};
 
 /// Units of sizes, largest first.
 const SIZE_UNITS: [(&str, u64); 5] =
@@ -245,7 +245,7 @@ macro_rules! as_text {
         }
     )*};
 }
-as_text!(TimeSpan, OnUnreachable, CpuList, Listen, StoreUrl);
+as_text!(TimeSpan, OnUnreachable, CpuList, Listen, StoreUrl, Hours);
 
 impl Serialize for ByteSize {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -15,7 +15,7 @@ use crate::router::Catalog;
 use crate::store::volume::VolumeStoreOptions;
 use crate::store::{
     self, Backend, BlockCache, BlockCacheError, BlockCacheOptions, HostName, StoreError, StoreOptions,
-    StoreUrl, process_variables,
+    StoreUrl, UploadLimit, process_variables,
 };
 
 /// Most memory for the last uploaded packs: enough for one level of a volume with packs of the usual length.
@@ -47,8 +47,15 @@ pub(super) fn connect_store(
     let is_known = catalog.store_id().is_some();
     let has_exports = is_known || !catalog.known().is_empty();
     let backend = connect(url, is_known, has_exports)?;
-    let options =
-        StoreOptions { shutdown: Some(stopped.clone()), checked_first: true, ..StoreOptions::default() };
+    let options = StoreOptions {
+        shutdown: Some(stopped.clone()),
+        checked_first: true,
+        upload_limit: UploadLimit {
+            bytes_per_second: config.store.upload_bps.map(|limit| limit.0),
+            hours: config.store.upload_hours,
+        },
+        ..StoreOptions::default()
+    };
     let store = store::Store::over(backend, options);
     let block_cache = open_block_cache(config, runtime)?;
     let pack_bytes_max = config.store.pack_memory.0;
