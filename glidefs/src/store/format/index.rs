@@ -246,6 +246,16 @@ impl PackIndex {
         fetched + u64::from(pack.entries) * size_of::<IndexEntry>() as u64
     }
 
+    /// The entries for sectors of `range`, at most `count_max` of these, and the sector from which on entries were left out.
+    pub fn part(&self, range: SectorRange, count_max: usize) -> (Self, u64) {
+        let first = self.entries.partition_point(|entry| entry.range.end() <= range.start());
+        let entries = self.entries.get(first..).unwrap_or_default();
+        let wanted = entries.partition_point(|entry| entry.range.start() < range.end());
+        let (part, rest) = entries.split_at(wanted.min(count_max));
+        let end = rest.first().map_or(u64::MAX, |entry| entry.range.start());
+        (Self { entries: part.into() }, end)
+    }
+
     /// All entries of the index, ascending.
     pub fn entries(&self) -> &[IndexEntry] {
         &self.entries

@@ -35,7 +35,7 @@ use crate::store::removals::Stay;
 /// Memory for making a pack of the usual length, MiB.
 const PACK_PERMITS: u32 = 40;
 
-/// Memory of a merge besides the pack being made, MiB: a batch of data read, with the gaps between blocks.
+/// Memory of a merge besides the pack being made and the indexes, MiB: a batch of data read, with the gaps between blocks.
 const MERGE_PERMITS: u32 = 32;
 /// Memory of a merge into packs of the usual length, MiB.
 const UPLOAD_PERMITS_MIN: usize = 64;
@@ -58,7 +58,7 @@ pub struct VolumeStoreOptions {
     /// Memory for manifests and pack indexes of all volumes together, bytes.
     pub metadata_bytes_max: usize,
     /// Memory for packs being made and uploaded, of all volumes together, bytes. A long pack takes about 40 MiB, a merge 64 MiB,
-    /// or up to 160 MiB for a large volume. One merge is always possible.
+    /// or up to 160 MiB for a large volume, and up to 64 MiB more for indexes. One merge is always possible.
     pub upload_bytes_max: usize,
     /// Memory for packs uploaded last, of all volumes together, bytes: merging reads packs from this memory. With 0,
     /// merging reads all packs from the store.
@@ -146,9 +146,9 @@ impl Host {
         self.upload_memory(u32::try_from(permits).unwrap_or(PACK_PERMITS)).await
     }
 
-    /// Memory for a merge into packs of `pack_bytes`, as long as the permit lives.
-    pub async fn merge_memory(&self, pack_bytes: u64) -> Result<OwnedSemaphorePermit, VolumeError> {
-        let permits = u64::from(MERGE_PERMITS) + (pack_bytes >> 20);
+    /// Memory for a merge that has `bytes` of a new pack and of indexes in memory, as long as the permit lives.
+    pub async fn merge_memory(&self, bytes: u64) -> Result<OwnedSemaphorePermit, VolumeError> {
+        let permits = u64::from(MERGE_PERMITS) + (bytes >> 20);
         let permits = u32::try_from(permits).unwrap_or(u32::MAX);
         // Even with the smallest memory, one merge gets all permits and is possible.
         self.upload_memory(permits.min(self.upload_permits)).await

@@ -22,7 +22,7 @@ use futures_util::future::try_join_all;
 use self::loaded::LoadedManifest;
 use self::pack_reader::{Keeping, PackReader, blocks_bytes};
 use self::read_memory::holding;
-use self::resolve::{Opened, Part, absent, resolve};
+use self::resolve::{Part, Resolution};
 use super::crowd::Crowd;
 use super::error::VolumeError;
 use super::types::ReadExtent;
@@ -48,7 +48,7 @@ pub struct View {
 
 /// The packs and blocks that a READ needs, all on this host.
 struct Here {
-    packs: Vec<Opened>,
+    packs: Vec<PackRef>,
     parts: Vec<Part>,
     /// Memory for the READ, bytes.
     bytes: u64,
@@ -94,19 +94,8 @@ impl View {
         }
         let _place = self.reader.read_memory.places.take(reader, 1).await;
         Box::pin(async {
-            let mut packs = self.open_packs(range).await?;
-            let bytes = memory_bytes(range, &resolve(&packs, range));
-            let memory = match self.reader.read_memory.remote.try_take(reader.volume, bytes) {
-                Some(memory) => memory,
-                None => {
-                    // As in `read_here`: no index during the wait, which may last until the GETs of other READs are answered.
-                    drop(packs);
-                    let memory = self.reader.read_memory.remote.take(reader, bytes).await;
-                    packs = self.open_packs(range).await?;
-                    memory
-                }
-            };
-            let parts = resolve(&packs, range);
+            let (packs, parts) = self.resolve(range).await?;
+            let memory = self.reader.read_memory.remote.take(reader, memory_bytes(range, &parts)).await;
             let extents = self.reader.fetch(&self.store, &packs, &parts, Keeping::BlockCache).await?;
             Ok(holding(join(range, &extents), memory))
         })
@@ -120,7 +109,7 @@ impl View {
             Some(memory) => (here, memory),
             None => {
                 let bytes = here.bytes;
-                // A READ that waits for memory holds no index: the cache may give the index up meanwhile, to free the memory.
+                // Looked for again after the wait: the block cache may give the blocks up meanwhile.
                 drop(here);
                 let memory = self.reader.read_memory.local.take(reader, bytes).await;
                 (self.open_here(range)?, memory)
@@ -132,16 +121,15 @@ impl View {
 
     /// The packs and blocks that a READ of `range` needs, if this host seems to have all of these. Makes no request.
     fn open_here(&self, range: SectorRange) -> Option<Here> {
-        let (mut packs, mut missing) = (Vec::new(), vec![range]);
+        let mut resolution = Resolution::new(range);
         for pack in self.loaded.reaching(range) {
             let index = self.reader.index_here(pack)?;
-            missing = missing.into_iter().flat_map(|range| absent(&index, range)).collect();
-            packs.push((*pack, index));
-            if missing.is_empty() {
+            resolution.look_up(pack, &index);
+            if resolution.is_complete() {
                 break;
             }
         }
-        let parts = resolve(&packs, range);
+        let (packs, parts) = resolution.finish();
         let bytes = memory_bytes(range, &parts);
         self.reader.has(&packs, &parts).then_some(Here { packs, parts, bytes })
     }
@@ -151,15 +139,14 @@ impl View {
     /// Blocks missing in the block cache cost one request for each run of blocks near each other in a pack. Indexes not in memory
     /// cost one request each.
     async fn stored(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
-        let packs = self.open_packs(range).await?;
-        let parts = resolve(&packs, range);
+        let (packs, parts) = self.resolve(range).await?;
         self.reader.fetch(&self.store, &packs, &parts, Keeping::BlockCache).await
     }
 
     /// Fetches blocks of `range` into the block cache. Returns the stored bytes fetched.
     pub(super) async fn read_ahead(&self, range: SectorRange) -> Result<u64, VolumeError> {
-        let packs = self.open_packs(range).await?;
-        self.reader.keep(&self.store, &packs, &resolve(&packs, range)).await
+        let (packs, parts) = self.resolve(range).await?;
+        self.reader.keep(&self.store, &packs, &parts).await
     }
 
     /// Parts of `range` that packs have data of: ascending, without overlaps or neighbours. Reads indexes only.
@@ -169,9 +156,9 @@ impl View {
     #[cfg(test)]
     pub async fn mapped(&self, range: SectorRange) -> Result<Vec<SectorRange>, VolumeError> {
         self.loaded.check(range)?;
-        let packs = self.open_packs(range).await?;
+        let (_, parts) = self.resolve(range).await?;
         let mut mapped: Vec<SectorRange> = Vec::new();
-        for part in resolve(&packs, range).into_iter().filter(|part| part.block().is_some()) {
+        for part in parts.into_iter().filter(|part| part.block().is_some()) {
             match mapped.last_mut() {
                 Some(last) if last.end() == part.range.start() => {
                     *last = between(last.start(), part.range.end());
@@ -194,23 +181,29 @@ impl View {
         self.loaded.rows.crowd()
     }
 
-    /// Packs that may have something of `range`, newest first, with their indexes. Ends early when the indexes opened so far
-    /// cover all of `range`: older packs cannot matter.
-    async fn open_packs(&self, range: SectorRange) -> Result<Vec<Opened>, VolumeError> {
-        let packs: Vec<PackRef> = self.loaded.reaching(range).copied().collect();
-        let mut missing = if range.is_empty() { Vec::new() } else { vec![range] };
-        let (mut opened, mut at_once) = (Vec::new(), 1);
-        while !missing.is_empty() && opened.len() < packs.len() {
-            let until = packs.len().min(opened.len() + at_once);
-            let chunk = &packs[opened.len()..until];
-            let indexes = try_join_all(chunk.iter().map(|pack| self.reader.index(&self.store, pack))).await?;
-            for (pack, index) in chunk.iter().zip(indexes) {
-                missing = missing.into_iter().flat_map(|range| absent(&index, range)).collect();
-                opened.push((*pack, index));
+    /// The packs and blocks that a READ of `range` needs. Looks at indexes of packs that may have something of it, newest first, and ends
+    /// early when these cover all of it: older packs cannot matter. Of each index only the entries of `range` are held: a manifest may list
+    /// very many packs, each with a long index.
+    async fn resolve(&self, range: SectorRange) -> Result<(Vec<PackRef>, Vec<Part>), VolumeError> {
+        let mut resolution = Resolution::new(range);
+        let (mut seen, mut at_once) = (0, 1);
+        while !resolution.is_complete() {
+            // Searched again for each chunk: a list of all of these packs may be long as well.
+            let chunk: Vec<PackRef> = self.loaded.reaching(range).skip(seen).take(at_once).copied().collect();
+            let indexes = try_join_all(chunk.iter().map(|pack| async move {
+                let index = self.reader.index(&self.store, pack).await?;
+                Ok::<_, VolumeError>(index.part(range, usize::MAX).0)
+            }));
+            for (pack, index) in chunk.iter().zip(indexes.await?) {
+                resolution.look_up(pack, &index);
             }
+            if chunk.len() < at_once {
+                break;
+            }
+            seen += at_once;
             at_once = INDEXES_AT_ONCE_MAX.min(at_once * 2);
         }
-        Ok(opened)
+        Ok(resolution.finish())
     }
 }
 

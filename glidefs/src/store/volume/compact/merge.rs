@@ -27,7 +27,7 @@ use crate::store::volume::limits::MERGED_BYTES_MAX;
 use crate::store::volume::types::ReadExtent;
 use crate::store::volume::types::{between, reach};
 use crate::store::volume::view::pack_reader::Keeping;
-use crate::store::volume::view::resolve::{Content, Opened, Part, resolve};
+use crate::store::volume::view::resolve::{Content, Part, Resolution};
 use crate::store::volume::view::rows::Rows;
 use crate::store::volume::writer::VolumeWriter;
 use crate::store::volume::writer::new_packs::NewPacks;
@@ -42,7 +42,19 @@ const MERGED_PACKS: u64 = PACKS_MAX as u64 / 4;
 /// Cost of a part besides its data, bytes: so a step through nothing but zeroes ends as well.
 const PART_BYTES: u64 = 64;
 /// Entries of an index resolved at once.
-const WINDOW_ENTRIES: usize = 64;
+const RESOLVED_ENTRIES: usize = 64;
+/// Most zero ranges of the results that a step remembers: they only count what was discarded.
+const ZEROES_MAX: usize = 1 << 18;
+
+/// The entries of an input from some sector on, before sector `end`. Indexes may be long, and a step have many inputs: together the
+/// windows take a bounded memory, and an index that does not fit is loaded again for its next window.
+#[derive(Debug)]
+struct Window {
+    index: PackIndex,
+    end: u64,
+}
+
+type Opened = (PackRef, Arc<Window>);
 
 /// A step of compaction at work.
 pub(in crate::store::volume) struct Merge {
@@ -72,32 +84,44 @@ pub(in crate::store::volume) struct Merge {
     /// Number of the manifest with the inputs.
     after: u64,
     builder: Option<PackBuilder>,
-    /// Indexes of the inputs around sector `at`.
-    indexes: HashMap<PackId, Arc<PackIndex>>,
-    /// Zero ranges of the results, ascending.
+    /// Windows of the inputs around sector `at`.
+    windows: HashMap<PackId, Arc<Window>>,
+    /// Most entries of a window.
+    window_entries: usize,
+    /// Columns of the indexes loaded so far, bytes.
+    loaded_bytes: u64,
+    loaded_bytes_max: u64,
+    /// Zero ranges of the results, ascending: the first [`ZEROES_MAX`].
     pub zeroes: Vec<SectorRange>,
     /// The pack that could not be read where the step ended, and why.
     pub unread: Option<(PackId, VolumeError)>,
     /// Resolved parts waiting to be written, ascending.
     batch: Vec<Part>,
     /// The packs whose positions are in `batch`.
-    batch_packs: Vec<Opened>,
+    batch_packs: Vec<PackRef>,
     batch_bytes: u64,
 }
 
 impl Merge {
     pub fn new(volume: VolumeWriter, manifest: &Manifest, step: &PlannedStep, limits: &MergeLimits) -> Self {
         let inputs = manifest.packs[step.inputs.clone()].to_vec();
-        let whole = stored_bytes(&inputs) <= limits.step_bytes_max;
         let begun = volume.host.options.clock.since_boot();
         let pack_bytes = limits.pack_bytes.unwrap_or_else(|| merged_pack_bytes(manifest.size_sectors));
+        let rows = Rows::of(&inputs);
+        // A sector is in one pack of each row at most.
+        let window_bytes = limits.windows_bytes_max / rows.crowd().fan_out.max(1);
+        let window_entries = (window_bytes / size_of::<IndexEntry>()).max(1);
+        let index_bytes: u64 = inputs.iter().map(|pack| u64::from(pack.index_plain_bytes)).sum();
+        let fits = inputs.iter().all(|pack| pack.entries as usize <= window_entries);
+        let (index_bytes_max, step_bytes_max) = (limits.loaded_bytes_max, limits.step_bytes_max);
+        let whole = fits && index_bytes <= index_bytes_max && stored_bytes(&inputs) <= step_bytes_max;
         Self {
-            rows: Rows::of(&inputs),
+            rows,
             inputs,
             last: whole && step.inputs.end == manifest.packs.len(),
             level: step.level,
             last_seq: manifest.cut,
-            step_bytes_max: if whole { u64::MAX } else { limits.step_bytes_max },
+            step_bytes_max: if whole { u64::MAX } else { step_bytes_max },
             // A manifest has no room for many short packs of a large volume.
             move_bytes_min: limits.move_bytes_min.saturating_mul((pack_bytes / PACK_BYTES_TARGET).max(1)),
             pack_bytes,
@@ -109,7 +133,10 @@ impl Merge {
             begun,
             after: manifest.number,
             builder: None,
-            indexes: HashMap::new(),
+            windows: HashMap::new(),
+            loaded_bytes: 0,
+            loaded_bytes_max: limits.loaded_bytes_max,
+            window_entries,
             zeroes: Vec::new(),
             unread: None,
             batch: Vec::new(),
@@ -127,15 +154,27 @@ impl Merge {
     /// Merges the rest of the inputs, or as much as one step may.
     pub async fn run(&mut self) -> Result<(), VolumeError> {
         // One pack is in memory at a time.
-        let _permit = self.volume.host.merge_memory(self.pack_bytes).await?;
+        let entries_max = self.rows.entries_max(&self.inputs, self.window_entries as u64);
+        let windows_bytes = entries_max.saturating_mul(size_of::<IndexEntry>() as u64);
+        let bytes = self.pack_bytes.saturating_add(windows_bytes);
+        let _permit = self.volume.host.merge_memory(bytes).await?;
         while !self.ended_early && self.look_up().await? {
             if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_PARTS {
                 self.write_batch().await?;
             }
             // A step ends with a full pack, because a short pack would cut a run in two.
             self.ended_early |= self.is_spent() && self.batch.is_empty() && self.builder.is_none();
+            // A whole merge loads each index once, and so does not get there.
+            self.ended_early |= self.loaded_bytes > self.loaded_bytes_max;
         }
         self.finish_pack().await
+    }
+
+    /// Resolves some more sectors. Returns the memory of the windows, bytes.
+    #[cfg(test)]
+    pub async fn look_on(&mut self) -> Result<usize, VolumeError> {
+        self.look_up().await?;
+        Ok(self.windows.values().map(|window| window.index.memory_bytes()).sum())
     }
 
     fn is_spent(&self) -> bool {
@@ -145,22 +184,22 @@ impl Merge {
     /// Resolves some more sectors. `false` when no sectors are left.
     async fn look_up(&mut self) -> Result<bool, VolumeError> {
         let at = self.at;
-        let Some(opened) = self.open(between(at, at.saturating_add(1))).await? else { return Ok(true) };
+        let Some(opened) = self.open(at).await? else { return Ok(true) };
         let later = self.rows.next_begin(&self.inputs, at);
-        let next = opened.iter().filter_map(|(_, index)| next_sector(index, at)).chain(later).min();
+        let next = opened.iter().filter_map(|(_, window)| window.next_sector(at)).chain(later).min();
         let Some(next) = next else { return Ok(false) };
         if next > at {
             self.at = next;
             return Ok(true);
         }
-        if let Some((pack, index)) = opened.first()
-            && self.moves(pack, index)
+        if let Some((pack, window)) = opened.first()
+            && self.moves(pack, &window.index)
             && self.end_long_pack().await?
         {
             self.outputs.push(PackRef { level: self.level, ..*pack });
             if !self.last {
-                let zeroes = index.entries().iter().filter(|entry| entry.codec == Codec::Zero);
-                self.zeroes.extend(zeroes.map(|entry| entry.range));
+                let zeroes = window.index.entries().iter().filter(|entry| entry.codec == Codec::Zero);
+                zeroes.for_each(|entry| self.note_zeroes(entry.range));
             }
             self.spent_bytes += u64::from(pack.index_stored_bytes) + PART_BYTES;
             self.at = pack.highest_sector + 1;
@@ -169,23 +208,28 @@ impl Merge {
         if self.ended_early {
             return Ok(true);
         }
-        let window_end = |(pack, index): &Opened| {
-            let entries = index.entries();
+        let resolved_end = |(pack, window): &Opened| {
+            let entries = window.index.entries();
             let first = entries.partition_point(|entry| entry.range.end() <= at);
-            let end = entries.get(first.saturating_add(WINDOW_ENTRIES)).map(|entry| entry.range.start());
-            end.unwrap_or(pack.highest_sector + 1)
+            let end = entries.get(first.saturating_add(RESOLVED_ENTRIES)).map(|entry| entry.range.start());
+            end.unwrap_or(window.end.min(pack.highest_sector + 1))
         };
-        let end = opened.iter().map(window_end).chain(later).min().unwrap_or(at + 1);
-        for part in resolve(&opened, between(at, end)) {
+        let end = opened.iter().map(resolved_end).chain(later).min().unwrap_or(at + 1);
+        let mut resolution = Resolution::new(between(at, end));
+        for (pack, window) in &opened {
+            resolution.look_up(pack, &window.index);
+        }
+        let (packs, parts) = resolution.finish();
+        for part in parts {
             self.spent_bytes += PART_BYTES;
             let content = match part.content {
                 Content::Block(number, entry) => {
                     self.batch_bytes += part.range.count() * SECTOR_BYTES;
                     self.spent_bytes += part.range.count() * SECTOR_BYTES;
-                    Content::Block(self.place_in_batch(&opened[number]), entry)
+                    Content::Block(self.place_in_batch(&packs[number]), entry)
                 }
                 Content::Zero if !self.last => {
-                    self.zeroes.push(part.range);
+                    self.note_zeroes(part.range);
                     Content::Zero
                 }
                 Content::Zero | Content::Absent => continue,
@@ -196,23 +240,36 @@ impl Merge {
         Ok(true)
     }
 
-    /// The inputs that may have something of `range`, with their indexes. From call to call `range` does not go back. `None` when the
+    fn note_zeroes(&mut self, range: SectorRange) {
+        if self.zeroes.len() < ZEROES_MAX {
+            self.zeroes.push(range);
+        }
+    }
+
+    /// The inputs that may have something of sector `at`, with their windows. From call to call `at` does not go back. `None` when the
     /// step ends here, because an index cannot be had.
-    async fn open(&mut self, range: SectorRange) -> Result<Option<Vec<Opened>>, VolumeError> {
-        let packs = self.rows.reaching(&self.inputs, range);
+    async fn open(&mut self, at: u64) -> Result<Option<Vec<Opened>>, VolumeError> {
+        self.windows.retain(|_, window| window.end > at);
+        let packs = || self.rows.reaching(&self.inputs, between(at, at.saturating_add(1)));
+        let loaded = packs().filter(|pack| !self.windows.contains_key(&pack.pack));
+        let loaded_bytes: u64 = loaded.map(|pack| u64::from(pack.index_plain_bytes)).sum();
         let host = &self.volume.host;
-        let opened = packs.map(|pack| async {
-            let index = match self.indexes.get(&pack.pack) {
-                Some(index) => index.clone(),
+        let opened = packs().map(|pack| async {
+            let window = match self.windows.get(&pack.pack) {
+                Some(window) => window.clone(),
                 None => {
-                    host.reader.index(&host.store, pack).await.map_err(|error| (pack.pack, error.into()))?
+                    let index = host.reader.index(&host.store, pack).await;
+                    let index = index.map_err(|error| (pack.pack, error.into()))?;
+                    let (index, end) = index.part(between(at, u64::MAX), self.window_entries);
+                    Arc::new(Window { index, end })
                 }
             };
-            Ok::<_, (PackId, VolumeError)>((*pack, index))
+            Ok::<_, (PackId, VolumeError)>((*pack, window))
         });
         match try_join_all(opened).await {
             Ok(opened) => {
-                self.indexes = opened.iter().map(|(pack, index)| (pack.pack, index.clone())).collect();
+                self.loaded_bytes = self.loaded_bytes.saturating_add(loaded_bytes);
+                self.windows = opened.iter().map(|(pack, window)| (pack.pack, window.clone())).collect();
                 Ok(Some(opened))
             }
             Err((pack, error)) if is_about_one_object(&error) => {
@@ -231,10 +288,10 @@ impl Merge {
         self.unread = Some((pack, error));
     }
 
-    fn place_in_batch(&mut self, opened: &Opened) -> usize {
-        let place = self.batch_packs.iter().position(|(pack, _)| pack.pack == opened.0.pack);
+    fn place_in_batch(&mut self, pack: &PackRef) -> usize {
+        let place = self.batch_packs.iter().position(|other| other.pack == pack.pack);
         place.unwrap_or_else(|| {
-            self.batch_packs.push(opened.clone());
+            self.batch_packs.push(*pack);
             self.batch_packs.len() - 1
         })
     }
@@ -243,7 +300,8 @@ impl Merge {
     /// sector from the pack's first to the last. Either no other input has sectors there, or the others are older and the pack has
     /// an entry for each sector, as where a client writes long runs again and again.
     fn moves(&self, pack: &PackRef, index: &PackIndex) -> bool {
-        if pack.lowest_sector != self.at || pack.total_bytes < self.move_bytes_min {
+        let is_whole = index.entries().len() == pack.entries as usize;
+        if pack.lowest_sector != self.at || pack.total_bytes < self.move_bytes_min || !is_whole {
             return false;
         }
         let mut reaching = self.rows.reaching(&self.inputs, reach(pack));
@@ -264,7 +322,7 @@ impl Merge {
     }
 
     /// The content of `parts`, which were resolved in `packs`.
-    async fn read(&self, packs: &[Opened], parts: &[Part]) -> Result<Vec<Piece>, VolumeError> {
+    async fn read(&self, packs: &[PackRef], parts: &[Part]) -> Result<Vec<Piece>, VolumeError> {
         let host = &self.volume.host;
         let whole: Vec<_> = parts.iter().filter_map(whole_block).collect();
         let others: Vec<Part> = parts.iter().filter(|part| whole_block(part).is_none()).copied().collect();
@@ -285,7 +343,7 @@ impl Merge {
     /// one is bad, the parts are read one by one.
     async fn read_before_bad(
         &mut self,
-        packs: &[Opened],
+        packs: &[PackRef],
         parts: &[Part],
     ) -> Result<(Vec<Piece>, Option<u64>), VolumeError> {
         match self.read(packs, parts).await {
@@ -298,7 +356,7 @@ impl Merge {
                 Err(error) if is_about_one_object(&error) => {
                     // A part without a block cannot fail.
                     let Some((number, _)) = part.block() else { return Err(error) };
-                    self.end_without(packs[number].0.pack, error);
+                    self.end_without(packs[number].pack, error);
                     return Ok((pieces, Some(part.range.start())));
                 }
                 read => pieces.extend(read?),
@@ -352,11 +410,13 @@ fn is_about_one_object(error: &VolumeError) -> bool {
     error.is_missing() || error.is_damaged()
 }
 
-/// The first sector from `at` on that `index` has an entry for.
-fn next_sector(index: &Arc<PackIndex>, at: u64) -> Option<u64> {
-    let entries = index.entries();
-    let entry = entries.get(entries.partition_point(|entry| entry.range.end() <= at))?;
-    Some(entry.range.start().max(at))
+impl Window {
+    /// The first sector from `at` on that the input may have an entry for.
+    fn next_sector(&self, at: u64) -> Option<u64> {
+        let entries = self.index.entries();
+        let next = entries.get(entries.partition_point(|entry| entry.range.end() <= at));
+        next.map(|entry| entry.range.start().max(at)).or((self.end < u64::MAX).then_some(self.end))
+    }
 }
 
 /// The block that `part` is all of, if the block can go into another pack as it is.

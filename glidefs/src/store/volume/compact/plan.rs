@@ -38,6 +38,11 @@ const YOUNG_RATIO_MAX: u64 = 2;
 const YOUNG_BYTES_MIN: u64 = 16 << 20;
 /// Cost after which a step ends, bytes of data.
 const STEP_BYTES_MAX: u64 = 128 << 20;
+/// Memory of the entries of indexes in a merge, bytes.
+pub(in crate::store::volume) const WINDOWS_BYTES_MAX: usize = 64 << 20;
+/// Columns of indexes after which a step ends: one whose windows do not hold all entries decodes the same indexes again and again, and
+/// others wait for its memory.
+const LOADED_BYTES_MAX: u64 = 1 << 30;
 /// A pack of at least this length, bytes, stays as it is when no other pack of the merge counts for its sectors.
 const MOVE_BYTES_MIN: u64 = PACK_BYTES_TARGET / 2;
 
@@ -67,16 +72,24 @@ pub(in crate::store::volume) struct MergeLimits {
     pub move_bytes_min: u64,
     /// Length of the packs made by a merge, bytes; `None`: decided by the size of the volume.
     pub pack_bytes: Option<u64>,
+    pub windows_bytes_max: usize,
+    pub loaded_bytes_max: u64,
+}
+
+impl MergeLimits {
+    pub const USUAL: Self = Self {
+        step_bytes_max: STEP_BYTES_MAX,
+        young_bytes_min: YOUNG_BYTES_MIN,
+        move_bytes_min: MOVE_BYTES_MIN,
+        pack_bytes: None,
+        windows_bytes_max: WINDOWS_BYTES_MAX,
+        loaded_bytes_max: LOADED_BYTES_MAX,
+    };
 }
 
 impl Default for MergeLimits {
     fn default() -> Self {
-        Self {
-            step_bytes_max: STEP_BYTES_MAX,
-            young_bytes_min: YOUNG_BYTES_MIN,
-            move_bytes_min: MOVE_BYTES_MIN,
-            pack_bytes: None,
-        }
+        Self::USUAL
     }
 }
 

@@ -297,10 +297,20 @@ async fn whatever_is_missing_or_damaged_all_other_content_stays_and_the_packs_ar
         let mut broken = Broken { world, entropy, volume, model, missing, damaged, lost, sectors };
         let young_bytes_min = if seed % 3 == 0 { 100_000 } else { u64::MAX };
         let limits = if seed % 2 == 0 {
-            MergeLimits { step_bytes_max: 5000, young_bytes_min, move_bytes_min: 200, pack_bytes: Some(2000) }
+            let pack_bytes = Some(2000);
+            let windows_bytes_max = if seed == 4 { 2000 } else { 1 << 20 };
+            MergeLimits {
+                step_bytes_max: 5000,
+                young_bytes_min,
+                move_bytes_min: 200,
+                pack_bytes,
+                windows_bytes_max,
+                loaded_bytes_max: 2000,
+            }
         } else {
             let move_bytes_min = if seed % 4 == 1 { 10_000 } else { u64::MAX };
-            MergeLimits { step_bytes_max: u64::MAX, young_bytes_min, move_bytes_min, pack_bytes: None }
+            let step_bytes_max = u64::MAX;
+            MergeLimits { step_bytes_max, young_bytes_min, move_bytes_min, ..MergeLimits::USUAL }
         };
         for seq in 1..120 {
             broken.write(seq).await;

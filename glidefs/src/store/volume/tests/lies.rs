@@ -1,14 +1,24 @@
-//! Stores whose listings leave out existing objects, and manifests forged by whoever may write into the bucket.
+//! Stores whose listings leave out existing objects, and manifests and packs that were forged in the bucket.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
 
 use super::support::*;
 use crate::store::client::Created;
 use crate::store::clock::SystemClock;
 use crate::store::error::StoreError;
 use crate::store::format::fuzzing::{forged, sample_manifest};
-use crate::store::format::{Manifest, PackRef, TRAILER_BYTES};
+use crate::store::format::{
+    ENTRIES_MAX, EncodedPack, Manifest, PackBuilder, PackIndex, PackOptions, PackRef, TRAILER_BYTES,
+};
 use crate::store::gc::{self, GcOptions};
+use crate::store::ids::{PackId, VolumeId};
 use crate::store::key::Key;
-use crate::store::volume::VolumeError;
+use crate::store::volume::compact::merge::Merge;
+use crate::store::volume::compact::plan::{MergeLimits, WINDOWS_BYTES_MAX, everything};
+use crate::store::volume::{VolumeError, VolumeWriter};
 use crate::units::Seq;
 
 const SIZE: u64 = 1 << 16;
@@ -133,4 +143,79 @@ async fn a_volume_that_names_a_pack_of_another_one_falsely_gives_that_pack_no_in
     );
     tags(&volume, range(0, 8), &[1; 8]).await;
     tags(&other, range(0, 8), &[3; 8]).await;
+}
+
+/// A volume that lists `count` packs, each of nothing but zeroes in every second of its first sectors: some KiB in the bucket, and the
+/// longest possible index in memory. Returns it taken over by another host, and one of the packs.
+async fn with_long_indexes(world: &World, count: u8) -> (VolumeWriter, PackRef) {
+    world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    let mut builder = PackBuilder::new(PackOptions {
+        volume: VolumeId([7; 16]),
+        pack: PackId([7; 16]),
+        level: 0,
+        first_seq: Seq(1),
+        last_seq: Seq(1),
+        zstd_level: 1,
+    })
+    .unwrap();
+    // A builder leaves room for three entries.
+    (0..ENTRIES_MAX as u64 - 3).for_each(|at| builder.push_zero(range(2 * at, 1)).unwrap());
+    let EncodedPack { parts, trailer } = builder.finish().unwrap();
+    let bytes = Bytes::from(parts.concat());
+    assert!(bytes.len() < 20_000, "{} bytes", bytes.len());
+    let pack = |number| PackRef { pack: PackId([number; 16]), ..trailer.pack };
+    let packs: Vec<PackRef> = (0..count).map(pack).collect();
+    let store = world.daemon(9).volumes.store().clone();
+    for PackRef { volume, pack, .. } in &packs {
+        let created = store.create(&Key::Pack(*volume, *pack), std::slice::from_ref(&bytes)).await;
+        assert_eq!(created.unwrap(), Created::Created);
+    }
+    forge(world, "vm", |manifest| Manifest { packs, size_sectors: 4 * ENTRIES_MAX as u64, ..manifest }).await;
+    (world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), trailer.pack)
+}
+
+/// Together 2.5 GiB of indexes: of these the cache keeps 64 MiB, and 64 MiB and one more may be on their way.
+#[tokio::test]
+async fn a_read_and_a_merge_of_packs_with_long_indexes_hold_few_of_these() {
+    const PACKS: u8 = 64;
+    let (volume, pack) = with_long_indexes(&World::new(), PACKS).await;
+    let metadata = &volume.host.reader.metadata;
+    let index_bytes_max = (128 << 20) + usize::try_from(PackIndex::load_bytes(&pack)).unwrap();
+    // No pack has the second sector, so each is looked at.
+    tags(&volume, range(0, 2), &[0, 0]).await;
+    tags(&volume, range(1, 1), &[0]).await;
+    let most = metadata.most_index_bytes();
+    assert!((1..=index_bytes_max).contains(&most), "{most} bytes of indexes");
+    let manifest = volume.manifest().await.unwrap();
+    assert_eq!(manifest.packs.len(), usize::from(PACKS));
+    let step = everything(&manifest.packs);
+    let mut merge = Merge::new(volume.clone(), &manifest, &step, &MergeLimits::default());
+    for _ in 0..3 {
+        let bytes = merge.look_on().await.unwrap();
+        assert!((WINDOWS_BYTES_MAX / 2..=WINDOWS_BYTES_MAX + 10_000).contains(&bytes), "{bytes} bytes");
+    }
+    assert!(merge.at > 100);
+    let most = metadata.most_index_bytes();
+    assert!(most <= index_bytes_max, "{most} bytes of indexes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_merge_takes_memory_for_its_indexes() {
+    const MIB: u64 = 1 << 20;
+    for (count, indexes) in [(1, 40), (3, 64)] {
+        let world = World::new();
+        let (volume, _) = with_long_indexes(&world, count).await;
+        let manifest = volume.manifest().await.unwrap();
+        let step = everything(&manifest.packs);
+        let mut merge = Merge::new(volume.clone(), &manifest, &step, &MergeLimits::default());
+        world.objects.read_for(3_600_000);
+        let mut run = merge.run().boxed();
+        assert!(tokio::time::timeout(Duration::from_millis(10), &mut run).await.is_err());
+        let upload_bytes = volume.host.upload_bytes();
+        // A batch, the pack being made, and the indexes.
+        assert!(
+            (32 + 32 + indexes - 1..=32 + 32 + indexes).contains(&(upload_bytes / MIB)),
+            "{upload_bytes}"
+        );
+    }
 }

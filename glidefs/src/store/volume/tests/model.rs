@@ -21,12 +21,14 @@ use crate::units::SectorRange;
 const SECTORS_MAX: u64 = 700;
 const VOLUMES_MAX: usize = 4;
 const GRACE: Duration = Duration::from_hours(24);
-/// Steps end early, young data is merged soon, and packs of a few blocks stay as they are.
+/// Steps end early, young data is merged soon, packs of a few blocks stay as they are, and a merge has few entries of indexes in memory.
 const LIMITS: MergeLimits = MergeLimits {
     step_bytes_max: 20_000,
     young_bytes_min: 30_000,
     move_bytes_min: 200,
     pack_bytes: Some(6000),
+    windows_bytes_max: 20_000,
+    loaded_bytes_max: 10_000,
 };
 
 type Content = Vec<Tag>;

@@ -50,7 +50,14 @@ pub(in crate::store::volume) struct Metadata {
     /// Loads under way, each for as long as somebody waits for the load. A load stands here until
     /// its object is in `kept`, and whoever begins a load looks into `kept` under this lock.
     loads: Mutex<HashMap<Id, WeakShared<Loading>>>,
+    #[cfg(test)]
+    seen: Mutex<Seen>,
 }
+
+/// Indexes that came from here, and the most memory that those in use had together, bytes.
+#[cfg(test)]
+#[derive(Debug, Default)]
+struct Seen(Vec<std::sync::Weak<PackIndex>>, usize);
 
 impl Item {
     fn bytes(&self) -> usize {
@@ -70,7 +77,13 @@ impl Metadata {
             .with_weighter(|_: &Id, item: &Item| item.bytes())
             // With another ratio, an object that was just used would be the first to go.
             .with_eviction_config(LruConfig { high_priority_pool_ratio: 0.0 });
-        Self { bytes_max, kept: kept.build(), loads: Mutex::default() }
+        Self {
+            bytes_max,
+            kept: kept.build(),
+            loads: Mutex::default(),
+            #[cfg(test)]
+            seen: Mutex::default(),
+        }
     }
 
     /// Memory of all kept objects, bytes.
@@ -132,7 +145,11 @@ impl Metadata {
             async { index.await.map(|index| Item::Index(Arc::new(index))) }
         };
         match self.item(Id::of_index(pack), load).await? {
-            Item::Index(index) => Ok(index),
+            Item::Index(index) => {
+                #[cfg(test)]
+                self.see(&index);
+                Ok(index)
+            }
             Item::Manifest(_) => unreachable!("a manifest is not kept under the id of an index"),
         }
     }
@@ -152,6 +169,22 @@ impl Metadata {
     /// Forgets the index of a pack that the newest manifest no longer lists.
     pub fn forget_index(&self, pack: &PackRef) {
         self.kept.remove(&Id::of_index(pack));
+    }
+
+    #[cfg(test)]
+    fn see(&self, index: &Arc<PackIndex>) {
+        let index = Arc::downgrade(index);
+        let Seen(indexes, most) = &mut *self.seen.lock_whole();
+        indexes.retain(|other| !other.ptr_eq(&index));
+        indexes.push(index);
+        let live: usize = indexes.iter().filter_map(|index| Some(index.upgrade()?.memory_bytes())).sum();
+        *most = live.max(*most);
+    }
+
+    /// The most memory that indexes from here had together so far, kept here or not, bytes.
+    #[cfg(test)]
+    pub fn most_index_bytes(&self) -> usize {
+        self.seen.lock_whole().1
     }
 
     async fn item<F>(&self, id: Id, load: impl FnOnce() -> F) -> Result<Item, Arc<StoreError>>

@@ -11,7 +11,7 @@ use super::fetch::{Fetcher, Supply, get_length};
 use super::metadata::Metadata;
 use super::read_memory::ReadMemory;
 use super::recent::RecentPacks;
-use super::resolve::{Opened, Part};
+use super::resolve::Part;
 use crate::fair::WEIGHT_DEFAULT;
 use crate::store::block_cache::BlockCache;
 use crate::store::client::Store;
@@ -69,10 +69,10 @@ impl PackReader {
     }
 
     /// Whether this host seems to have each block of `parts`.
-    pub fn has(&self, packs: &[Opened], parts: &[Part]) -> bool {
+    pub fn has(&self, packs: &[PackRef], parts: &[Part]) -> bool {
         parts.iter().filter_map(Part::block).all(|(pack, entry)| {
             // Parts name positions in `packs`.
-            let pack = packs[pack].0.pack;
+            let pack = packs[pack].pack;
             self.recent.has(pack)
                 || self.block_cache.as_ref().is_some_and(|block_cache| block_cache.has(pack, &entry))
         })
@@ -82,7 +82,7 @@ impl PackReader {
     pub(in crate::store::volume) async fn fetch(
         &self,
         store: &Store,
-        packs: &[Opened],
+        packs: &[PackRef],
         parts: &[Part],
         keeping: Keeping,
     ) -> Result<Vec<ReadExtent>, VolumeError> {
@@ -91,7 +91,7 @@ impl PackReader {
         let mut blocks = self.blocks_here(packs, &needed, block_cache).await;
         let places: Vec<usize> = (0..needed.len()).filter(|place| blocks[*place].is_none()).collect();
         let requests = places.chunk_by(|a, b| needed[*a].0 == needed[*b].0).map(|chunk| {
-            let supply = Supply { store, pack: &packs[needed[chunk[0]].0].0, block_cache };
+            let supply = Supply { store, pack: &packs[needed[chunk[0]].0], block_cache };
             let entries: Vec<IndexEntry> = chunk.iter().map(|place| needed[*place].1).collect();
             async move { self.fetcher.blocks(supply, &entries).await }
         });
@@ -107,7 +107,7 @@ impl PackReader {
     pub async fn stored_blocks(
         &self,
         store: &Store,
-        packs: &[Opened],
+        packs: &[PackRef],
         needed: &[(usize, IndexEntry)],
     ) -> Result<Vec<Bytes>, VolumeError> {
         let needed: Vec<_> = needed.iter().map(|(pack, entry)| (*pack, entry.as_stored())).collect();
@@ -118,7 +118,7 @@ impl PackReader {
         let mut gets = Vec::new();
         for of_pack in missing.chunk_by(|a, b| needed[*a].0 == needed[*b].0) {
             // Entries name positions in `packs`.
-            let (pack, mut rest) = (&packs[needed[of_pack[0]].0].0, of_pack);
+            let (pack, mut rest) = (&packs[needed[of_pack[0]].0], of_pack);
             while !rest.is_empty() {
                 let entries: Vec<IndexEntry> = rest.iter().map(|place| needed[*place].1).collect();
                 let (places, behind) = rest.split_at(get_length(&entries, |_| true));
@@ -137,7 +137,7 @@ impl PackReader {
     }
 
     /// Data of `parts`, which were resolved in `packs`, if this host has all blocks.
-    pub async fn fetch_here(&self, packs: &[Opened], parts: &[Part]) -> Option<Vec<ReadExtent>> {
+    pub async fn fetch_here(&self, packs: &[PackRef], parts: &[Part]) -> Option<Vec<ReadExtent>> {
         let needed = needed(parts);
         let blocks = self.blocks_here(packs, &needed, self.block_cache.as_ref()).await;
         blocks.iter().all(Option::is_some).then(|| extents(parts, &needed, &blocks))
@@ -146,28 +146,28 @@ impl PackReader {
     /// The blocks on this host of those that are `needed`.
     async fn blocks_here(
         &self,
-        packs: &[Opened],
+        packs: &[PackRef],
         needed: &[(usize, IndexEntry)],
         block_cache: Option<&BlockCache>,
     ) -> Vec<Option<Bytes>> {
         let mut blocks: Vec<Option<Bytes>> = vec![None; needed.len()];
         if let Some(block_cache) = block_cache {
             // Parts name positions in `packs`.
-            let looks = needed.iter().map(|(pack, entry)| block_cache.get(packs[*pack].0.pack, entry));
+            let looks = needed.iter().map(|(pack, entry)| block_cache.get(packs[*pack].pack, entry));
             blocks = join_all(looks).await;
         }
         for (block, (pack, entry)) in blocks.iter_mut().zip(needed).filter(|(block, _)| block.is_none()) {
-            *block = self.recent.block(packs[*pack].0.pack, entry);
+            *block = self.recent.block(packs[*pack].pack, entry);
         }
         blocks
     }
 
     /// Fetches blocks of `parts` into the block cache. Returns the stored bytes fetched.
-    pub async fn keep(&self, store: &Store, packs: &[Opened], parts: &[Part]) -> Result<u64, VolumeError> {
+    pub async fn keep(&self, store: &Store, packs: &[PackRef], parts: &[Part]) -> Result<u64, VolumeError> {
         let (needed, block_cache) = (needed(parts), self.block_cache.as_ref());
         let requests = needed.chunk_by(|a, b| a.0 == b.0).map(|chunk| {
             // A chunk is not empty, and parts name positions in `packs`.
-            let supply = Supply { store, pack: &packs[chunk[0].0].0, block_cache };
+            let supply = Supply { store, pack: &packs[chunk[0].0], block_cache };
             let entries: Vec<IndexEntry> = chunk.iter().map(|(_, entry)| *entry).collect();
             async move { self.fetcher.keep(supply, &entries).await }
         });

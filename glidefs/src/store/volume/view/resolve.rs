@@ -1,8 +1,7 @@
 //! Which pack counts for a sector: the newest one with an entry for the sector.
 //!
-//! Owns the precedence of packs. Does not own reading blocks (`pack_reader`).
-
-use std::sync::Arc;
+//! Owns the precedence of packs. Does not own reading blocks (`pack_reader`). Invariant: what is left of an index is at most one part for
+//! each sector of the range, however long the index is.
 
 use crate::store::format::{IndexEntry, PackIndex, PackRef, PieceKind};
 use crate::units::SectorRange;
@@ -35,32 +34,56 @@ impl Part {
     }
 }
 
-/// A pack with its index.
-pub(in crate::store::volume) type Opened = (PackRef, Arc<PackIndex>);
-
-/// Parts of `range` that `index` has no entry for.
-pub(in crate::store::volume) fn absent(index: &PackIndex, range: SectorRange) -> Vec<SectorRange> {
-    index.lookup(range).filter(|piece| piece.kind == PieceKind::Absent).map(|piece| piece.range).collect()
+/// A range being resolved in packs, newest first. An index is looked at once, and not held.
+#[derive(Debug)]
+pub(in crate::store::volume) struct Resolution {
+    /// Packs with blocks of `parts`.
+    packs: Vec<PackRef>,
+    parts: Vec<Part>,
+    /// What no pack so far has an entry for.
+    missing: Vec<SectorRange>,
 }
 
-/// Resolves every sector of `range` in `packs`, ordered newest first: ascending parts, without gaps.
-pub(in crate::store::volume) fn resolve(packs: &[Opened], range: SectorRange) -> Vec<Part> {
-    let mut parts = Vec::new();
-    let mut missing = if range.is_empty() { Vec::new() } else { vec![range] };
-    for (number, (_, index)) in packs.iter().enumerate() {
-        let mut still_missing = Vec::new();
-        for piece in missing.iter().flat_map(|range| index.lookup(*range)) {
-            match piece.kind {
-                PieceKind::Data(entry) => {
-                    parts.push(Part { range: piece.range, content: Content::Block(number, *entry) });
-                }
-                PieceKind::Zero => parts.push(Part { range: piece.range, content: Content::Zero }),
-                PieceKind::Absent => still_missing.push(piece.range),
-            }
-        }
-        missing = still_missing;
+impl Resolution {
+    pub fn new(range: SectorRange) -> Self {
+        let missing = if range.is_empty() { Vec::new() } else { vec![range] };
+        Self { packs: Vec::new(), parts: Vec::new(), missing }
     }
-    parts.extend(missing.into_iter().map(|range| Part { range, content: Content::Absent }));
-    parts.sort_unstable_by_key(|part| part.range.start());
-    parts
+
+    /// Whether older packs cannot matter.
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    /// Takes what is missing from `pack`, which is older than the packs so far and has the entries `index` for the range.
+    pub fn look_up(&mut self, pack: &PackRef, index: &PackIndex) {
+        let number = self.packs.len();
+        let mut has_blocks = false;
+        let missing = std::mem::take(&mut self.missing);
+        for piece in missing.iter().flat_map(|range| index.lookup(*range)) {
+            let content = match piece.kind {
+                PieceKind::Data(entry) => {
+                    has_blocks = true;
+                    Content::Block(number, *entry)
+                }
+                PieceKind::Zero => Content::Zero,
+                PieceKind::Absent => {
+                    self.missing.push(piece.range);
+                    continue;
+                }
+            };
+            self.parts.push(Part { range: piece.range, content });
+        }
+        if has_blocks {
+            self.packs.push(*pack);
+        }
+    }
+
+    /// The packs with blocks of the range, and ascending parts of the range without gaps.
+    pub fn finish(self) -> (Vec<PackRef>, Vec<Part>) {
+        let Self { packs, mut parts, missing } = self;
+        parts.extend(missing.into_iter().map(|range| Part { range, content: Content::Absent }));
+        parts.sort_unstable_by_key(|part| part.range.start());
+        (packs, parts)
+    }
 }

@@ -60,6 +60,12 @@ impl Rows {
         self.rows(packs).filter_map(begin).min()
     }
 
+    /// Most entries of the indexes of one pack of each row together, of which up to `of_each` count. The rows were made of `packs`.
+    pub fn entries_max<P: Borrow<PackRef>>(&self, packs: &[P], of_each: u64) -> u64 {
+        let longest = |row: &[P]| row.iter().map(|pack| u64::from(pack.borrow().entries).min(of_each)).max();
+        self.rows(packs).filter_map(longest).fold(0, u64::saturating_add)
+    }
+
     fn rows<'a, P>(&'a self, packs: &'a [P]) -> impl Iterator<Item = &'a [P]> {
         let ends = self.starts.iter().skip(1).copied().chain([self.packs]);
         let row = |(start, end): (&u32, u32)| packs.get(*start as usize..end as usize).unwrap_or_default();
