@@ -32,7 +32,7 @@ use crate::api::wire::Export;
 use crate::client::Client;
 use crate::config::Config;
 use crate::handover::{Handed, Identity};
-use crate::observe::{chain, logging};
+use crate::observe::{chain, logging, printable};
 
 /// Runs the program: reads the arguments, carries out the command, prints an error and returns the exit status. `run` is the
 /// daemon, and `check` the part of the daemon's start that only looks.
@@ -50,7 +50,7 @@ pub fn main<E: Error + 'static>(
         Err(CliError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             // Nothing can be done when standard error is closed as well.
-            let _ = writeln!(std::io::stderr(), "glidefs: {}", chain(&error));
+            let _ = writeln!(std::io::stderr(), "glidefs: {}", printable(&chain(&error)));
             // A refused configuration stays refused. Status 2 tells systemd not to start the daemon again.
             match error {
                 CliError::Config(_) | CliError::Names(_) | CliError::Found { failures: 1.., .. } => {

@@ -12,4 +12,4 @@ pub mod repeat;
 pub mod trace;
 pub mod troubles;
 
-pub use self::logging::chain;
+pub use self::logging::{chain, one_line, printable};

@@ -15,10 +15,18 @@ use crate::api::wire::{
     Snapshot, Status, StoredExport, Upgrade,
 };
 use crate::config::TimeSpan;
+use crate::observe::printable;
 
+/// Prints `text` without characters that a terminal obeys: much of it is a daemon's.
 pub(super) fn emit(text: &[u8]) -> Result<(), CliError> {
+    emit_after("", text)
+}
+
+/// As [`emit`], behind `control` for the terminal.
+pub(super) fn emit_after(control: &str, text: &[u8]) -> Result<(), CliError> {
+    let text = control.to_owned() + &printable(&String::from_utf8_lossy(text));
     let mut out = std::io::stdout().lock();
-    out.write_all(text).and_then(|()| out.flush()).map_err(CliError::Output)
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Output)
 }
 
 pub(super) fn answer<T: Serialize>(

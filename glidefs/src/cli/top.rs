@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use self::rates::{Rates, Sample};
 use super::args::top::{SortKey, TopArgs};
 use super::error::CliError;
-use super::print::{self, emit, scaled, time};
+use super::print::{self, emit_after, scaled, time};
 use crate::api::wire::Top;
 use crate::client::Client;
 
@@ -35,14 +35,15 @@ pub(super) async fn run(client: &Client, args: TopArgs) -> Result<(), CliError> 
         let now: Top = client.get("/v1/top").await?;
         let mut sample = Sample::of(&before, &now);
         sample.exports.sort_by(|one, other| order(args.sort, one, other));
-        let text = match terminal_size::terminal_size().filter(|_| std::io::stdout().is_terminal()) {
-            _ if args.json => serde_json::to_string(&sample)? + "\n",
+        let (control, text) = match terminal_size::terminal_size().filter(|_| std::io::stdout().is_terminal())
+        {
+            _ if args.json => ("", serde_json::to_string(&sample)? + "\n"),
             Some((width, height)) if !args.once => {
-                CLEAR.to_owned() + &fitted(&text(&now, &sample), width.0.into(), height.0.into())
+                (CLEAR, fitted(&text(&now, &sample), width.0.into(), height.0.into()))
             }
-            _ => text(&now, &sample) + "\n",
+            _ => ("", text(&now, &sample) + "\n"),
         };
-        emit(text.as_bytes())?;
+        emit_after(control, text.as_bytes())?;
         if args.once {
             return Ok(());
         }

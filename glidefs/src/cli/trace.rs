@@ -13,6 +13,7 @@ use super::error::CliError;
 use super::print::{self, emit};
 use crate::api::wire::{Trace, TracedRequest};
 use crate::client::Client;
+use crate::observe::one_line;
 
 /// Time between two questions with `--follow`.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -85,13 +86,13 @@ fn line(request: &TracedRequest) -> String {
     columns(
         [
             &DateTime::from_timestamp_nanos(moment).format("%H:%M:%S%.3f").to_string(),
-            &plain(&request.export),
-            &plain(&format!("{}{fua}", request.operation)),
+            &one_line(&request.export),
+            &one_line(&format!("{}{fua}", request.operation)),
             &offset,
             &size,
         ],
         &times.map(|nanos| if nanos == 0 { "-".into() } else { print::time(nanos as f64) }),
-        &plain(&request.result),
+        &one_line(&request.result),
     )
 }
 
@@ -101,16 +102,6 @@ fn columns([time, export, operation, offset, size]: [&str; 5], times: &[String; 
         let _ = write!(line, " {time:>8}");
     }
     format!("{line}  {result}\n")
-}
-
-/// `text` without characters that a terminal obeys.
-fn plain(text: &str) -> String {
-    // Marks that change the direction of the text after them are no control characters by name.
-    let is_obeyed = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().map(|c| if is_obeyed(c) { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]

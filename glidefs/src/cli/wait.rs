@@ -15,6 +15,7 @@ use super::print::described;
 use crate::api::wire::{AtRisk, Export, Status};
 use crate::client::{Client, export_path};
 use crate::config::TimeSpan;
+use crate::observe::one_line;
 use crate::router::ExportName;
 
 /// How often a wait shows its state.
@@ -67,7 +68,12 @@ impl<'a> DaemonWait<'a> {
             }
             let state = state.unwrap_or_else(|| "the daemon does not say what for".into());
             // Nothing can be done when standard error is closed.
-            let _ = writeln!(self.out.borrow_mut(), "waiting for {} s: {state}", begun.elapsed().as_secs());
+            let _ = writeln!(
+                self.out.borrow_mut(),
+                "waiting for {} s: {}",
+                begun.elapsed().as_secs(),
+                one_line(&state)
+            );
         }
     }
 }

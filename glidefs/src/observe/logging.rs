@@ -259,6 +259,23 @@ fn is_journal(journal_stream: Option<&OsStr>, std_error: Option<(u64, u64)>) -> 
     stream.is_some() && stream == std_error
 }
 
+/// `text` in one line, without characters that a terminal obeys: for what a store, a daemon or a client has sent.
+pub fn one_line(text: &str) -> String {
+    let safe = |c: char| match c {
+        '\n' | '\r' | '\t' => ' ',
+        // Marks that change the direction of the text after them are no control characters by name.
+        '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    text.chars().map(safe).collect()
+}
+
+/// As [`one_line`], each line of `text`.
+pub fn printable(text: &str) -> String {
+    text.split('\n').map(one_line).collect::<Vec<_>>().join("\n")
+}
+
 /// An error and its sources in one line: `error: cause: cause of the cause`.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -414,6 +431,15 @@ mod tests {
     fn a_filter_that_is_none_is_refused_with_an_example() {
         assert!(parse("info,glidefs::router=debug").is_ok());
         assert!(parse("glidefs=loud").unwrap_err().to_string().contains("glidefs::router=debug"));
+    }
+
+    #[test]
+    fn text_from_outside_cannot_command_a_terminal_or_begin_a_line() {
+        let text = "\u{1b}[2J\u{9b}1m\r\nglidefs: all is well\u{7}\u{202e}\u{2067}";
+        let safe = "\u{fffd}[2J\u{fffd}1m  glidefs: all is well\u{fffd}\u{fffd}\u{fffd}";
+        assert_eq!(one_line(text), safe);
+        assert_eq!(printable(&format!("a\tb\n{text}")), format!("a b\n{}", safe.replacen("  ", " \n", 1)));
+        assert_eq!(one_line("Gerät 7 – ok"), "Gerät 7 – ok");
     }
 
     #[test]

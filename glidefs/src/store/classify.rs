@@ -9,6 +9,7 @@ use std::io;
 use std::time::Duration;
 
 use super::error::BoxError;
+use crate::observe::{chain, one_line};
 
 /// Longest part of a store's explanation in an error, bytes.
 const MESSAGE_BYTES_MAX: usize = 500;
@@ -135,14 +136,15 @@ fn says(error: &object_store::Error, words: &str) -> bool {
     false
 }
 
-/// `error` in one short sentence where it is an answer of the store: libraries repeat the whole answer in each cause.
+/// `error` as text that is safe to print, whatever the store has sent. In one short sentence where it is an answer of the store: libraries
+/// repeat the whole answer in each cause.
 pub(super) fn in_short(error: object_store::Error) -> BoxError {
     match answer_of(&error) {
         Some(answer) => {
             tracing::debug!(error = &error as &dyn Error, "an answer without success");
             Box::new(answer)
         }
-        None => Box::new(error),
+        None => one_line(&chain(&error)).into(),
     }
 }
 
@@ -199,7 +201,8 @@ impl Answer {
             (*bytes <= MESSAGE_BYTES_MAX).then_some(c)
         });
         let (code, request) = (element(body, "Code"), element(body, "RequestId"));
-        Self { status, code, request, message: message.collect(), retry_after }
+        let message = one_line(&message.collect::<String>());
+        Self { status, code, request, message, retry_after }
     }
 
     fn verdict(&self) -> Verdict {
@@ -292,12 +295,16 @@ mod tests {
         ] {
             let error = error_of(status, &xml(code)).await;
             assert_eq!(classify(&error), verdict, "{status} {code}");
-            let text = crate::observe::chain(&*in_short(error));
+            let text = chain(&*in_short(error));
             assert_eq!(text, format!("{} {code} (request 4442587FB7D0A2F9)", &status[..3]));
         }
-        // A code that is no word is somebody's prank.
-        let text = in_short(error_of("503 Slow Down", "<Code>\u{1b}[31m</Code>").await).to_string();
-        assert!(text.starts_with("status 503: "), "{text}");
+        // A code that is no word is not taken for one, and no terminal obeys an answer.
+        for status in ["503 Slow Down", "403 Forbidden", "409 Conflict"] {
+            let body = "<Code>\u{1b}[31m</Code>\nglidefs: all is well\u{9b}2J\u{202e}";
+            let text = chain(&*in_short(error_of(status, body).await));
+            assert!(text.contains("<Code>\u{fffd}[31m</Code> glidefs: all is well"), "{text}");
+            assert_eq!(text, one_line(&text));
+        }
     }
 
     fn generic(source: impl Error + Send + Sync + 'static) -> object_store::Error {

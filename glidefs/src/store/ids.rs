@@ -8,6 +8,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::observe::one_line;
+
 /// Longest [`StoreName`], ASCII characters.
 pub const NAME_CHARS_MAX: usize = 128;
 
@@ -177,7 +179,7 @@ impl fmt::Display for StoreName {
 /// Longest [`HostName`], UTF-8 bytes.
 pub const HOST_NAME_BYTES_MAX: usize = 255;
 
-/// The name of a host, for people: 1 to 255 bytes of text without control characters.
+/// The name of a host, for people: 1 to 255 bytes of text that a terminal prints as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostName(Arc<str>);
 
@@ -185,7 +187,7 @@ impl HostName {
     /// The nearest name to `text`.
     pub fn nearest(text: &str) -> Self {
         let mut name = String::new();
-        for character in text.trim().chars().map(|c| if c.is_control() { '?' } else { c }) {
+        for character in one_line(text.trim()).chars() {
             if name.len() + character.len_utf8() > HOST_NAME_BYTES_MAX {
                 break;
             }
@@ -196,7 +198,7 @@ impl HostName {
 
     /// `text` as a host name; `None` for text that is no host name.
     pub fn exactly(text: &str) -> Option<Self> {
-        let fits = (1..=HOST_NAME_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
+        let fits = (1..=HOST_NAME_BYTES_MAX).contains(&text.len()) && one_line(text) == text;
         fits.then(|| Self(text.into()))
     }
 

@@ -17,6 +17,7 @@ use crate::cli::args::common::OutputArgs;
 use crate::cli::error::CliError;
 use crate::cli::print::{ProgressLine, answer, emit};
 use crate::client::ClientError;
+use crate::observe::printable;
 use crate::router::ExportName;
 
 /// Requests under way at once. Operations at once share the commits of the daemon's catalog.
@@ -91,7 +92,7 @@ impl<T: Serialize> Results<T> {
 
 fn complain(text: &str) {
     // Nothing can be done when standard error is closed.
-    let _ = writeln!(std::io::stderr(), "glidefs: {text}");
+    let _ = writeln!(std::io::stderr(), "glidefs: {}", printable(text));
 }
 
 /// Sends the request of `operation` for each of `names`, many at a time.
