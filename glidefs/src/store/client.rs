@@ -54,6 +54,8 @@ pub struct StoreOptions {
     pub checked_first: bool,
     /// Most bytes a second that requests send.
     pub upload_limit: UploadLimit,
+    /// Most objects of a listing, about 70 bytes of memory each.
+    pub listed_max: usize,
 }
 
 impl Default for StoreOptions {
@@ -65,6 +67,7 @@ impl Default for StoreOptions {
             shutdown: None,
             checked_first: false,
             upload_limit: UploadLimit::default(),
+            listed_max: listing::OBJECTS_MAX,
         }
     }
 }

@@ -15,26 +15,29 @@ use crate::store::classify::{Verdict, classify};
 use crate::store::error::StoreError;
 use crate::store::ids::VolumeId;
 use crate::store::key::{Folder, Key};
+use crate::store::retry::Failure;
 use crate::store::stats::Operation;
 use crate::store::transfer;
 
 /// Most keys that are deleted within one time budget: 20 requests are under way at once.
 const DELETE_KEYS_MAX: usize = 200;
+/// Most objects of a listing: more than a store has that garbage collection looks after.
+pub(super) const OBJECTS_MAX: usize = 1 << 24;
 
 impl Store {
     /// The objects of `folder` with keys behind `after`.
     pub async fn list(&self, folder: Folder, after: Option<&Key>) -> Result<Listing, StoreError> {
         let (prefix, text) = self.path(&folder);
         let begin = after.map(|key| self.path(key).0);
-        // Objects that were listed before a try failed are kept, if the store lists in order: the next try goes on behind them.
-        let listed: Mutex<Vec<ObjectMeta>> = Mutex::default();
+        // Objects that were listed before a try failed are kept, if the store lists in order: the next try goes on behind the last one.
+        let listed: Mutex<(Listing, Option<Path>)> = Mutex::default();
         let listed = || listed.lock_whole();
         let attempt = || async {
             let objects = self.objects().await?;
             if !self.inner.backend.lists_in_order {
-                listed().clear();
+                *listed() = Default::default();
             }
-            let after = listed().last().map(|meta| meta.location.clone()).or_else(|| begin.clone());
+            let after = listed().1.clone().or_else(|| begin.clone());
             let prefix = (!prefix.as_ref().is_empty()).then_some(&prefix);
             let mut stream = match &after {
                 Some(after) => objects.list_with_offset(prefix, after),
@@ -42,19 +45,21 @@ impl Store {
             };
             while let Some(meta) = stream.next().await {
                 transfer::moved();
-                listed().push(meta.map_err(|error| failure(Operation::List, &text, error))?);
+                let meta = meta.map_err(|error| failure(Operation::List, &text, error))?;
+                let (listing, last) = &mut *listed();
+                match self.key_at(&meta.location) {
+                    Some(_) if listing.objects.len() >= self.inner.options.listed_max => {
+                        return Err(Failure::Final(too_many(&text, listing.objects.len())));
+                    }
+                    Some(key) => listing.objects.push(info(key, &meta)),
+                    None => listing.foreign = listing.foreign.saturating_add(1),
+                }
+                *last = Some(meta.location);
             }
             Ok(())
         };
         self.tries(Operation::List, &text).run(attempt).await?;
-        let found = std::mem::take(&mut *listed());
-        let mut listing = Listing::default();
-        for meta in found {
-            match self.key_at(&meta.location) {
-                Some(key) => listing.objects.push(info(key, &meta)),
-                None => listing.foreign += 1,
-            }
-        }
+        let (mut listing, _) = std::mem::take(&mut *listed());
         listing.objects.sort_by_cached_key(|object| object.key.to_string());
         Ok(listing)
     }
@@ -108,4 +113,12 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// The error for a listing of `key` that goes on behind so many objects.
+fn too_many(key: &str, objects: usize) -> StoreError {
+    let source = format!(
+        "it has more than {objects} objects, which no store of glidefs has: delete there what none of your hosts wrote, and nothing else"
+    );
+    StoreError::Rejected { operation: Operation::List, key: key.to_owned(), source: source.into() }
 }

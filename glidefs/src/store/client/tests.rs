@@ -104,6 +104,25 @@ async fn a_range_is_had_whole_or_not_at_all() {
 }
 
 #[tokio::test]
+async fn a_listing_too_long_for_memory_is_given_up_and_the_error_says_what_to_do() {
+    let memory = Arc::new(InMemory::new());
+    let options = StoreOptions { listed_max: 3, ..StoreOptions::default() };
+    let store = Store::over(Backend::over(memory.clone(), true), options);
+    for number in 1..=3 {
+        let _ = store.create(&manifest(number), &one(b"x")).await.unwrap();
+        // What is not of glidefs takes no memory.
+        memory.put(&Path::from(format!("foreign-{number}")), "x".into()).await.unwrap();
+    }
+    let listing = store.list(Folder::All, None).await.unwrap();
+    assert_eq!((listing.objects.len(), listing.foreign), (3, 3));
+    let _ = store.create(&manifest(4), &one(b"x")).await.unwrap();
+    let error = store.list(Folder::Manifests(VOLUME), None).await.unwrap_err();
+    let text = crate::observe::chain(&error);
+    assert!(text.contains("more than 3 objects") && text.contains("delete there"), "{text}");
+    assert_eq!(store.list(Folder::Manifests(VOLUME), Some(&manifest(1))).await.unwrap().objects.len(), 3);
+}
+
+#[tokio::test]
 async fn listings_ascend_and_count_what_is_not_ours() {
     let (stores, _directory) = stores();
     for store in stores {
