@@ -4,6 +4,11 @@
 //! Random bytes never pass a checksum. So the bytes are also laid over valid content by exclusive or, and checksums, magic and
 //! version are put right again, as a forger could do. Does not exist in the daemon. Each check returns whether the overlaid
 //! content was accepted.
+//!
+//! Of everything accepted, the numbers are compared with bounds that stand here as numbers, and not as the constants of the decoders: so a
+//! change of a constant, which may let a forger take more memory or overflow a sum, fails here.
+
+#![allow(clippy::arithmetic_side_effects, reason = "an overflow is found like any other fault")]
 
 use std::time::Duration;
 
@@ -16,7 +21,8 @@ use super::pack::{HEADER_MAGIC, PackHeader, PackTrailer, TRAILER_CRC_AT, TRAILER
 use super::records::{CANDIDATES_MAGIC, NAME_MAGIC, SNAPSHOT_MAGIC, TOMBSTONE_MAGIC};
 use super::{
     Candidate, Candidates, Deletion, EncodedPack, Holder, Marker, NameRecord, PackBuilder, PackIndex,
-    PackOptions, PackRef, Sections, Snapshot, Tombstone, index,
+    PackOptions, PackRef, Sections, Snapshot, Tombstone,
+    index::{self, Codec},
 };
 use crate::checksum::crc32c;
 use crate::properties::limits::{Limit, Limits, Settings};
@@ -48,6 +54,7 @@ pub fn check_pack(bytes: &[u8]) -> bool {
     trailer[TRAILER_CRC_AT..TRAILER_CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     let accepted = PackTrailer::decode(&trailer, pack.total_bytes);
     if let Ok(found) = accepted {
+        assert_bounds_of_pack(&found.pack);
         assert_eq!(found.encode(), trailer[..trailer.len() - HASH_BYTES]);
     }
 
@@ -59,6 +66,10 @@ pub fn check_pack(bytes: &[u8]) -> bool {
     assert!(entries.windows(2).all(|pair| {
         pair[0].range.end() <= pair[1].range.start() && pair[0].block().end == pair[1].block().start
     }));
+    for entry in entries.iter().filter(|entry| entry.codec != Codec::Zero) {
+        assert!((512..=65_536).contains(&entry.plain_bytes()) && (1..=65_536).contains(&entry.stored_bytes));
+        assert!(entry.range.start() / 128 == (entry.range.end() - 1) / 128, "a block crosses 64 KiB");
+    }
     accepted.is_ok()
 }
 
@@ -79,9 +90,49 @@ fn check_manifest_over(sample: &Manifest, bytes: &[u8], at: usize) -> bool {
     body.iter_mut().skip(at).zip(bytes).for_each(|(to, from)| *to ^= *from);
     let Ok(found) = Manifest::decode(&manifest::seal_body(sample.version(), &body)) else { return false };
     assert_eq!(found.body(), body);
+    assert_bounds(&found);
     let again = found.encode();
     assert!(again.is_ok_and(|bytes| Manifest::decode(&bytes) == Ok(found)));
     true
+}
+
+fn assert_bounds(manifest: &Manifest) {
+    const NUMBER_MAX: u64 = 4_611_686_018_427_387_903;
+    assert!((1..=NUMBER_MAX).contains(&manifest.number) && manifest.epoch <= NUMBER_MAX);
+    assert!(manifest.origin.is_none_or(|origin| origin.manifest <= NUMBER_MAX));
+    assert!(manifest.cut.0 <= NUMBER_MAX);
+    assert!(manifest.size_sectors <= 18_014_398_509_481_984);
+    assert_date(manifest.created_unix_millis);
+    assert!((1..=128).contains(&manifest.name.as_str().len()));
+    assert!(manifest.packs.len() <= 262_144);
+    manifest.packs.iter().for_each(assert_bounds_of_pack);
+    let Sections { holder, damaged, uploaded, properties, .. } = &manifest.sections;
+    assert!(holder.as_ref().is_none_or(|holder| {
+        let host = holder.host.as_str();
+        (1..=255).contains(&host.len()) && !host.chars().any(char::is_control)
+    }));
+    assert!(damaged.len() <= 262_144 && damaged.iter().all(|range| range.end() <= manifest.size_sectors));
+    assert!(uploaded.len() <= 262_144);
+    assert!((1..=10_000).contains(&properties.settings.weight));
+}
+
+fn assert_bounds_of_pack(pack: &PackRef) {
+    let entries = u64::from(pack.entries);
+    assert!((1..=1_048_576).contains(&entries));
+    assert!((3 * entries..=32 * entries).contains(&pack.index_plain_bytes.into()));
+    // zstd adds an 256th, and some bytes to short bodies.
+    let plain_bytes = u64::from(pack.index_plain_bytes);
+    assert!(u64::from(pack.index_stored_bytes) <= plain_bytes + plain_bytes / 256 + 64 + 52);
+    assert!(PackIndex::load_bytes(pack) <= 112 << 20, "memory to load an index");
+    assert!(pack.data_bytes <= 65_536 * entries);
+    assert!(pack.index_offset_bytes >= 48 && pack.index().end + 176 == pack.total_bytes);
+    assert!(pack.total_bytes <= 4_294_967_296);
+    assert!(pack.lowest_sector <= pack.highest_sector && pack.highest_sector < u64::MAX);
+}
+
+/// No date is behind the year 9999.
+fn assert_date(unix_millis: u64) {
+    assert!(unix_millis <= 253_402_300_799_999);
 }
 
 /// `bytes` as, or over, a name record, a tombstone, candidates and a snapshot; as a marker, and as the text of a key.
@@ -92,6 +143,8 @@ pub fn check_records(bytes: &[u8]) -> bool {
     let candidates = sealed_over(&candidates, bytes, CANDIDATES_MAGIC);
     for candidates in [bytes, &candidates] {
         if let Ok(found) = Candidates::decode(candidates) {
+            assert!(found.0.len() <= 1_048_576);
+            found.0.iter().for_each(|candidate| assert_date(candidate.since_unix_millis));
             assert_eq!(found.encode(), candidates);
         }
     }
@@ -106,10 +159,12 @@ pub fn check_records(bytes: &[u8]) -> bool {
     let name = NameRecord { volume: VOLUME, created_unix_millis: 1 };
     let name = sealed_over(&name.encode(), bytes, NAME_MAGIC);
     let found = NameRecord::decode(&name);
+    assert_date(found.map_or(0, |found| found.created_unix_millis));
     assert!(found.is_err() || found.is_ok_and(|found| found.encode() == name));
     let tombstone = Tombstone { volume: VOLUME, deleted_unix_millis: 1, writer: WriterId([1; 16]) };
     let tombstone = sealed_over(&tombstone.encode(), bytes, TOMBSTONE_MAGIC);
     let found = Tombstone::decode(&tombstone);
+    assert_date(found.map_or(0, |found| found.deleted_unix_millis));
     assert!(found.is_err() || found.is_ok_and(|found| found.encode() == tombstone));
     let manifest = sample_manifest();
     let snapshot = Snapshot { name: manifest.name.clone(), created_unix_millis: 1, manifest };
@@ -117,6 +172,8 @@ pub fn check_records(bytes: &[u8]) -> bool {
     let snapshot = sealed_over(&snapshot, bytes, SNAPSHOT_MAGIC);
     let found = Snapshot::decode(&snapshot);
     if let Ok(found) = &found {
+        assert_date(found.created_unix_millis);
+        assert_bounds(&found.manifest);
         assert_eq!(found.encode(), Ok(snapshot));
     }
     found.is_ok()
