@@ -17,6 +17,8 @@
     clippy::cast_possible_truncation,
     reason = "lengths are below the limits stated here, which fit 32 bits or a pointer of 64"
 )]
+// An overflow ends the daemon, and here are the numbers that others wrote.
+#![warn(clippy::arithmetic_side_effects)]
 
 mod builder;
 mod cursor;

@@ -3,6 +3,11 @@
 //! Owns the cut of data into blocks, and compression. Does not own the choice of extents. Invariant: a pack holds every sector at
 //! most once, and `verify_pack` accepts the pack.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "`admit` bounds the entries and bytes of a pack, and sectors to those of a `SectorRange`"
+)]
+
 use bytes::{Bytes, BytesMut};
 
 use super::index::{self, Codec, IndexEntry};

@@ -5,9 +5,6 @@
 use super::error::FormatError;
 use super::limits::UNIX_MILLIS_MAX;
 
-/// Most bytes a varint takes.
-const VARINT_BYTES_MAX: usize = 10;
-
 /// The unread bytes.
 #[derive(Debug)]
 pub(super) struct Cursor<'a>(&'a [u8]);
@@ -69,14 +66,14 @@ impl<'a> Cursor<'a> {
     pub fn varint(&mut self) -> Result<u64, FormatError> {
         const WRONG: FormatError = FormatError::Malformed("number of variable length");
         let mut value = 0_u64;
-        for index in 0..VARINT_BYTES_MAX {
+        for shift in (0..u64::BITS).step_by(7) {
             let byte = self.u8()?;
             let bits = u64::from(byte & 0x7f);
-            let shift = 7 * index;
-            if bits << shift >> shift != bits || (byte == 0 && index > 0) {
+            let placed = bits.checked_shl(shift).unwrap_or(0);
+            if placed.checked_shr(shift) != Some(bits) || (byte == 0 && shift > 0) {
                 return Err(WRONG);
             }
-            value |= bits << shift;
+            value |= placed;
             if byte & 0x80 == 0 {
                 return Ok(value);
             }
@@ -105,6 +102,7 @@ pub(super) fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
 }
 
 #[cfg(test)]
+#[allow(clippy::arithmetic_side_effects, reason = "tests panic")]
 mod tests {
     use proptest::prelude::*;
 

@@ -58,8 +58,7 @@ pub struct IndexEntry {
 impl IndexEntry {
     /// Where the block lies in the pack, to fetch the block.
     pub fn block(&self) -> std::ops::Range<u64> {
-        // Cannot overflow: the index was checked to lie behind the block.
-        self.offset_bytes..self.offset_bytes + u64::from(self.stored_bytes)
+        self.offset_bytes..self.offset_bytes.saturating_add(self.stored_bytes.into())
     }
 
     /// Whether the entry is data of all sectors that a block there can have: then no neighbour could be joined with the block.
@@ -79,7 +78,7 @@ impl IndexEntry {
         match self.codec {
             Codec::Zero => 0,
             // At most BLOCK_BYTES_MAX.
-            Codec::Stored | Codec::Zstd => (self.range.count() * SECTOR_BYTES) as usize,
+            Codec::Stored | Codec::Zstd => self.range.count().saturating_mul(SECTOR_BYTES) as usize,
         }
     }
 }
@@ -124,11 +123,11 @@ pub(super) fn encode(entries: &[IndexEntry]) -> (Vec<u8>, u32) {
 }
 
 pub(super) fn columns(entries: &[IndexEntry]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(entries.len() * 12);
+    let mut bytes = Vec::with_capacity(entries.len().saturating_mul(12));
     let mut end = 0;
     for entry in entries {
         // Entries ascend: the builder refuses others.
-        put_varint(&mut bytes, entry.range.start() - end);
+        put_varint(&mut bytes, entry.range.start().saturating_sub(end));
         end = entry.range.end();
     }
     for entry in entries {
@@ -172,8 +171,9 @@ pub(super) fn decode_columns(columns: &[u8], count: usize) -> Result<(Box<[Index
             2 => Codec::Zstd,
             _ => return Err(FormatError::Malformed("codec of an index entry")),
         };
-        let (first, last) = (entry.range.start(), entry.range.end() - 1);
-        if entry.codec != Codec::Zero && first / BLOCK_SECTORS_MAX != last / BLOCK_SECTORS_MAX {
+        let [first, last] = [entry.range.start(), entry.range.end().saturating_sub(1)];
+        let block = |sector: u64| sector.checked_div(BLOCK_SECTORS_MAX);
+        if entry.codec != Codec::Zero && block(first) != block(last) {
             return Err(FormatError::Malformed("length of a block"));
         }
     }
@@ -190,9 +190,10 @@ pub(super) fn decode_columns(columns: &[u8], count: usize) -> Result<(Box<[Index
             return Err(FormatError::Malformed("stored length of a block"));
         }
         entry.offset_bytes = offset_bytes;
-        // At most BLOCK_BYTES_MAX, so the sum over all entries cannot overflow either.
+        // At most BLOCK_BYTES_MAX.
         entry.stored_bytes = stored_bytes as u32;
-        offset_bytes += stored_bytes;
+        let end = offset_bytes.checked_add(stored_bytes);
+        offset_bytes = end.ok_or(FormatError::Malformed("stored length of a block"))?;
     }
     for entry in entries.iter_mut().filter(|entry| entry.codec != Codec::Zero) {
         entry.stored_crc = cursor.u32()?;
@@ -213,8 +214,7 @@ impl PackIndex {
             return Err(FormatError::Length { found: bytes.len() as u64, needed });
         }
         let mut cursor = open(bytes, MAGIC)?;
-        // `open` has checked the length, so a hash is there.
-        let (_, hash) = bytes.split_at(bytes.len() - HASH_BYTES);
+        let hash = bytes.last_chunk::<HASH_BYTES>().ok_or(FormatError::Checksum)?;
         if !hash.starts_with(&pack.index_hash) {
             return Err(FormatError::Elsewhere("pack"));
         }
@@ -231,7 +231,7 @@ impl PackIndex {
         let columns = zstd::decompress(cursor.bytes(left)?, plain_bytes)?;
         let (entries, blocks_end) = decode_columns(&columns, count)?;
         let lowest = entries.first().map(|entry| entry.range.start());
-        let highest = entries.last().map(|entry| entry.range.end() - 1);
+        let highest = entries.last().map(|entry| entry.range.end().saturating_sub(1));
         if blocks_end != pack.index_offset_bytes
             || (lowest, highest) != (Some(pack.lowest_sector), Some(pack.highest_sector))
         {
@@ -242,8 +242,11 @@ impl PackIndex {
 
     /// Memory for fetching and decoding the index of `pack`, bytes.
     pub fn load_bytes(pack: &PackRef) -> u64 {
-        let fetched = u64::from(pack.index_stored_bytes) + u64::from(pack.index_plain_bytes);
-        fetched + u64::from(pack.entries) * size_of::<IndexEntry>() as u64
+        let decoded = u64::from(pack.entries).saturating_mul(size_of::<IndexEntry>() as u64);
+        [pack.index_stored_bytes, pack.index_plain_bytes]
+            .into_iter()
+            .map(u64::from)
+            .fold(decoded, u64::saturating_add)
     }
 
     /// The entries for sectors of `range`, at most `count_max` of these, and the sector from which on entries were left out.
@@ -268,7 +271,7 @@ impl PackIndex {
 
     /// Memory of the index for caches, bytes.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val::<[IndexEntry]>(&self.entries)
+        size_of::<Self>().saturating_add(size_of_val::<[IndexEntry]>(&self.entries))
     }
 
     /// Looks up `range`: pieces that ascend and cover the whole range.
@@ -284,13 +287,13 @@ impl PackIndex {
                 None => (range.end(), PieceKind::Absent),
                 Some(entry) if entry.range.start() > at => (entry.range.start(), PieceKind::Absent),
                 Some(entry) => {
-                    next += 1;
+                    next = next.saturating_add(1);
                     let kind =
                         if entry.codec == Codec::Zero { PieceKind::Zero } else { PieceKind::Data(entry) };
                     (entry.range.end().min(range.end()), kind)
                 }
             };
-            let piece = SectorRange::new(at, end - at).map(|range| Piece { range, kind });
+            let piece = SectorRange::new(at, end.saturating_sub(at)).map(|range| Piece { range, kind });
             at = end;
             piece
         })

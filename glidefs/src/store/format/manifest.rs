@@ -16,6 +16,8 @@ use crate::units::Seq;
 pub(super) const MAGIC: [u8; 8] = *b"GLIDEMAN";
 /// Most bytes of a manifest before the packs: fields of a fixed length, and the name.
 const FIXED_BYTES_MAX: usize = 128 + NAME_CHARS_MAX;
+/// Most bytes of a body before compression.
+const BODY_BYTES_MAX: usize = FIXED_BYTES_MAX + PACKS_MAX * PACK_REF_BYTES + SECTIONS_BYTES_MAX;
 /// Version of a manifest with sections. A glidefs without sections refuses such a manifest as newer than itself.
 pub(super) const SECTIONS_VERSION: u16 = 2;
 
@@ -98,14 +100,14 @@ impl Manifest {
     /// Memory of the manifest for caches, bytes.
     pub fn memory_bytes(&self) -> usize {
         let Sections { damaged, uploaded, .. } = &self.sections;
-        size_of::<Self>()
-            + size_of_val(&self.packs[..])
-            + size_of_val(&damaged[..])
-            + size_of_val(&uploaded[..])
+        let parts = [size_of_val(&self.packs[..]), size_of_val(&damaged[..]), size_of_val(&uploaded[..])];
+        parts.into_iter().fold(size_of::<Self>(), usize::saturating_add)
     }
 
     pub(super) fn body(&self) -> Vec<u8> {
-        let mut body = Vec::with_capacity(FIXED_BYTES_MAX + self.packs.len() * PACK_REF_BYTES);
+        let mut body = Vec::with_capacity(
+            self.packs.len().saturating_mul(PACK_REF_BYTES).saturating_add(FIXED_BYTES_MAX),
+        );
         body.extend_from_slice(&self.volume.0);
         body.extend_from_slice(&self.writer.0);
         let origin = self.origin.unwrap_or(Origin { volume: VolumeId([0; 16]), manifest: 0 });
@@ -133,7 +135,7 @@ impl Manifest {
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let (version, mut cursor) = open_version(bytes, MAGIC, SECTIONS_VERSION)?;
         let plain_bytes = cursor.u32()? as usize;
-        if plain_bytes > FIXED_BYTES_MAX + PACKS_MAX * PACK_REF_BYTES + SECTIONS_BYTES_MAX {
+        if plain_bytes > BODY_BYTES_MAX {
             return Err(FormatError::Malformed("length of a manifest"));
         }
         let left = cursor.left();

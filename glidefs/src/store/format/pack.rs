@@ -195,6 +195,7 @@ pub fn decode_block(entry: &IndexEntry, stored: &Bytes) -> Result<Bytes, FormatE
 
 /// Checks every byte of a whole pack. Readers do not need this check: they check each fetched block.
 #[cfg(any(test, fuzzing))]
+#[expect(clippy::arithmetic_side_effects, reason = "only tests check a whole pack")]
 pub fn verify_pack(bytes: &Bytes) -> Result<(PackTrailer, PackIndex), FormatError> {
     const SHORT: u64 = (PACK_HEADER_BYTES + TRAILER_BYTES) as u64;
     let found = bytes.len() as u64;

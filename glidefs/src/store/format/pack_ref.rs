@@ -48,8 +48,7 @@ pub struct PackRef {
 impl PackRef {
     /// Where the index lies in the pack, to fetch the index.
     pub fn index(&self) -> std::ops::Range<u64> {
-        // Cannot overflow: `check` has compared the sum with the length of the pack.
-        self.index_offset_bytes..self.index_offset_bytes + u64::from(self.index_stored_bytes)
+        self.index_offset_bytes..self.index_offset_bytes.saturating_add(self.index_stored_bytes.into())
     }
 
     pub(super) fn truncated(hash: &[u8; HASH_BYTES]) -> [u8; 16] {

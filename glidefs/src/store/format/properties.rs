@@ -64,7 +64,8 @@ pub(super) fn decode(section: &mut Cursor<'_>) -> Result<Properties, FormatError
             return Err(WRONG);
         }
         before = kind;
-        *given.get_mut(usize::from(kind) - 1).ok_or(FormatError::Property { kind })? = Some(number);
+        let place = usize::from(kind).checked_sub(1).and_then(|place| given.get_mut(place));
+        *place.ok_or(FormatError::Property { kind })? = Some(number);
     }
     let [durability, max_bytes, max_age, fail_after, rates @ .., burst, weight] = given;
     let span = |millis: Option<u64>| millis.map(Duration::from_millis);

@@ -1,6 +1,6 @@
 //! Properties of every format: encoded structures decode, all other bytes are refused, and look-ups agree with a model.
 
-#![allow(clippy::unwrap_used, reason = "tests panic")]
+#![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "tests panic")]
 
 use std::collections::BTreeMap;
 use std::time::Duration;
