@@ -6,7 +6,6 @@
 use std::sync::Mutex;
 
 use futures_util::StreamExt;
-use object_store::ObjectMeta;
 use object_store::path::Path;
 
 use super::{Listing, Store, VOLUMES, failure, info};
