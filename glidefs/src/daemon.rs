@@ -153,7 +153,7 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
         boot_id: crate::router::kernel_boot_id().map_err(system("reading the kernel's boot id"))?,
     };
     let (stop_store, stopped) = watch::channel(false);
-    let store = connect_store(config, &catalog, &cache, &runtime, &stopped, served.is_some())?;
+    let store = connect_store(config, &catalog, &cache, &runtime, &stopped)?;
     let volumes = store.as_deref().map(StoreSide::volumes);
     let objects = volumes.as_ref().map(|volumes| volumes.store().clone());
     let block_cache = volumes.as_ref().and_then(VolumeStore::block_cache);

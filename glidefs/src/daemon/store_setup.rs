@@ -1,6 +1,7 @@
 //! The store, opened from the configuration.
 //!
-//! Owns how the store is connected, and which errors keep the daemon from starting. Does not own requests (`store`).
+//! Owns how the store is connected, and the search for the store. Does not own requests (`store`). Invariant: nothing waits for the place,
+//! which may be a file system or a server that does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use crate::config::Config;
 use crate::router::Catalog;
 use crate::store::volume::VolumeStoreOptions;
 use crate::store::{
-    self, Backend, BlockCache, BlockCacheError, BlockCacheOptions, HostName, StoreError, StoreOptions,
-    StoreUrl, UploadLimit, process_variables,
+    self, Backend, BlockCache, BlockCacheError, BlockCacheOptions, HostName, StoreOptions, UploadLimit,
+    process_variables,
 };
 
 /// Most memory for the last uploaded packs: enough for one level of a volume with packs of the usual length.
@@ -28,25 +29,21 @@ const READ_BYTES_MAX: u64 = 64 << 20;
 const CLEAN_MEMORY_BYTES: usize = 64 << 20;
 /// Data at risk of an export with which it is written back.
 const FLUSH_BYTES: u64 = 32 << 20;
-/// How long the start waits for the store, and each export for the store to say which host has the export. Also the pause before
-/// the place is looked at again.
+/// How long each export waits at the start for the store to say which host has the export. Also the pause before the place is looked at
+/// again.
 pub(super) const STORE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connects to the store, if one is configured, and starts the writeback. A place that is not found to be the store is looked at
-/// again; it keeps only a daemon without exports from starting. A daemon that `follows` another one keeps no device waiting for the
-/// first answer of a store used by the other one: until the place is known to be this store, nothing is sent there.
+/// Connects to the store, if one is configured, and starts the writeback and the search for the store: until the place is known to be the
+/// store, nothing is sent there.
 pub(super) fn connect_store(
     config: &Config,
     catalog: &Catalog,
     cache: &Cache,
     runtime: &tokio::runtime::Runtime,
     stopped: &watch::Receiver<bool>,
-    follows: bool,
 ) -> Result<Option<Arc<StoreSide>>, DaemonError> {
     let Some(url) = &config.store.url else { return Ok(None) };
-    let is_known = catalog.store_id().is_some();
-    let has_exports = is_known || !catalog.known().is_empty();
-    let backend = connect(url, is_known, has_exports)?;
+    let backend = Backend::later(url, &process_variables())?;
     let options = StoreOptions {
         shutdown: Some(stopped.clone()),
         checked_first: true,
@@ -79,55 +76,29 @@ pub(super) fn connect_store(
     };
     runtime.spawn(cache.writeback(Arc::clone(&link), triggers).run(stopped.clone()));
     let side = Arc::new(StoreSide::new(volumes, link, catalog));
-    let is_kept_waiting = !(follows && is_known);
-    if is_kept_waiting {
-        runtime.block_on(look(&side, url, has_exports))?;
-    }
-    let first = if is_kept_waiting { STORE_PATIENCE } else { Duration::ZERO };
-    runtime.spawn(find(Arc::clone(&side), first, STORE_PATIENCE));
+    runtime.spawn(find(Arc::clone(&side)));
     Ok(Some(side))
 }
 
-/// Looks for the store until it is found: for the first time after `first`, and then after each `pause`.
-async fn find(side: Arc<StoreSide>, first: Duration, pause: Duration) {
-    tokio::time::sleep(first).await;
-    while let Err(error) = side.check().await {
-        tell(&error);
-        tokio::time::sleep(pause).await;
-    }
-}
-
-fn tell(error: &StoreError) {
-    let error = error as &dyn std::error::Error;
-    tracing::warn!(error, "the store cannot be used; it is asked again");
-}
-
-/// Checks the place of the store, as far as the store answers in time. With exports no answer is an error: devices are served
-/// from the cache, and nothing is sent to the place.
-async fn look(side: &StoreSide, url: &StoreUrl, has_exports: bool) -> Result<(), StoreError> {
-    match tokio::time::timeout(STORE_PATIENCE, side.check()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) if has_exports || error.is_transient() => {
-            tell(&error);
-        }
-        Ok(Err(error)) => return Err(error),
-        Err(_) => tracing::warn!(%url, "the store does not answer; it is asked again"),
-    }
-    Ok(())
-}
-
-/// The place of the store. With `is_known` the place has held a store, and no directory is made. With exports, a place that cannot
-/// be set up counts as away: the file system may not be mounted yet, or the files with the credentials may be broken. Without, an
-/// error is a mistake in the configuration.
-fn connect(url: &StoreUrl, is_known: bool, has_exports: bool) -> Result<Backend, StoreError> {
-    let variables = process_variables();
-    match Backend::connect(url, &variables, !is_known) {
-        Err(error @ StoreError::Setup { .. }) if has_exports => {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "the store cannot be set up; it is tried again");
-            Backend::later(url, &variables)
-        }
-        connected => connected,
+/// Looks for the store until it is found.
+async fn find(side: Arc<StoreSide>) {
+    loop {
+        let look = side.check();
+        tokio::pin!(look);
+        let looked = match tokio::time::timeout(STORE_PATIENCE, &mut look).await {
+            Ok(looked) => looked,
+            Err(_) => {
+                let cause = side.volumes().store().away();
+                tracing::warn!(cause, "the store does not answer; it is asked again");
+                look.await
+            }
+        };
+        let Err(error) = looked else { return };
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "the store cannot be used; it is asked again"
+        );
+        tokio::time::sleep(STORE_PATIENCE).await;
     }
 }
 
@@ -162,12 +133,13 @@ mod tests {
 
     use super::*;
     use crate::cache::{Budgets, Directory, Known, MonotonicClock, OnFull, Options};
+    use crate::store::StoreUrl;
     use crate::units::SEGMENT_BYTES;
 
     const OTHER: &str = r#"{"format":9}"#;
 
-    /// A host with its store in `place`.
-    fn side(directory: &Path, place: StoreUrl, runtime: &tokio::runtime::Handle) -> Arc<StoreSide> {
+    /// A host with its cache in `directory`.
+    fn host(directory: &Path) -> (Catalog, Cache) {
         let catalog = Catalog::open(&directory.join("catalog.redb")).unwrap();
         let disk = Arc::new(Directory::new(directory));
         let options = Options {
@@ -182,6 +154,12 @@ mod tests {
         };
         let known = Known { exports: Vec::new(), next_export: None, catalog: Arc::new(catalog.handle()) };
         let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
+        (catalog, cache)
+    }
+
+    /// A host with its store in `place`.
+    fn side(directory: &Path, place: StoreUrl, runtime: &tokio::runtime::Handle) -> Arc<StoreSide> {
+        let (catalog, cache) = host(directory);
         let queue = cache.writeback_queue(runtime.clone());
         let backend = Backend::connect(&place, &Vec::new(), true).unwrap();
         let options = StoreOptions { checked_first: true, ..StoreOptions::default() };
@@ -190,25 +168,50 @@ mod tests {
         Arc::new(StoreSide::new(volumes, queue, &catalog))
     }
 
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
+    }
+
     #[test]
-    fn a_marker_that_cannot_be_used_keeps_only_a_host_without_exports_from_starting() {
+    fn a_place_that_cannot_be_used_is_looked_at_until_it_can() {
         let (directory, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (marker, url) = (place.path().join("glidefs.json"), StoreUrl::File(place.path().to_owned()));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let side = side(directory.path(), url.clone(), runtime.handle());
+        let runtime = runtime();
+        let side = side(directory.path(), url, runtime.handle());
         std::fs::write(&marker, OTHER).unwrap();
         runtime.block_on(async {
-            let error = look(&side, &url, false).await.unwrap_err();
-            assert!(matches!(error, StoreError::Foreign { .. }), "{error}");
-            look(&side, &url, true).await.unwrap();
+            let finding = tokio::spawn(find(Arc::clone(&side)));
+            tokio::time::sleep(STORE_PATIENCE * 3).await;
+            assert!(!finding.is_finished());
             assert!(side.volumes().store().away().unwrap().contains("format version 9"));
             // The mended marker is found without a restart.
-            let finding = tokio::spawn(find(Arc::clone(&side), Duration::ZERO, Duration::from_millis(1)));
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            assert!(!finding.is_finished());
             std::fs::remove_file(&marker).unwrap();
             finding.await.unwrap();
             assert_eq!(side.volumes().store().away(), None);
         });
+    }
+
+    #[test]
+    fn a_start_waits_for_no_store_and_no_store_ends_it() {
+        for is_foreign in [true, false] {
+            let (directory, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let file = place.path().join("glidefs.json");
+            std::fs::write(&file, OTHER).unwrap();
+            let (catalog, cache) = host(directory.path());
+            let mut config = Config::default();
+            config.cache.clean_size.0 = 0;
+            // No directory can be made below a file.
+            let place = if is_foreign { place.path().to_owned() } else { file.join("store") };
+            config.store.url = Some(StoreUrl::File(place));
+            let (_stop, stopped) = watch::channel(false);
+            let runtime = runtime();
+            let now = || runtime.block_on(async { tokio::time::Instant::now() });
+            let begun = now();
+            let side = connect_store(&config, &catalog, &cache, &runtime, &stopped).unwrap();
+            // The paused clock goes on only while something waits.
+            assert_eq!(now(), begun);
+            runtime.block_on(async { tokio::time::sleep(Duration::from_secs(1)).await });
+            assert!(side.unwrap().volumes().store().away().is_some(), "the status says why");
+        }
     }
 }

@@ -173,7 +173,7 @@ fn trouble(error: &StoreError, whose: Whose) -> Finding {
         ),
         _ => whose.failure(
             &text,
-            "a daemon with exports serves what its cache has, and sends nothing to this store; one without exports does not start",
+            "the daemon serves what its cache has, and sends nothing to this store",
             "set [store] url to another prefix, or run the version of glidefs that made the store; where its marker (glidefs.json) is \
              damaged, restart a daemon with exports in this store: its log then has the line to write there",
         ),

@@ -66,6 +66,11 @@ impl Directory {
         self.inode.lock_whole()
     }
 
+    /// Makes the directory of a new store at `location`, and those above.
+    pub fn make(&self, location: &str) -> Result<(), StoreError> {
+        fs::create_dir_all(&self.path).map_err(|error| directory_error(location, error))
+    }
+
     /// From now on [`Self::check`] accepts only the directory that is there now, with the store inside.
     pub fn keep(&self) -> io::Result<()> {
         let found = Self::found(&self.path)?;
@@ -93,9 +98,10 @@ impl Backend {
     pub fn connect(url: &StoreUrl, variables: &Variables, make_directory: bool) -> Result<Self, StoreError> {
         let backend = Self::later(url, variables)?;
         if let Some(directory) = &backend.directory {
-            let made = if make_directory { fs::create_dir_all(&directory.path) } else { Ok(()) };
-            made.and_then(|()| directory.keep())
-                .map_err(|error| directory_error(&backend.location, error))?;
+            if make_directory {
+                directory.make(&backend.location)?;
+            }
+            directory.keep().map_err(|error| directory_error(&backend.location, error))?;
         }
         Ok(Self { objects: objects(url, variables)?.into(), setup: None, ..backend })
     }

@@ -185,7 +185,8 @@ impl Store {
 
     /// Why the place was not found to be the store since the start: until it is, nothing is sent there.
     pub fn away(&self) -> Option<String> {
-        self.stats().away()
+        // The first look may take minutes to end.
+        if self.is_open() { None } else { self.stats().trouble() }
     }
 
     /// The directory of the store; `None` for a store behind a network protocol of its own.

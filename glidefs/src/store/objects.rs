@@ -66,6 +66,11 @@ impl Store {
 
     async fn check_place(&self, access: Access) -> Result<Marker, StoreError> {
         let location = || self.location().to_owned();
+        if let (Access::ReadWrite { .. }, Some(directory)) = (access, self.directory().cloned()) {
+            let place = location();
+            // The thread does not panic; where the runtime ends before it, the look fails.
+            tokio::task::spawn_blocking(move || directory.make(&place)).await.unwrap_or(Ok(()))?;
+        }
         let found = match (self.marker().await, access) {
             (Err(error), Access::ReadWrite { now_unix_millis }) if error.is_missing() => {
                 if self.volumes().await?.is_empty() {
