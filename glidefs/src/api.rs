@@ -49,7 +49,7 @@ pub mod wire;
 
 pub use self::off_thread::OffThread;
 pub(crate) use self::routes::description;
-pub(crate) use self::serve::check_group;
+pub(crate) use self::serve::group;
 pub use self::serve::{Access, Listeners, ServeError, Socket, serve};
 pub use self::shared_text::{Selection, SharedTextStats, SharedTexts};
 pub use self::state::{ApiStats, AppState, Readiness};

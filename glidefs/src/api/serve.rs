@@ -15,7 +15,6 @@ use std::time::Duration;
 use nix::unistd::Group;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinHandle};
 
 use super::connection::{Door, Patience, Stream};
 use super::guard;
@@ -34,7 +33,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Pause before an address, a socket or a group that could not be had is tried again.
 const TRY_PAUSE: Duration = Duration::from_secs(1);
-/// How long the start waits for the database of groups.
+/// How long the database of groups may take before that is a trouble.
 const GROUP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who may use the API, and how many connections there may be.
@@ -155,36 +154,38 @@ impl Socket {
     }
 }
 
-/// The socket on its way to its group, on a thread that may wait for the database of groups.
-type Giving = JoinHandle<Result<(), ServeError>>;
-
-fn begin_to_give(path: &Path, name: &str) -> Giving {
-    let (path, name) = (path.to_owned(), name.to_owned());
-    tokio::task::spawn_blocking(move || give(&path, &name))
+/// The group `name`. The database of groups may take any time.
+pub(crate) fn group(name: &str) -> Result<Group, ServeError> {
+    let found = Group::from_name(name);
+    let found = found.map_err(|source| ServeError::Group { name: name.into(), source: source.into() })?;
+    found.ok_or_else(|| ServeError::NoGroup { name: name.into() })
 }
 
-/// The end of `giving` the socket to the group `name`.
-fn given(name: &str, end: Result<Result<(), ServeError>, JoinError>) -> Result<(), ServeError> {
-    // The thread does not panic; the runtime may end before it.
-    let failed = |error| ServeError::Group { name: name.into(), source: io::Error::other(error) };
-    end.unwrap_or_else(|error| Err(failed(error)))
-}
-
-/// Opens the socket at `path` to the members of the group `name`. May wait for the database of groups.
+/// Opens the socket at `path` to the members of the group `name`.
 fn give(path: &Path, name: &str) -> Result<(), ServeError> {
     let error = |source| ServeError::Group { name: name.into(), source };
-    let group = Group::from_name(name).map_err(|source| error(source.into()))?;
-    let group = group.ok_or_else(|| ServeError::NoGroup { name: name.into() })?;
-    std::os::unix::fs::lchown(path, None, Some(group.gid.as_raw())).map_err(error)?;
+    std::os::unix::fs::lchown(path, None, Some(group(name)?.gid.as_raw())).map_err(error)?;
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o660)).map_err(error)
 }
 
-/// Refuses a group that does not exist.
-pub(crate) fn check_group(name: &str) -> Result<(), ServeError> {
-    match Group::from_name(name) {
-        Ok(Some(_)) => Ok(()),
-        Ok(None) => Err(ServeError::NoGroup { name: name.into() }),
-        Err(source) => Err(ServeError::Group { name: name.into(), source: source.into() }),
+/// As [`give`], tried until it succeeds, on a thread that may wait for the database of groups.
+async fn give_at_last(path: &Path, name: &str, troubles: &Troubles) {
+    loop {
+        let (to_give, to) = (path.to_owned(), name.to_owned());
+        let mut giving = tokio::task::spawn_blocking(move || give(&to_give, &to));
+        let given = match tokio::time::timeout(GROUP_PATIENCE, &mut giving).await {
+            Ok(given) => given,
+            Err(_) => {
+                troubles.set(Part::Group, Some("the database of groups does not answer".into()));
+                giving.await
+            }
+        };
+        // The thread does not panic; the runtime may end before it.
+        let failed = |error| ServeError::Group { name: name.into(), source: io::Error::other(error) };
+        if had(Part::Group, given.unwrap_or_else(|error| Err(failed(error))), troubles).is_some() {
+            return;
+        }
+        tokio::time::sleep(TRY_PAUSE).await;
     }
 }
 
@@ -195,41 +196,25 @@ pub struct Listeners {
     tcp: Option<TcpListener>,
     path: PathBuf,
     unix: Option<Socket>,
-    /// The name of the group that the socket is not given to yet.
+    /// The name of the group that the socket is to be given to.
     group: Option<String>,
-    giving: Option<Giving>,
 }
 
 impl Listeners {
-    /// Listens on the Unix socket at `socket`, open to the members of `group`, and on the TCP address `listen` if given. What cannot be
-    /// had now, [`serve`] tries again.
+    /// Listens on the Unix socket at `socket`, and on the TCP address `listen` if given. What cannot be had now, [`serve`] tries again;
+    /// it also opens the socket to the members of `group`. Waits for nothing.
     pub async fn open(
         listen: Option<SocketAddr>,
         socket: &Path,
         group: Option<&str>,
         troubles: &Troubles,
     ) -> Self {
-        let (path, name) = (socket.into(), group.map(Into::into));
-        let mut listeners = Self { listen, tcp: None, path, unix: None, group: name, giving: None };
-        listeners.unix = had(Part::Socket, Socket::bind(socket).await, troubles);
-        if let (Some(_), Some(name)) = (&listeners.unix, group) {
-            let mut giving = begin_to_give(socket, name);
-            match tokio::time::timeout(GROUP_PATIENCE, &mut giving).await {
-                Ok(end) => {
-                    if had(Part::Group, given(name, end), troubles).is_some() {
-                        listeners.group = None;
-                    }
-                }
-                Err(_) => {
-                    troubles.set(Part::Group, Some("the database of groups does not answer".into()));
-                    listeners.giving = Some(giving);
-                }
-            }
-        }
-        if let Some(address) = listen {
-            listeners.tcp = had(Part::Tcp, bind_tcp(address).await, troubles);
-        }
-        listeners
+        let unix = had(Part::Socket, Socket::bind(socket).await, troubles);
+        let tcp = match listen {
+            Some(address) => had(Part::Tcp, bind_tcp(address).await, troubles),
+            None => None,
+        };
+        Self { listen, tcp, path: socket.into(), unix, group: group.map(Into::into) }
     }
 
     /// The TCP address, with the port chosen by the kernel if `listen` had port 0.
@@ -299,7 +284,7 @@ pub(super) async fn serve_with(
     patience: Patience,
     stop: watch::Receiver<bool>,
 ) {
-    let Listeners { listen, tcp, path, unix, group, mut giving } = listeners;
+    let Listeners { listen, tcp, path, unix, group } = listeners;
     let Access { token, hosts, connections_max } = access;
     let stats = Arc::clone(&state.stats);
     let troubles = &*stats.troubles;
@@ -317,13 +302,8 @@ pub(super) async fn serve_with(
         let opening = at_last(Part::Socket, unix, || Socket::bind(&path), troubles);
         let Some(unix) = unless_stopped(&stop, opening).await else { return };
         let give = async {
-            let Some(name) = group else { return };
-            loop {
-                let next = giving.take().unwrap_or_else(|| begin_to_give(&path, &name));
-                if had(Part::Group, given(&name, next.await), troubles).is_some() {
-                    return;
-                }
-                tokio::time::sleep(TRY_PAUSE).await;
+            if let Some(name) = &group {
+                give_at_last(&path, name, troubles).await;
             }
         };
         let door = Door::new(routes.clone(), connections_max, patience, Arc::clone(&stats.socket));

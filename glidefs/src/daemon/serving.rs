@@ -172,7 +172,7 @@ async fn end_api(stop: &watch::Sender<bool>, serving: &mut JoinHandle<()>) {
 
 /// Refuses a group that does not exist and a token that cannot be read. The daemon starts without them.
 pub(super) fn check_access(config: &Config) -> Result<(), DaemonError> {
-    config.api.group.as_deref().map(api::check_group).transpose()?;
+    config.api.group.as_deref().map(api::group).transpose()?;
     config.api.token_file.as_deref().map(Token::load).transpose()?;
     Ok(())
 }

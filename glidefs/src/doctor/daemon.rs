@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::kernel::Driver;
 use super::{Finding, answer, failure, for_root, note, ok, warning};
-use crate::api::{Token, TokenError};
+use crate::api::{self, Token, TokenError};
 use crate::cache::{Cache, Directory};
 use crate::config::{BOUNCE_MODE_VARIABLE, Config, ConfigError, CpuList};
 use crate::observe::chain;
@@ -244,10 +244,10 @@ impl Socket {
 pub(super) fn configuration(host: &Host) -> Vec<Finding> {
     let mut findings = vec![file(host).named("configuration")];
     if let Some(name) = &host.config.api.group {
-        let finding = match nix::unistd::Group::from_name(name) {
-            Ok(Some(_)) => ok(name),
-            _ => failure(format!("there is no group {name:?}"))
-                .why("the daemon does not start")
+        let finding = match api::group(name) {
+            Ok(_) => ok(name),
+            Err(error) => warning(chain(&error))
+                .why("only root and the daemon's user may use the API's socket; an upgrade is refused")
                 .mend(format!("groupadd --system {name}, or change [api] group")),
         };
         findings.push(finding.named("API group"));
@@ -291,7 +291,7 @@ fn judge_token(loaded: Result<(), TokenError>, is_root: bool) -> Finding {
         TokenError::Read { path, .. } if kind == Some(io::ErrorKind::NotFound) => new_token(path),
         _ => "set [api] token_file to a file that the daemon can read".into(),
     };
-    failure(chain(&error)).why("the daemon does not start, or takes no request with a token").mend(mend)
+    warning(chain(&error)).why("no request over TCP can carry a token; an upgrade is refused").mend(mend)
 }
 
 /// The command that writes a token where there is none.
@@ -582,12 +582,12 @@ mod tests {
             let refused = Some(ConfigError::Read { path: "/c".into(), source: denied() });
             assert_eq!(file(&Host { is_root, refused, ..Host::example() }).verdict, expected);
             let error = TokenError::Read { path: "/t".into(), source: denied() };
-            assert_eq!(judge_token(Err(error), is_root).verdict, expected);
+            assert_eq!(judge_token(Err(error), is_root).verdict, expected.min(Warning));
         }
     }
 
     #[test]
-    fn a_new_token_is_advised_only_where_there_is_none_and_a_missing_group_is_a_failure() {
+    fn a_new_token_is_advised_only_where_there_is_none_and_a_missing_group_is_a_warning() {
         let judge = |error| judge_token(Err(error), true).mend.unwrap();
         assert_eq!(
             judge(TokenError::Exposed { path: "/a token".into(), mode: 0o644 }),
@@ -600,6 +600,6 @@ mod tests {
         host.config.api.group = Some("no-such-group-here".into());
         let findings = configuration(&host);
         assert!(findings[1].mend.as_ref().unwrap().starts_with("groupadd --system no-such"));
-        assert_eq!((findings[0].verdict, findings[1].verdict), (Ok, Failure));
+        assert_eq!((findings[0].verdict, findings[1].verdict), (Ok, Warning));
     }
 }

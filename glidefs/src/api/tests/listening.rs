@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::{Host, Served, exchange, request};
 use crate::api::{Access, AppState, Listeners, ServeError, Socket, serve};
-use crate::observe::troubles::{Part, Troubles};
+use crate::observe::troubles::Part;
 
 #[tokio::test]
 async fn the_socket_is_for_its_owner_only_and_gone_at_the_end() {
@@ -26,12 +26,21 @@ async fn the_socket_is_for_its_owner_only_and_gone_at_the_end() {
 async fn the_socket_of_a_group_is_for_its_members_as_well() {
     // Every user may give a file to a group of the user.
     let group = Group::from_gid(nix::unistd::getegid()).unwrap().unwrap();
-    let (dir, troubles) = (tempfile::tempdir().unwrap(), Troubles::default());
+    let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("sock");
-    let _listeners = Listeners::open(None, &socket, Some(&group.name), &troubles).await;
-    let metadata = std::fs::metadata(socket).unwrap();
-    assert_eq!((metadata.permissions().mode() & 0o777, metadata.gid()), (0o660, group.gid.as_raw()));
+    let host = Host::new();
+    let state = AppState::of_router(&host.started().await);
+    let troubles = Arc::clone(&state.stats.troubles);
+    let listeners = Listeners::open(None, &socket, Some(&group.name), &troubles).await;
+    let mode = || std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o600, "a start does not wait for the database of groups");
+    let (stop, stopped) = watch::channel(false);
+    let serving = tokio::spawn(serve(listeners, state, Access::default(), stopped));
+    until(|| mode() == 0o660).await;
+    assert_eq!(std::fs::metadata(&socket).unwrap().gid(), group.gid.as_raw());
     assert!(troubles.parts().is_empty());
+    stop.send(true).unwrap();
+    serving.await.unwrap();
 }
 
 #[tokio::test]
@@ -42,10 +51,10 @@ async fn a_group_that_is_not_there_leaves_the_socket_to_its_owner_and_is_a_troub
     let state = AppState::of_router(&host.started().await);
     let troubles = Arc::clone(&state.stats.troubles);
     let listeners = Listeners::open(None, &socket, Some("no-such-group-here"), &troubles).await;
-    assert_eq!(troubles.parts(), [Part::Group]);
-    assert!(troubles.sentences()[0].contains("groupadd"));
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(serve(listeners, state, Access::default(), stopped));
+    until(|| troubles.parts() == [Part::Group]).await;
+    assert!(troubles.sentences()[0].contains("groupadd"));
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let stream = UnixStream::connect(&socket).await.unwrap();
     assert_eq!(exchange(stream, &request("GET", "/v1/exports", "", "")).await.status, 200);
