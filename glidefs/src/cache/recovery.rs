@@ -26,6 +26,7 @@ mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use self::ages::{check_exports, check_start, count_start};
@@ -46,6 +47,7 @@ use crate::cache::options::{Known, Options, Recovered};
 use crate::cache::shared::{Begun, LockGuard, Parts, Shared};
 use crate::cache::volume::layers::SeqMarks;
 use crate::cache::volume::ranks::Ranks;
+use crate::locks::holder;
 use crate::units::ExportId;
 
 /// Most times one start reads the cache: a failed sync may cost frames already read, and then the start reads again.
@@ -299,7 +301,10 @@ pub(super) fn take_lock(disk: &dyn Disk) -> Result<LockGuard, CacheError> {
     let directory = disk.location();
     match disk.lock() {
         Ok(Some(guard)) => Ok(LockGuard(guard)),
-        Ok(None) => Err(CacheError::InUse { directory }),
+        Ok(None) => {
+            let holder = holder(&Path::new(&directory).join("LOCK"));
+            Err(CacheError::InUse { directory, holder })
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(CacheError::DirectoryMissing { directory })
         }

@@ -87,7 +87,10 @@ fn driver(driver: &Driver, is_root: bool) -> Finding {
         Ok(Err(DeviceError::NoDriver)) => {
             return failure("there is no /dev/ublk-control")
                 .why("without the driver no export gets a device, and the daemon does not start")
-                .mend("modprobe ublk_drv, and echo ublk_drv > /etc/modules-load.d/glidefs.conf; in a container, pass the device through");
+                .mend(
+                    "modprobe ublk_drv, and echo ublk_drv > /etc/modules-load.d/glidefs.conf; on Ubuntu first apt install \
+                     linux-modules-extra-$(uname -r); in a container, pass the device through",
+                );
         }
         Ok(Err(DeviceError::NoPermission)) if !is_root => {
             return for_root("this command may not open /dev/ublk-control");

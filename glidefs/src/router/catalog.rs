@@ -57,6 +57,7 @@ use self::writer::{Opener, Writer, reserve, write_again};
 use super::ExportName;
 use super::size::ExportSize;
 use crate::cache::SeqMarks;
+use crate::locks::holder;
 use crate::store::volume::{Notes, Resume};
 use crate::units::ExportId;
 
@@ -89,7 +90,9 @@ impl Catalog {
     pub fn open(path: &Path) -> Result<Self, CatalogError> {
         let database = Database::builder().set_cache_size(PAGE_CACHE_BYTES).create(path).map_err(
             |error| match error {
-                redb::DatabaseError::DatabaseAlreadyOpen => CatalogError::InUse { path: path.into() },
+                redb::DatabaseError::DatabaseAlreadyOpen => {
+                    CatalogError::InUse { path: path.into(), holder: holder(path) }
+                }
                 other => CatalogError::Open { path: path.into(), source: Arc::new(other.into()) },
             },
         )?;

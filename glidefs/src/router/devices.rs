@@ -46,7 +46,10 @@ pub struct FoundDevice {
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The kernel has no ublk driver.
-    #[error("this kernel has no ublk driver: run `modprobe ublk_drv` (Linux 6.1 or later)")]
+    #[error(
+        "this kernel has no ublk driver: run `modprobe ublk_drv` (Linux 6.1 or later; on Ubuntu the driver is in \
+         linux-modules-extra-$(uname -r))"
+    )]
     NoDriver,
     /// The caller may not use the driver.
     #[error("no permission to use /dev/ublk-control: run as root or with CAP_SYS_ADMIN")]

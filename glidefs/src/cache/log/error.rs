@@ -28,11 +28,13 @@ pub enum CacheError {
     },
     /// Another process has the cache open.
     #[error(
-        "cache directory {directory} is in use by another glidefs daemon: stop that daemon or choose another cache.dir"
+        "cache directory {directory} is in use by {holder}: stop that daemon or choose another cache.dir"
     )]
     InUse {
         /// Path of the cache directory.
         directory: String,
+        /// The process with the lock, in words.
+        holder: String,
     },
     /// The cache was written by a newer glidefs.
     #[error(

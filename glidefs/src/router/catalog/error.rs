@@ -11,8 +11,12 @@ use super::tables::SCHEMA_VERSION;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CatalogError {
     /// Another process has the file open.
-    #[error("the catalog {path} is in use: is another glidefs daemon running on this cache directory?")]
-    InUse { path: PathBuf },
+    #[error("the catalog {path} is in use by {holder}: stop that daemon or choose another cache.dir")]
+    InUse {
+        path: PathBuf,
+        /// The process with the lock, in words.
+        holder: String,
+    },
     /// The file could not be opened or created.
     #[error("cannot open the catalog {path}: check that the cache directory exists and is writable")]
     Open {

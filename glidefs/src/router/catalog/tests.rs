@@ -97,7 +97,7 @@ fn a_catalog_in_use_is_refused_and_says_by_whom() {
     let path = dir.path().join("catalog.redb");
     let _held = Catalog::open(&path).unwrap();
     let message = Catalog::open(&path).unwrap_err().to_string();
-    assert!(message.contains("another glidefs daemon"), "{message}");
+    assert!(message.contains(&format!("in use by process {}", std::process::id())), "{message}");
 }
 
 #[test]
