@@ -18,7 +18,7 @@ pub(super) fn check(config: &mut Config, usable: &Usable) -> Result<(), Refusal>
     within("buffers", "slots_per_worker", config.buffers.slots_per_worker, 4..=65_536)?;
     within("exports", "max", config.exports.max, 1..=1_000_000)?;
     within("exports", "queue_depth", config.exports.queue_depth, 1..=4096)?;
-    config.worker_cpus = worker_cpus(&config.workers, usable)?;
+    config.worker_cpus = worker_cpus(&config.workers, &config.cache, usable)?;
     check_cache(&config.cache, config.worker_cpus.len())?;
     check_api(&config.api)?;
     let second = TimeSpan(Duration::from_secs(1));
@@ -33,8 +33,12 @@ pub(super) fn check(config: &mut Config, usable: &Usable) -> Result<(), Refusal>
 }
 
 /// The CPU of each worker: where there are more workers than CPUs, the CPUs are used again in the same order. A number that is set
-/// takes precedence over the quota of CPU time.
-fn worker_cpus(workers: &WorkersSection, usable: &Usable) -> Result<Vec<usize>, Refusal> {
+/// takes precedence over the quota of CPU time. A number that is not set fits the cache, so that more CPUs never keep a host from starting.
+fn worker_cpus(
+    workers: &WorkersSection,
+    cache: &CacheSection,
+    usable: &Usable,
+) -> Result<Vec<usize>, Refusal> {
     let cpus: Vec<usize> = match &workers.cpus {
         Some(list) => list.cpus().to_vec(),
         None => usable.cpus.clone(),
@@ -47,7 +51,8 @@ fn worker_cpus(workers: &WorkersSection, usable: &Usable) -> Result<Vec<usize>, 
         );
     }
     let whole = |count| usize::try_from(count).unwrap_or(usize::MAX);
-    let count = workers.count.map_or_else(|| usable.workers(cpus.len()), whole);
+    let room = whole((cache.size.0 / SEGMENT_BYTES).saturating_sub(3) / 2).max(1);
+    let count = workers.count.map_or_else(|| usable.workers(cpus.len()).min(room), whole);
     Ok(cpus.into_iter().cycle().take(count).collect())
 }
 

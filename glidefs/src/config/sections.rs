@@ -179,7 +179,7 @@ sections! {
     /// The threads that serve devices.
     workers: WorkersSection {
         /// Number of workers. When not set: one for each CPU that workers may use, and no more than the CPU quota of the
-        /// control group (cpu.max) allows at full load.
+        /// control group (cpu.max) allows at full load, nor than the cache has room for.
         count: Option<u64> = None, "1 to 1024", example "4";
         /// CPUs that workers are pinned to. When not set: all CPUs that the daemon may use.
         cpus: Option<CpuList> = None, "CPU numbers and ranges", example "\"0-3,8\"";

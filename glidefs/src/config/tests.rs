@@ -25,7 +25,7 @@ fn refusals_name_file_line_key_value_and_what_is_allowed() {
         ("[cache]\nsize = -1\n", ["glidefs.toml:2: [cache] size: ", "such as \"10GiB\""]),
         ("[cache]\nsise = 1\n", ["glidefs.toml:2: [cache] sise: ", "expected one of `dir`, `size`"]),
         ("\n[cach]\n", ["glidefs.toml:2: ", "unknown field `cach`"]),
-        ("[cache]\nsize = \"64MiB\"\n", ["glidefs.toml:2: [cache] size: 64MiB", "at least 448MiB"]),
+        ("[cache]\nsize = \"64MiB\"\n", ["glidefs.toml:2: [cache] size: 64MiB", "at least 320MiB"]),
         ("[cache]\non_full = \"drop\"\n", ["glidefs.toml:2: [cache] on_full: ", "`wait` or `enospc`"]),
         ("[api]\n\nlisten = \"0.0.0.0:1\"\n", ["glidefs.toml:3: [api] listen: 0.0.0.0:1", "set token_file"]),
         ("[api]\nlisten = \"here\"\n", ["glidefs.toml:2: [api] listen: \"here\"", "IP:PORT"]),
@@ -95,6 +95,14 @@ fn a_quota_of_cpu_time_limits_workers_unless_their_number_is_set() {
 fn workers_are_spread_over_the_cpus_they_may_use() {
     assert_eq!(parse("").unwrap().worker_cpus, [0, 1]);
     assert_eq!(parse("[workers]\ncount = 1\n").unwrap().worker_cpus, [0]);
+    assert_eq!(
+        parse("[cache]\nsize = \"447MiB\"\n").unwrap().worker_cpus,
+        [0],
+        "as many as the cache has room for"
+    );
+    assert!(
+        parse("[cache]\nsize = \"447MiB\"\n[workers]\ncount = 2\n").unwrap_err().contains("at least 448MiB")
+    );
     assert_eq!(parse("[workers]\ncount = 3\n").unwrap().worker_cpus, [0, 1, 0]);
     assert_eq!(parse("[workers]\ncpus = \"1\"\n").unwrap().worker_cpus, [1]);
 }
