@@ -1,5 +1,5 @@
 //! The way back of an upgrade, as the program takes it: a program that fails before it serves becomes the program before, in the same
-//! process. Without a ublk kernel the program before ends where it would serve devices, and says so.
+//! process. And a start whose configuration is refused. Without a ublk kernel a daemon ends where it would serve devices, and says so.
 
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
@@ -55,6 +55,13 @@ impl Host {
         command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC").output().unwrap()
     }
 
+    /// The program as `glidefs run` by a service manager that keeps this directory for the service.
+    fn start(&self, options: &[&str]) -> Output {
+        let mut command = Command::new(PROGRAM);
+        command.arg("run").args(options).arg("--config").arg(self.path("glidefs.toml"));
+        command.env("STATE_DIRECTORY", self.0.path()).env_remove("NOTIFY_SOCKET").output().unwrap()
+    }
+
     /// A list of a program before with the configuration of the host.
     fn list(&self) -> String {
         let config = self.config().replace('"', "\\\"").replace('\n', "\\n");
@@ -84,6 +91,7 @@ fn a_program_that_refuses_its_configuration_becomes_the_program_before_with_the_
     // which no daemon would be started.
     assert_eq!(said.matches("serves again").count(), 1, "{said}");
     assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("part=\"configuration\""), "the file is refused still: {said}");
     assert!(said.trim().lines().last().unwrap().starts_with("glidefs: "), "{said}");
     assert!(!said.trim().lines().last().unwrap().contains("of_the_future"), "{said}");
 }
@@ -128,4 +136,41 @@ fn a_check_prints_what_an_upgrade_compares_and_refuses_a_cache_of_a_later_format
     let refused = check();
     assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
     assert!(said(&refused).contains("format 9"), "{}", said(&refused));
+}
+
+#[test]
+fn a_start_whose_file_is_refused_goes_on_with_the_content_that_served_last() {
+    let host = Host::new();
+    let file = host.path("glidefs.toml");
+    let keep = |of: &std::path::Path, text: &str| {
+        let head = format!("# Written by glidefs, which serves with this content of {}", of.display());
+        std::fs::write(host.path("accepted.toml"), format!("{head}\n{text}")).unwrap();
+    };
+    let is_refused = |output: &Output| {
+        assert_eq!(output.status.code(), Some(2), "{}", said(output));
+        assert!(said(output).contains("glidefs.toml:1: "), "{}", said(output));
+    };
+    std::fs::write(&file, "[of_the_future]\n").unwrap();
+    is_refused(&host.start(&[]));
+    keep(&host.path("another.toml"), &host.config());
+    is_refused(&host.start(&[]));
+    keep(&file, "[nonsense]\n");
+    is_refused(&host.start(&[]));
+    keep(&file, &host.config());
+    is_refused(&host.start(&["--check"]));
+    // The daemon ends where it would serve devices.
+    let goes_on = |why: &str| {
+        let output = host.start(&[]);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(
+            said(&output).contains("part=\"configuration\"") && said(&output).contains(why),
+            "{}",
+            said(&output)
+        );
+    };
+    goes_on("of_the_future");
+    std::fs::remove_file(&file).unwrap();
+    goes_on("cannot read the configuration");
+    std::fs::write(&file, host.config()).unwrap();
+    assert!(!said(&host.start(&[])).contains("configuration\""), "a good file counts");
 }

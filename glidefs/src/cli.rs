@@ -51,7 +51,6 @@ pub fn main<E: Error + 'static>(
         Err(error) => {
             // Nothing can be done when standard error is closed as well.
             let _ = writeln!(std::io::stderr(), "glidefs: {}", printable(&chain(&error)));
-            // A refused configuration stays refused. Status 2 tells systemd not to start the daemon again.
             match error {
                 CliError::Config(_) | CliError::Names(_) | CliError::Found { failures: 1.., .. } => {
                     ExitCode::from(2)

@@ -58,6 +58,7 @@ use self::upgrading::{Order, by_export, identity, tenures};
 use crate::cache::{Cache, CacheCatalog as _, CacheError, Directory};
 use crate::config::{Config, Unconfirmed};
 use crate::handover::{Handed, Identity, Launch};
+use crate::observe::troubles::{Part, Troubles};
 use crate::router::{Deaths, Devices, Router, RouterOptions};
 use crate::store::BlockCache;
 use crate::store::volume::VolumeStore;
@@ -92,6 +93,8 @@ pub fn check(config: &Config) -> Result<Identity, DaemonError> {
 /// before may have `handed` over. No error once exports are recovered, except when nothing can be started for an upgrade.
 pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
     make_files_private();
+    let troubles = Arc::<Troubles>::default();
+    troubles.set(Part::Configuration, config.refused.clone());
     let system = |what| move |source| DaemonError::System { what, source };
     let launch = Launch::of_this_process().map_err(system("finding the file of this program"))?;
     raise_descriptor_limit();
@@ -176,7 +179,7 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
             block_cache: block_cache.clone(),
             volumes,
             collections: Arc::<Collections>::default(),
-            troubles: Arc::default(),
+            troubles,
         },
         handed,
         launch.clone(),

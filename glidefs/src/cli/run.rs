@@ -27,7 +27,6 @@ pub(super) fn command(
     if args.check {
         let (config, identity) = deadline::or_end(late(&args.config), || {
             let config = Config::load(&args.config)?;
-            logging::check(&config.log.filter)?;
             let identity = check(&config)?;
             Ok::<_, CliError>((config, identity))
         })?;
@@ -54,9 +53,11 @@ fn start(
     run: impl FnOnce(&Config, Option<Handed>) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
     tune_allocator();
-    let config = match handed.as_ref().and_then(Handed::config) {
-        Some(text) => Config::load_again(&args.config, text),
-        None => Config::load(&args.config),
+    let config = match handed.as_ref().map(Handed::config) {
+        Some(Some(text)) => Config::load_again(&args.config, text),
+        // The program before has a configuration to serve with.
+        Some(None) => Config::load(&args.config),
+        None => Config::load_or_accepted(&args.config),
     };
     let mut config = match config {
         // Not as a refused configuration, after which no daemon would be started: devices wait, and another start may read a better one.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::sections::{ApiSection, CacheSection, Config, StoreSection, WorkersSection};
 use super::values::{ByteSize, TimeSpan};
+use crate::observe::{chain, logging};
 use crate::units::SEGMENT_BYTES;
 use crate::worker::cpus::Usable;
 
@@ -24,6 +25,7 @@ pub(super) fn check(config: &mut Config, usable: &Usable) -> Result<(), Refusal>
     let second = TimeSpan(Duration::from_secs(1));
     within("control", "command_timeout", config.control.command_timeout, second..=minutes(10))?;
     check_store(&config.store)?;
+    logging::check(&config.log.filter).or_else(|error| refuse("log", "filter", chain(&error)))?;
     if config.cache.log_max_per_export.is_some() && config.store.url.is_none() {
         let message = "data leaves the log for a store only, and an export at the bound would stop for good: set [store] url as \
                        well, or remove the key";

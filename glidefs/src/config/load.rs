@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::accepted::Accepted;
 use super::check::check;
 use super::keys::REMOVED;
 use super::sections::Config;
+use crate::observe::chain;
 use crate::worker::cpus::Usable;
 
 /// The configuration file used when no other is named.
@@ -57,10 +59,19 @@ impl Config {
         Self::load_for(path, &usable, std::env::var_os(BOUNCE_MODE_VARIABLE).as_deref())
     }
 
-    /// As [`Self::load`], with `text` in place of the file's content of today.
+    /// As [`Self::load`], with `text` in place of the file's content of today, which is judged as well.
     pub fn load_again(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let usable = Usable::find().map_err(ConfigError::Cpus)?;
-        Self::of(path, text, &usable, std::env::var_os(BOUNCE_MODE_VARIABLE).as_deref())
+        let config = Self::of(path, text, &usable, std::env::var_os(BOUNCE_MODE_VARIABLE).as_deref())?;
+        Ok(Self { refused: Self::load(path).err().map(|error| chain(&error)), ..config })
+    }
+
+    /// As [`Self::load`], for a daemon that has to serve: where the file is refused, the content with which a daemon served last.
+    pub fn load_or_accepted(path: &Path) -> Result<Self, ConfigError> {
+        Self::load(path).or_else(|refusal| {
+            let accepted = Accepted::of(path).and_then(|accepted| accepted.text());
+            accepted.and_then(|text| Self::load_again(path, &text).ok()).ok_or(refusal)
+        })
     }
 
     /// Reads and checks the file at `path`, for a daemon that may use the CPUs `usable` and has `bounce` as its
@@ -75,7 +86,7 @@ impl Config {
         let bounce_mode = bounce_mode(bounce)?;
         let mut config = Self::parse(path, text, usable)?;
         config.bounce_mode = bounce_mode;
-        config.source = text.into();
+        (config.path, config.source) = (path.into(), text.into());
         Ok(config)
     }
 

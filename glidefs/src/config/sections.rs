@@ -53,9 +53,15 @@ macro_rules! sections {
         #[serde(deny_unknown_fields, default)]
         pub struct Config {
             $($(#[doc = $about])* pub $section: $Section,)*
-            /// The text of the file; empty for a configuration that was not read from a file.
+            /// The path of the file; empty for a configuration that was not read from a file.
+            #[serde(skip)]
+            pub path: PathBuf,
+            /// The text of the file, of today or of before.
             #[serde(skip)]
             pub source: String,
+            /// Why the file of today is refused, where this is an earlier one.
+            #[serde(skip)]
+            pub refused: Option<String>,
             /// Keys of the file that have no effect, each as `[section] key`.
             #[serde(skip)]
             pub ignored: Vec<String>,

@@ -58,6 +58,7 @@ fn refusals_name_file_line_key_value_and_what_is_allowed() {
         ("[store]\nupload_bps = 100\n", ["glidefs.toml:2: [store] upload_bps: 100", "16KiB"]),
         ("[store]\nupload_hours = \"8-18\"\n", ["glidefs.toml:2: [store] upload_hours: ", "set upload_bps"]),
         ("[store]\nupload_hours = \"8\"\n", ["glidefs.toml:2: [store] upload_hours: ", "such as 8-18"]),
+        ("[log]\nfilter = \"a=b=c\"\n", ["glidefs.toml:2: [log] filter: ", "\"a=b=c\" is not valid"]),
         ("[cache\n", ["glidefs.toml:1: ", ""]),
     ] {
         let message = parse(text).unwrap_err();
@@ -94,7 +95,6 @@ fn a_quota_of_cpu_time_limits_workers_unless_their_number_is_set() {
 #[test]
 fn workers_are_spread_over_the_cpus_they_may_use() {
     assert_eq!(parse("").unwrap().worker_cpus, [0, 1]);
-    assert_eq!(parse("[workers]\ncount = 1\n").unwrap().worker_cpus, [0]);
     assert_eq!(
         parse("[cache]\nsize = \"447MiB\"\n").unwrap().worker_cpus,
         [0],
@@ -103,6 +103,7 @@ fn workers_are_spread_over_the_cpus_they_may_use() {
     assert!(
         parse("[cache]\nsize = \"447MiB\"\n[workers]\ncount = 2\n").unwrap_err().contains("at least 448MiB")
     );
+    assert_eq!(parse("[workers]\ncount = 1\n").unwrap().worker_cpus, [0]);
     assert_eq!(parse("[workers]\ncount = 3\n").unwrap().worker_cpus, [0, 1, 0]);
     assert_eq!(parse("[workers]\ncpus = \"1\"\n").unwrap().worker_cpus, [1]);
 }

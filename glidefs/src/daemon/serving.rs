@@ -16,7 +16,7 @@ use super::releasing::Releasing;
 use super::signals::{SignalThread, Stops};
 use super::upgrading::{Order, Upgrading, identity};
 use crate::api::{self, Access, Listeners, Readiness, Token, TokenFile};
-use crate::config::{Config, OnStop};
+use crate::config::{Accepted, Config, OnStop};
 use crate::handover::{Handed, Launch};
 use crate::observe::troubles::{Part, Troubles};
 use crate::router::Router;
@@ -76,6 +76,7 @@ pub(super) async fn serve(
     });
 
     let (begin, has_store) = (Arc::clone(&parts.router), parts.store.is_some());
+    let (accepted, source) = (Accepted::of(&config.path), config.source.clone());
     let recovering = tokio::spawn(async move {
         let recovery = begin.start().await;
         tracing::info!(
@@ -93,6 +94,7 @@ pub(super) async fn serve(
         }
         ready.set();
         notify(&[NotifyState::Ready]);
+        drop(tokio::task::spawn_blocking(move || accept(accepted, &source)));
         let reconcile = async {
             if has_store {
                 reconcile_with_store(Arc::clone(&begin)).await;
@@ -157,6 +159,14 @@ async fn ends_before_a_stop(
     signals.end();
     // A signal taken by the thread before its end.
     tokio::time::timeout(SIGNAL_PATIENCE, stops.next()).await.is_err()
+}
+
+/// Keeps the configuration with which this daemon serves for a start that refuses the file.
+fn accept(accepted: Option<Accepted>, source: &str) {
+    if let Some(Err(error)) = accepted.map(|accepted| accepted.keep(source)) {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(error, "a start with a broken configuration could not go on with that of today");
+    }
 }
 
 /// Ends the API, unless it has ended.

@@ -265,8 +265,11 @@ fn file(host: &Host) -> Finding {
                 .why("the checks below are of the defaults, and the store was not asked")
         }
         Some(error) => failure(chain(error))
-            .why("the daemon does not start; the checks below are of the defaults, and the store was not asked")
-            .mend("correct the line, or write a file with glidefs init; then systemctl start glidefs"),
+            .why(
+                "a start goes on with the configuration that served last, and fails without one; the checks below are of the defaults, and \
+                 the store was not asked",
+            )
+            .mend("correct the line, or write a file with glidefs init; then systemctl reload-or-restart glidefs"),
     }
 }
 

@@ -60,9 +60,15 @@ pub enum LogError {
 }
 
 /// Sets up the log: lines that pass `filter` go with their fields to journald if standard error goes there, and as text to standard
-/// error otherwise. `RUST_LOG` takes precedence over `filter`.
+/// error otherwise. `RUST_LOG` takes precedence over `filter`, unless it is not valid.
 pub fn init(filter: &str) -> Result<(), LogError> {
-    let registry = tracing_subscriber::registry().with(effective(filter)?);
+    let variable = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
+    let wanted = variable.as_deref().map(parse).transpose();
+    let refused = wanted.as_ref().err().map(|error| chain(error));
+    let registry = tracing_subscriber::registry().with(match wanted {
+        Ok(Some(wanted)) => wanted,
+        _ => parse(filter)?,
+    });
     // Without journald's socket, standard error ends up in the journal as well, without the fields of a line.
     let journal = is_journal(std::env::var_os("JOURNAL_STREAM").as_deref(), std_error_identity())
         .then(UnixDatagram::unbound)
@@ -84,6 +90,9 @@ pub fn init(filter: &str) -> Result<(), LogError> {
         flush();
         before(panic);
     }));
+    if let Some(error) = refused {
+        tracing::warn!(error, "RUST_LOG is not used");
+    }
     done.map_err(LogError::Twice)
 }
 
@@ -227,13 +236,7 @@ impl Visit for Entry {
 
 /// Refuses a filter that [`init`] would refuse, and sets up nothing.
 pub fn check(filter: &str) -> Result<(), LogError> {
-    effective(filter).map(drop)
-}
-
-/// The filter of `RUST_LOG` if the variable is set, `filter` otherwise.
-fn effective(filter: &str) -> Result<EnvFilter, LogError> {
-    let from_environment = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
-    parse(from_environment.as_deref().unwrap_or(filter))
+    parse(filter).map(drop)
 }
 
 /// Lines of the AWS SDK that pass unless the filter names the SDK's parts: the SDK warns at every try of every request, and some

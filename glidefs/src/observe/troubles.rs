@@ -1,4 +1,4 @@
-//! What is wrong outside the devices: parts that the daemon serves without, and tries again.
+//! What is wrong outside the devices: parts that the daemon serves without.
 //!
 //! Owns the list for status, `/metrics` and the log. Does not own the tries. Invariant: the log tells of a trouble once, when it begins, when
 //! its cause changes, and when it ends.
@@ -21,11 +21,14 @@ pub enum Part {
     Token,
     /// The disk of the cache.
     Disk,
+    /// The file with the configuration.
+    Configuration,
 }
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 5] = [Self::Tcp, Self::Socket, Self::Group, Self::Token, Self::Disk];
+    pub const ALL: [Self; 6] =
+        [Self::Tcp, Self::Socket, Self::Group, Self::Token, Self::Disk, Self::Configuration];
 
     /// The label on `/metrics`.
     pub fn name(self) -> &'static str {
@@ -35,6 +38,7 @@ impl Part {
             Self::Group => "group",
             Self::Token => "token",
             Self::Disk => "disk",
+            Self::Configuration => "configuration",
         }
     }
 
@@ -46,6 +50,10 @@ impl Part {
             Self::Group => "the API's socket is not open to its group",
             Self::Token => "no request over TCP can carry a token",
             Self::Disk => "the disk of the cache stands still, and so do devices",
+            Self::Configuration => {
+                "the file with the configuration is refused, and its content of before is used: correct the file, and then \
+                 systemctl reload glidefs"
+            }
         }
     }
 }
@@ -65,14 +73,16 @@ impl Troubles {
         drop(list);
         match cause {
             Some(cause) if before.as_ref() != Some(&cause) => {
+                let what = part.what();
                 tracing::warn!(
                     part = part.name(),
+                    what,
                     cause,
-                    "devices are served without a part of the API; it is tried again"
+                    "a part is in trouble, and devices are served"
                 );
             }
             None if before.is_some() => {
-                tracing::info!(part = part.name(), "a part of the API is there again");
+                tracing::info!(part = part.name(), "a part is there again");
             }
             _ => {}
         }

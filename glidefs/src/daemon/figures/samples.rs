@@ -89,7 +89,7 @@ pub(super) fn api_samples(stats: &ApiStats, out: &mut Samples) {
     out.value(Metric::ApiEncodings, &[], get(&stats.scrapes.encodings));
     let troubled = stats.troubles.parts();
     for part in Part::ALL {
-        out.value(Metric::ApiTrouble, &[part.name()], u64::from(troubled.contains(&part)));
+        out.value(Metric::Trouble, &[part.name()], u64::from(troubled.contains(&part)));
     }
 }
 

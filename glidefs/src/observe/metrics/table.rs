@@ -297,8 +297,8 @@ metrics! {
         = "Times a connection could not be accepted, most often for lack of descriptors.";
     ApiEncodings: Counter "glidefs_api_encodings_total" in Number by []
         = "Texts made for scrapes of /metrics; scrapes that come together share one text.";
-    ApiTrouble: Gauge "glidefs_api_trouble" in Number by [part]
-        = "1 where this part of the API does not work and is tried again: tcp, socket, group or token.";
+    Trouble: Gauge "glidefs_daemon_trouble" in Number by [part]
+        = "1 where devices are served without this part: tcp, socket, group or token of the API, or configuration, of which an earlier one is used.";
 
     UpgradePauseMax: Gauge "glidefs_upgrade_pause_seconds_max" in Seconds by []
         = "Longest time for which requests of a device waited for this daemon to take over from the daemon before; only after an upgrade.";
@@ -325,9 +325,9 @@ mod tests {
 
     const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md"));
 
-    const PARTS: [&str; 15] = [
+    const PARTS: [&str; 16] = [
         "read", "write", "export", "router", "ublk", "worker", "cache", "clean", "store", "api", "build",
-        "process", "memory", "upgrade", "log",
+        "process", "memory", "upgrade", "daemon", "log",
     ];
 
     #[test]
