@@ -13,6 +13,7 @@
 //!             aws                ├─ retry     pauses, time limits, shutdown   (classify: the meaning of an error)
 //!                                ├─ transfer  whether bytes move, and how many go up
 //!                                ├─ turns     which GET or pack is next; hedge: a second request for a late GET
+//!                                ├─ health    what the store does, since when, and why not
 //!                                ├─ outage    READs that wait until the store answers again
 //!                                └─ the object_store crate
 //! ```
@@ -28,6 +29,7 @@ mod error;
 pub mod faulty;
 pub mod format;
 pub mod gc;
+mod health;
 mod hedge;
 mod http;
 pub mod ids;
@@ -52,6 +54,7 @@ pub use self::block_cache::{BlockCache, BlockCacheCounters, BlockCacheError, Blo
 pub use self::client::{Created, Store, StoreOptions, Trial};
 pub use self::clock::SystemClock;
 pub use self::error::{BoxError, StoreError};
+pub use self::health::{Condition, StoreState};
 pub use self::ids::{Entropy, HostName, NameError, PackId, StoreName, SystemEntropy, VolumeId, WriterId};
 pub use self::key::{Folder, Key};
 pub use self::objects::Access;

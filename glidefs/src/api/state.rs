@@ -27,6 +27,8 @@ pub struct AppState {
     pub stats: Arc<ApiStats>,
     /// Gives the state of workers and cache.
     pub daemon: Arc<dyn Fn() -> wire::DaemonStatus + Send + Sync>,
+    /// Gives what the store does; `None` without a store.
+    pub store: Arc<dyn Fn() -> Option<wire::StoreState> + Send + Sync>,
     /// Makes the text of `/v1/top`, a [`wire::Top`] as JSON.
     pub top: Arc<SharedTexts>,
     /// The requests of devices that `glidefs trace` shows.
@@ -54,6 +56,7 @@ impl AppState {
             export_histograms: ExportHistograms::default(),
             stats: Arc::default(),
             daemon: Arc::new(wire::DaemonStatus::default),
+            store: Arc::new(|| None),
             top: empty(),
             traces: Arc::default(),
             memory: Arc::new(|| Some(wire::Memory::default())),

@@ -10,7 +10,7 @@ use super::error::ApiError;
 use super::shared_text::Selection;
 use super::state::AppState;
 use super::wire::ProblemCode as P;
-use super::wire::{AtRisk, ExportCounts, Memory, MetricsQuery, Status, Top};
+use super::wire::{AtRisk, ExportCounts, Memory, MetricsQuery, Status, StoreState, Top};
 use crate::observe::metrics::ExportHistograms;
 use crate::router;
 
@@ -100,25 +100,34 @@ pub(super) async fn healthz() -> &'static str {
 }
 
 /// Whether the daemon is ready: recovery is done, the catalog can be written, and no export waits for a store that is away to
-/// confirm that this host still has the export.
+/// confirm that this host still has the export. A second line of the answer tells what the store does: an export that is served does
+/// not need it.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readyz", tag = "daemon",
     responses(
         (status = 200, description = "The daemon is ready.", body = String, content_type = "text/plain"),
     )
 )]
-pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str, ApiError> {
+pub(super) async fn readyz(State(state): State<AppState>) -> Result<String, ApiError> {
     if let Some(reason) = state.router.catalog_health().failing() {
         let message = format!("the catalog cannot be written ({reason}): make room on the disk of cache.dir");
         return Err(ApiError::new(P::CatalogFails, message));
     }
+    let store = |before, after| {
+        // Without URL and cause: this needs no token.
+        let of = |store: StoreState| {
+            format!("{before}store: {} for {} s{after}", store.state, store.since_seconds)
+        };
+        (state.store)().map_or_else(String::new, of)
+    };
     match state.router.unconfirmed() {
         _ if !state.ready.get() => Err(ApiError::from(P::NotReady)),
-        0 => Ok("ready\n"),
+        0 => Ok(format!("ready\n{}", store("", "\n"))),
         exports => Err(ApiError::new(
             P::Unconfirmed,
             format!(
-                "{exports} exports wait for the store to confirm that this host still has them: `glidefs export list` shows which"
+                "{exports} exports wait for the store to confirm that this host still has them: `glidefs export list` shows which{}",
+                store("; ", "")
             ),
         )),
     }

@@ -138,6 +138,10 @@ impl Served {
             export_histograms: ExportHistograms::None,
             stats: Arc::clone(&stats),
             daemon: Arc::new(|| wire::DaemonStatus { bounce_mode: true, ..wire::DaemonStatus::default() }),
+            store: Arc::new(|| {
+                let (url, state) = ("s3://secret".into(), wire::Condition::NotFound);
+                Some(wire::StoreState { url, state, since_seconds: 7, error: Some("moved".into()) })
+            }),
             top: Arc::new(SharedTexts::new(|_| Ok(no_figures()), Arc::clone(&stats.tops))),
             traces: Arc::clone(&traces),
             memory: Arc::new(|| Some(wire::Memory { resident_bytes: 7, ..wire::Memory::default() })),

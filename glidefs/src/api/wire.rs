@@ -33,3 +33,4 @@ pub use self::trace::{Trace, TraceParts, TraceQuery, TracedRequest};
 pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
 pub(crate) use self::values::rfc3339;
 pub use crate::properties::{Bound, Durability, OnUnreachable};
+pub use crate::store::{Condition, StoreState};

@@ -307,6 +307,9 @@ pub(super) fn status(status: &Status) -> String {
         bytes(cache.dirty_bytes),
         cache.corrupt_frames
     );
+    if let Some(store) = &status.daemon.store {
+        let _ = writeln!(text, "store: {store}");
+    }
     if status.exports_at_risk > 0 {
         let exports = format!("{} exports", status.exports_at_risk);
         let _ = writeln!(text, "at risk: {}", described(&exports, status.at_risk.bytes, &status.at_risk));

@@ -17,7 +17,7 @@ use self::rates::{Rates, Sample};
 use super::args::top::{SortKey, TopArgs};
 use super::error::CliError;
 use super::print::{self, emit_after, scaled, time};
-use crate::api::wire::Top;
+use crate::api::wire::{Top, TopStore};
 use crate::client::Client;
 
 /// Goes to the first line of the terminal, and clears everything from there on.
@@ -72,7 +72,7 @@ fn fitted(text: &str, width: usize, height: usize) -> String {
     lines.flat_map(|line| line.chars().take(width).chain(['\n'])).collect()
 }
 
-/// Three lines about the host, its warnings, and a line for each export.
+/// Three lines about the host, one about its store, its warnings, and a line for each export.
 fn text(now: &Top, sample: &Sample) -> String {
     let (host, counts, cache, risk) = (&sample.host, &now.counts, &now.cache, &now.at_risk);
     let size = |number: u64| bytes(number as f64);
@@ -100,6 +100,9 @@ fn text(now: &Top, sample: &Sample) -> String {
         seconds(risk.seconds),
         risk.exports,
     );
+    if let Some(TopStore { status, .. }) = &now.store {
+        let _ = writeln!(text, "store {} {}  {}", status.state, seconds(status.since_seconds), status.url);
+    }
     for warning in &now.warnings {
         // Writing to a string does not fail.
         let _ = writeln!(text, "warning: {warning}");
@@ -158,7 +161,7 @@ fn seconds(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::wire::{TopExport, TopIo, TopRequests};
+    use crate::api::wire::{Condition, StoreState, TopExport, TopIo, TopRequests};
 
     fn top(seconds: u64, exports: &[(&str, u64)]) -> Top {
         let export = |(name, operations): &(&str, u64)| {
@@ -172,12 +175,19 @@ mod tests {
             let io = TopIo { id: 1, read, ..TopIo::default() };
             TopExport { name: (*name).into(), state: "serving".into(), io: Some(io), ..TopExport::default() }
         };
+        let away = StoreState {
+            url: "s3://b".into(),
+            state: Condition::NotFound,
+            since_seconds: 180,
+            error: Some("moved".into()),
+        };
         Top {
             instance: "first".into(),
             uptime_nanoseconds: seconds * 1_000_000_000,
             latency_bounds_nanoseconds: vec![10, 100, 1000],
             exports: exports.iter().map(export).collect(),
             warnings: vec!["the store cannot be used: moved".into()],
+            store: Some(TopStore { status: away, ..TopStore::default() }),
             ..Top::default()
         }
     }
@@ -195,6 +205,7 @@ mod tests {
             .collect();
         assert_eq!(row, ["db-1", "100", "400K", "0B", "50ns", "99ns", "0", "0B", "0s", "0"]);
         assert!(text.contains("warning: the store cannot be used: moved\n"), "{text}");
+        assert!(text.contains("\nstore not_found 3m  s3://b\n"), "{text}");
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         let small = fitted(&text, 20, 5);
         assert!(small.lines().count() == 4 && small.lines().all(|line| line.len() <= 20), "{small}");

@@ -64,9 +64,11 @@ impl Parts {
             on_stop: Some(on_stop.into()),
             workers: parts.workers.iter().map(worker_status).collect(),
             cache: cache_status(&parts.cache.stats(), &dir, parts.engine),
+            store: parts.store.as_ref().map(Store::state),
             store_away: parts.store.as_ref().and_then(Store::away),
             warnings: warnings(&parts),
         };
+        let store = self.store.clone();
         let troubles = Arc::clone(&self.troubles);
         let stats = Arc::new(ApiStats { troubles, ..ApiStats::default() });
         let holders = self.holders(&stats);
@@ -84,6 +86,7 @@ impl Parts {
             metrics: Arc::new(SharedTexts::new(encode, Arc::clone(&stats.scrapes))),
             export_histograms: config.api.export_histograms,
             daemon: Arc::new(daemon),
+            store: Arc::new(move || store.as_ref().map(Store::state)),
             top: Arc::new(SharedTexts::new(move |_| top.encode(), Arc::clone(&stats.tops))),
             traces: self.workers.first().map(|worker| Arc::clone(&worker.traces)).unwrap_or_default(),
             memory: Arc::new(move || holders.measure()),

@@ -87,6 +87,7 @@ impl TopParts {
         let blocks = self.parts.block_cache.as_ref().map(BlockCache::counters);
         let hits = |of: &BlockCacheCounters| of.memory_hits.get().saturating_add(of.disk_hits.get());
         TopStore {
+            status: store.state(),
             operations: Operation::ALL.into_iter().map(operation).collect(),
             waiting_reads: reads.count,
             oldest_read_seconds: reads.oldest.as_secs(),
@@ -118,7 +119,7 @@ pub(super) fn warnings(parts: &Parts) -> Vec<String> {
         Some(parts.router.held_back().join(", ")).filter(|names| !names.is_empty()).map(|names| {
             format!("the daemon died twice of these exports, and does not serve them: {names}: glidefs export show NAME")
         }),
-        store.and_then(Store::away).map(|reason| format!("the store cannot be used: {reason}")),
+        store.and_then(|store| store.state().error).map(|error| format!("the store cannot be used: {error}")),
         reads.map(|reads| format!("reads wait for the store, the oldest for {} s", reads.oldest.as_secs())),
         some(
             waiting_writes > 0,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::error::BoxError;
 use crate::observe::{chain, one_line};
+use super::stats::Operation;
 
 /// Longest part of a store's explanation in an error, bytes.
 const MESSAGE_BYTES_MAX: usize = 500;
@@ -37,10 +38,17 @@ pub(super) enum Verdict {
     Again(Option<Duration>),
 }
 
-/// Advice for [`Verdict::Denied`] of a request that reads an object.
-pub(super) const DENIED_READ: &str = "the credentials must permit this (for S3 s3:GetObject); S3 also says so of a missing object where s3:ListBucket is not permitted";
-/// Advice for [`Verdict::Denied`] of any other request.
-pub(super) const DENIED: &str = "the credentials must permit this (for S3 s3:PutObject and s3:DeleteObject for objects, s3:ListBucket for the bucket)";
+/// Advice for [`Verdict::Denied`]: the permission that the request needs.
+pub(super) fn permission_for(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Get | Operation::Head => {
+            "the credentials must permit this (for S3 s3:GetObject); S3 also says so of a missing object where s3:ListBucket is not permitted"
+        }
+        Operation::Put => "the credentials must permit this (for S3 s3:PutObject)",
+        Operation::Delete => "the credentials must permit this (for S3 s3:DeleteObject)",
+        Operation::List => "the credentials must permit this (for S3 s3:ListBucket, for the bucket)",
+    }
+}
 const NO_BUCKET: &str = "there is no such bucket: create it, or correct store.url";
 const NO_PERMISSION: &str =
     "check the credentials (for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and what they permit";
@@ -175,6 +183,8 @@ pub(super) struct Answer {
     pub code: Option<String>,
     /// The store's id of the request.
     pub request: Option<String>,
+    /// The id of the access key that the store does not accept, the region of the bucket, or the store's time, as the store says.
+    pub(super) about: Option<String>,
     /// Beginning of the body of the answer.
     pub message: String,
     /// How long the store wants the sender to wait.
@@ -185,11 +195,12 @@ impl Error for Answer {}
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { status, code, request, message, retry_after: _ } = self;
+        let Self { status, code, request, about, message, retry_after: _ } = self;
         match code {
             Some(code) => write!(f, "{status} {code}")?,
             None => write!(f, "status {status}: {message}")?,
         }
+        about.iter().try_for_each(|about| write!(f, ", {about}"))?;
         request.iter().try_for_each(|request| write!(f, " (request {request})"))
     }
 }
@@ -202,7 +213,11 @@ impl Answer {
         });
         let (code, request) = (element(body, "Code"), element(body, "RequestId"));
         let message = one_line(&message.collect::<String>());
-        Self { status, code, request, message, retry_after }
+        let key = element(body, "AWSAccessKeyId").map(|key| format!("access key {key}"));
+        let region = || element(body, "Region").map(|region| in_region(&region));
+        let time = || element(body, "ServerTime").map(|time| format!("the store's time is {time}"));
+        let about = key.or_else(region).or_else(time);
+        Self { status, code, request, about, message, retry_after }
     }
 
     fn verdict(&self) -> Verdict {
@@ -215,6 +230,10 @@ impl Answer {
             _ => Verdict::Rejected,
         }
     }
+}
+
+pub(super) fn in_region(region: &str) -> String {
+    format!("the bucket is in {region}")
 }
 
 /// The content of the first XML element `name` in `text`, where the content is one word.
@@ -305,6 +324,34 @@ mod tests {
             assert!(text.contains("<Code>\u{fffd}[31m</Code> glidefs: all is well"), "{text}");
             assert_eq!(text, one_line(&text));
         }
+        for (status, code, more, says) in [
+            (
+                "403 Forbidden",
+                "InvalidAccessKeyId",
+                "<AWSAccessKeyId>AKIAEXAMPLE</AWSAccessKeyId>",
+                "403 InvalidAccessKeyId, access key AKIAEXAMPLE (request 4442587FB7D0A2F9)",
+            ),
+            (
+                "400 Bad Request",
+                "AuthorizationHeaderMalformed",
+                "<Region>eu-west-1</Region>",
+                "400 AuthorizationHeaderMalformed, the bucket is in eu-west-1 (request 4442587FB7D0A2F9)",
+            ),
+            (
+                "403 Forbidden",
+                "RequestTimeTooSkewed",
+                "<ServerTime>2026-11-29T01:18:31Z</ServerTime>",
+                "403 RequestTimeTooSkewed, the store's time is 2026-11-29T01:18:31Z (request 4442587FB7D0A2F9)",
+            ),
+        ] {
+            let error =
+                error_of(status, &xml(code).replace("<RequestId>", &format!("{more}<RequestId>"))).await;
+            assert_eq!(in_short(error).to_string(), says);
+        }
+        let status = "301 Moved Permanently\r\nx-amz-bucket-region: eu-west-1";
+        let error = error_of(status, &xml("PermanentRedirect")).await;
+        assert_eq!(classify(&error), Verdict::Refused(REGION));
+        assert!(in_short(error).to_string().contains("the bucket is in eu-west-1"));
     }
 
     fn generic(source: impl Error + Send + Sync + 'static) -> object_store::Error {

@@ -20,8 +20,9 @@ use tokio::time::{Instant, timeout};
 
 pub use self::trial::Trial;
 use super::backend::{Backend, Directory};
-use super::classify::{DENIED, DENIED_READ, Verdict, classify, in_short};
+use super::classify::{Verdict, classify, in_short, permission_for};
 use super::error::StoreError;
+use super::health::StoreState;
 use super::hedge::Hedge;
 use super::ids::{Entropy, StoreName, SystemEntropy, VolumeId};
 use super::key::Key;
@@ -186,7 +187,12 @@ impl Store {
     /// Why the place was not found to be the store since the start: until it is, nothing is sent there.
     pub fn away(&self) -> Option<String> {
         // The first look may take minutes to end.
-        if self.is_open() { None } else { self.stats().trouble() }
+        if self.is_open() { None } else { self.state().error }
+    }
+
+    /// What the store does, since when, and why not what it is asked.
+    pub fn state(&self) -> StoreState {
+        self.stats().health.state(self.location())
     }
 
     /// The directory of the store; `None` for a store behind a network protocol of its own.
@@ -294,10 +300,9 @@ fn info(key: Key, meta: &ObjectMeta) -> ObjectInfo {
 /// The meaning of a failed try for the request.
 fn failure(operation: Operation, key: &str, error: object_store::Error) -> Failure {
     let (key, verdict, source) = (key.to_owned(), classify(&error), in_short(error));
-    let advice = match (verdict, operation) {
-        (Verdict::Refused(advice), _) => advice,
-        (Verdict::Denied, Operation::Get | Operation::Head) => DENIED_READ,
-        _ => DENIED,
+    let advice = match verdict {
+        Verdict::Refused(advice) => advice,
+        _ => permission_for(operation),
     };
     Failure::Final(match verdict {
         Verdict::Again(after) => return Failure::Again(source, after),

@@ -18,7 +18,7 @@ use rand::seq::SliceRandom;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Body, Certificate, Client, NoProxy, Proxy, Request};
 
-use super::classify::Answer;
+use super::classify::{Answer, in_region};
 use super::transfer::{Sending, Transfer};
 
 /// Time limit of a connection's beginning.
@@ -114,6 +114,8 @@ impl HttpService for Service {
         }
         let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
         let retry_after = retry_after.and_then(|text| text.parse().ok()).map(Duration::from_secs);
+        let region = response.headers().get("x-amz-bucket-region").and_then(|value| value.to_str().ok());
+        let region = region.filter(|_| matches!(status, 301 | 307 | 400)).map(in_region);
         let (parts, body) = response.into_parts();
         let body = body.bytes().await.unwrap_or_default();
         // A store names the error; a proxy whose store is away does not.
@@ -121,7 +123,8 @@ impl HttpService for Service {
             return Ok(HttpResponse::from_parts(parts, body.into()));
         }
         let answer = Answer::new(status, &String::from_utf8_lossy(&body), retry_after);
-        Err(HttpError::new(HttpErrorKind::Unknown, answer))
+        let about = answer.about.clone().or(region);
+        Err(HttpError::new(HttpErrorKind::Unknown, Answer { about, ..answer }))
     }
 }
 

@@ -19,7 +19,6 @@ use super::format::{
 use super::ids::{StoreName, VolumeId, WriterId};
 use super::key::{Folder, Key};
 use super::stats::Operation;
-use crate::observe::chain;
 
 /// Longest object that is read whole, bytes: more than the longest manifest.
 const OBJECT_BYTES_MAX: u64 = 64 << 20;
@@ -60,7 +59,9 @@ impl Store {
     /// to replace objects.
     pub async fn check(&self, access: Access) -> Result<Marker, StoreError> {
         let checked = self.check_place(access).await;
-        self.stats().set_away(checked.as_ref().err().filter(|_| !self.is_open()).map(|error| chain(error)));
+        if checked.is_ok() || !self.is_open() {
+            self.stats().health.note_place(checked.as_ref().err());
+        }
         checked
     }
 

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::backend::Directory;
 use super::error::{BoxError, StoreError};
+use super::health::Condition;
 use super::ids::Entropy;
 use super::stats::{Operation, StoreStats};
 use super::transfer::{self, Transfer, Uplink};
@@ -134,7 +135,7 @@ impl Tries<'_> {
                 () = &mut stop => break self.shutting_down(),
                 answer = Transfer::watch(self.uplink, limit, answer) => match answer {
                     Ok(value) => {
-                        stats.set_trouble(None);
+                        self.stats.health.note(operation, None);
                         return Ok((value, tries));
                     }
                     Err(failure) => failure,
@@ -145,11 +146,13 @@ impl Tries<'_> {
                 Failure::Again(source, after) => (source, after.unwrap_or_default()),
                 Failure::Final(error) => {
                     let refused = matches!(error, StoreError::Refused { .. });
-                    stats.set_trouble(refused.then(|| chain(&error)));
+                    let trouble = refused.then(|| (Condition::Refuses, chain(&error)));
+                    self.stats.health.note(operation, trouble);
                     break error;
                 }
             };
-            stats.set_trouble(Some(format!("the store does not answer: {}", chain(&*source))));
+            let silence = format!("the store does not answer: {}", chain(&*source));
+            self.stats.health.note(operation, Some((Condition::Silent, silence)));
             let pause = self.policy.pause(tries, self.entropy).max(after);
             if begun.elapsed().saturating_add(pause) >= self.policy.time_budget {
                 let (key, elapsed) = (key.into(), begun.elapsed());
@@ -163,28 +166,13 @@ impl Tries<'_> {
             }
         };
         stats.errors.add(u64::from(!error.is_missing()));
-        if let StoreError::Refused { .. } = error {
-            self.refused(&error);
-        }
+        self.stats.refused.add(u64::from(matches!(error, StoreError::Refused { .. })));
         Err(error)
     }
 
     async fn turn(&self) -> Option<Turn> {
         let (turns, reader, cost) = self.turns?;
         Some(turns.take(reader, cost).await)
-    }
-
-    /// Logs once for all volumes of the host that the store refuses this host.
-    fn refused(&self, error: &StoreError) {
-        self.stats.refused.add(1);
-        if let Some(suppressed) = self.stats.refusals.pass() {
-            let error = error as &dyn std::error::Error;
-            tracing::error!(
-                error,
-                suppressed,
-                "the store refuses this host; nothing is written back or fetched until the cause is mended"
-            );
-        }
     }
 
     /// Checks that the directory of the store is there: data written to an empty mount point would be in no store.
@@ -252,10 +240,7 @@ mod tests {
         };
         let log = captured(|| (0..100).for_each(|number| refuse(["one", "two"][number % 2])));
         assert_eq!(log.lines().count(), 1, "{log}");
-        assert!(
-            log.contains("the store refuses this host") && log.contains("check the credentials"),
-            "{log}"
-        );
+        assert!(log.contains("state=refuses") && log.contains("check the credentials"), "{log}");
         assert_eq!(stats.refused.get(), 100);
         assert!(stats.trouble().unwrap().contains("check the credentials"));
     }

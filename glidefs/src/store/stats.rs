@@ -1,14 +1,12 @@
 //! Counters of requests to a store.
 //!
-//! Owns the counters, and the reason why requests of each kind have no answer at present. Does not own the names and help texts
-//! of metrics, which the metrics table has. Invariant: an update of a counter is one relaxed addition, from any thread.
+//! Owns the counters. Does not own the names and help texts of metrics, which the metrics table has. Invariant: an update of a
+//! counter is one relaxed addition, from any thread.
 
 use std::fmt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::locks::MutexExt;
-use crate::observe::repeat::Repeat;
+use super::health::Health;
 
 /// The kinds of requests that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,28 +78,14 @@ pub struct OperationStats {
     pub retries: Count,
     /// Requests that failed in the end. The answers "missing" and "exists already" are no failures.
     pub errors: Count,
-    /// Why the last try had no answer; `None` after an answer.
-    trouble: Mutex<Option<String>>,
-}
-
-impl OperationStats {
-    /// Records the reason why a try had no answer, or an answer (`None`).
-    pub(super) fn set_trouble(&self, trouble: Option<String>) {
-        // The lock guards one value, which a panic elsewhere cannot leave half written.
-        *self.trouble.lock_whole() = trouble;
-    }
-
-    fn trouble(&self) -> Option<String> {
-        self.trouble.lock_whole().clone()
-    }
 }
 
 /// Counters of all requests to a store. The owner of the options reads the counters at any time.
 #[derive(Debug, Default)]
 pub struct StoreStats {
     operations: [OperationStats; Operation::ALL.len()],
-    /// Why the place was not found to be the store; `None` once it was, and before the first answer.
-    away: Mutex<Option<String>>,
+    /// What the store does.
+    pub(super) health: Health,
     /// Objects that failed their check.
     pub damaged: Count,
     /// Answers that the store has taken back: "missing" of what was there, or "exists" of what was not.
@@ -112,8 +96,6 @@ pub struct StoreStats {
     pub hedges_won: Count,
     /// Requests that the store refused because of credentials or permissions.
     pub refused: Count,
-    /// Lets one of many log lines about refused requests pass.
-    pub(super) refusals: Repeat,
     /// Objects that the last garbage collection could not read.
     pub gc_damaged: AtomicU64,
 }
@@ -121,17 +103,7 @@ pub struct StoreStats {
 impl StoreStats {
     /// Why requests of writeback have no answer at present.
     pub fn trouble(&self) -> Option<String> {
-        let of_writeback = [Operation::Put, Operation::List, Operation::Get, Operation::Head];
-        self.away().or_else(|| of_writeback.into_iter().find_map(|operation| self.of(operation).trouble()))
-    }
-
-    /// Why the place was not found to be the store.
-    pub fn away(&self) -> Option<String> {
-        self.away.lock_whole().clone()
-    }
-
-    pub(super) fn set_away(&self, away: Option<String>) {
-        *self.away.lock_whole() = away;
+        self.health.of_writeback()
     }
 
     /// Counters of the requests of one kind.

@@ -115,6 +115,9 @@ function storeRows(seconds) {
   byId("no-store").hidden = !!now.store;
   byId("store").hidden = !now.store;
   if (!now.store) return;
+  figure("store.url", "text", now.store.status.url);
+  figure("store.state", "text", now.store.status.state);
+  figure("store.since", "seconds", now.store.status.since_seconds);
   const body = byId("store-rows");
   now.store.operations.forEach((operation, i) => {
     const line = body.children[i] || make("tr", "", body);

@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use super::answers::AtRisk;
 use super::upgrade::Upgrade;
+use crate::store::StoreState;
 
 /// The state of the daemon, the exports and the cache.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -68,6 +69,10 @@ pub struct DaemonStatus {
     pub workers: Vec<WorkerStatus>,
     /// The state of the cache.
     pub cache: CacheStatus,
+    /// What the store does. Left out without a store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub store: Option<StoreState>,
     /// Why the store was not found at its place since the start: until it is, nothing is written back or fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::status::{ExportCounts, WorkerStatus};
 use super::values::is_zero;
+use crate::store::StoreState;
 
 /// The figures of all exports, of cache and store, and warnings, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -74,6 +75,10 @@ pub struct TopCache {
 /// The store, and the cache of what was read from the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TopStore {
+    /// What the store does.
+    #[serde(default)]
+    #[schema(required)]
+    pub status: StoreState,
     /// Requests by operation, since the daemon started.
     pub operations: Vec<TopStoreOperation>,
     /// Number of READs that wait for the store.

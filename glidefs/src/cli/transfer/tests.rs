@@ -187,7 +187,13 @@ impl Daemon {
             metrics: Arc::new(crate::api::SharedTexts::new(|_| Ok(String::new()), Arc::default())),
             export_histograms: crate::observe::metrics::ExportHistograms::default(),
             stats: Arc::default(),
-            daemon: Arc::new(wire::DaemonStatus::default),
+            daemon: Arc::new(|| {
+                let (url, state) = ("s3://b".into(), wire::Condition::Silent);
+                let error = Some("no route".into());
+                let store = Some(wire::StoreState { url, state, since_seconds: 9, error });
+                wire::DaemonStatus { store, ..wire::DaemonStatus::default() }
+            }),
+            store: Arc::new(|| None),
             top: Arc::new(crate::api::SharedTexts::new(|_| Ok(String::new()), Arc::default())),
             traces: Arc::default(),
             memory: Arc::new(|| None),
