@@ -95,11 +95,11 @@ fn dispatch(
         Command::Man { dir } => files::man(dir.as_deref()),
         Command::Doctor { config, json } => doctor::run(&config, json),
         Command::SupportBundle { config, out, json } => bundle::run(&cli.daemon, &config, out, json),
-        Command::Export { command } => {
-            with_client(&cli.daemon, async |client| exports::run(client, command).await)
+        Command::Export { limit, command } => {
+            with_client(&cli.daemon, async |client| exports::run(client, command, limit.timeout).await)
         }
-        Command::Snapshot { command } => {
-            with_client(&cli.daemon, async |client| snapshots::run(client, command).await)
+        Command::Snapshot { limit, command } => {
+            with_client(&cli.daemon, async |client| snapshots::run(client, command, limit.timeout).await)
         }
         Command::Csi(args) => csi::run(&cli.daemon, args),
         Command::Import(args) => {
@@ -108,9 +108,9 @@ fn dispatch(
         Command::Drain { limit, output } => {
             with_client(&cli.daemon, async |client| daemon::drain(client, limit.timeout, output).await)
         }
-        Command::Gc { dry_run, grace, output } => {
-            with_client(&cli.daemon, async |client| daemon::gc(client, dry_run, grace, output).await)
-        }
+        Command::Gc { dry_run, grace, limit, output } => with_client(&cli.daemon, async |client| {
+            daemon::gc(client, dry_run, grace, limit.timeout, output).await
+        }),
         Command::Upgrade { binary, config, output } => {
             let mut daemon = cli.daemon;
             if let Some(path) = config {

@@ -124,11 +124,15 @@ pub(super) enum Command {
     },
     /// Make, list, change and delete exports
     Export {
+        #[command(flatten)]
+        limit: Limit,
         #[command(subcommand)]
         command: ExportCommand,
     },
     /// Make, list and delete snapshots of exports
     Snapshot {
+        #[command(flatten)]
+        limit: Limit,
         #[command(subcommand)]
         command: SnapshotCommand,
     },
@@ -165,6 +169,8 @@ pub(super) enum Command {
         /// How long an unused object stays: 6h or more [default: 24h]
         #[arg(long, value_name = "TIME")]
         grace: Option<TimeSpan>,
+        #[command(flatten)]
+        limit: Limit,
         #[command(flatten)]
         output: OutputArgs,
     },

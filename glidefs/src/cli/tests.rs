@@ -55,6 +55,7 @@ fn several_exports_are_made_or_deleted_at_once() {
     for line in ["glidefs export create a b c --size 1GiB", "glidefs export delete a b c"] {
         let Command::Export {
             command: ExportCommand::Create { names, .. } | ExportCommand::Delete { names, .. },
+            ..
         } = parse(line).unwrap().command
         else {
             panic!("{line}")
@@ -75,8 +76,15 @@ fn the_doctor_needs_no_option_and_takes_another_configuration() {
 
 #[test]
 fn waits_may_be_limited() {
-    for line in ["export flush a b --timeout 10s", "drain --timeout 2min", "snapshot create a s --timeout 1h"]
-    {
+    for line in [
+        "export flush a b --timeout 10s",
+        "export create a --size 1GiB --timeout 10s",
+        "export --timeout 10s list --store",
+        "snapshot list a --timeout 10s",
+        "drain --timeout 2min",
+        "gc --timeout 2min",
+        "snapshot create a s --timeout 1h",
+    ] {
         assert!(parse(&format!("glidefs {line}")).is_ok(), "{line}");
     }
     assert!(parse("glidefs export flush a --no-wait --timeout 1s").is_err());
@@ -88,6 +96,7 @@ fn sizes_take_units_and_options_may_stand_anywhere() {
     assert_eq!(cli.daemon.socket.to_str(), Some("/x"));
     let Command::Export {
         command: ExportCommand::Create { names, size, output, device: DeviceArgs { queues: None, .. }, .. },
+        ..
     } = cli.command
     else {
         panic!("not a create")
@@ -281,7 +290,7 @@ async fn a_connection_that_breaks_fails_one_export_and_stops_no_other() {
 }
 
 fn export_command(line: &str) -> ExportCommand {
-    let Command::Export { command } = parse(&format!("glidefs export {line}")).unwrap().command else {
+    let Command::Export { command, .. } = parse(&format!("glidefs export {line}")).unwrap().command else {
         panic!("not about exports")
     };
     command
@@ -318,7 +327,7 @@ async fn every_command_reaches_the_daemon() {
         ("delete a --yes --json", None),
         ("list --json", None),
     ] {
-        exports::run(&client, export_command(line)).await.unwrap();
+        exports::run(&client, export_command(line), None).await.unwrap();
         let states: Vec<_> = router.list().iter().map(|info| info.state.name()).collect();
         assert_eq!(states, Vec::from_iter(state), "{line}");
     }
@@ -330,22 +339,23 @@ async fn every_command_reaches_the_daemon() {
         ("delete vm-1 vm-2 vm-3 vm-4 none --yes --json", 1, 1),
         ("create vm-6 vm-7 --size 1GiB", 3, 3),
     ] {
-        exports::run(&client, export_command(line)).await.unwrap();
+        exports::run(&client, export_command(line), None).await.unwrap();
         let states: Vec<_> = router.list().iter().map(|info| info.state.name()).collect();
         let found = states.iter().filter(|state| **state == "serving").count();
         assert_eq!((states.len(), found), (exports, serving), "{line}");
     }
-    let failed = exports::run(&client, export_command("detach vm-5 none vm-6")).await.unwrap_err();
+    let failed = exports::run(&client, export_command("detach vm-5 none vm-6"), None).await.unwrap_err();
     assert!(matches!(failed, CliError::SomeFailed { failed: 1, of: 3 }), "{failed}");
     assert_eq!(
         router.list().iter().filter(|info| info.state.name() == "serving").count(),
         1,
         "the others are done"
     );
-    let refused = exports::run(&client, export_command("create vm-5 vm-9 --size 2GiB")).await.unwrap_err();
+    let refused =
+        exports::run(&client, export_command("create vm-5 vm-9 --size 2GiB"), None).await.unwrap_err();
     assert!(matches!(refused, CliError::SomeFailed { failed: 1, of: 2 }), "{refused}");
     for line in ["set none vm-5 --weight 7", "open none vm-6 --json", "flush none vm-7 none2 --json"] {
-        let failed = exports::run(&client, export_command(line)).await.unwrap_err();
+        let failed = exports::run(&client, export_command(line), None).await.unwrap_err();
         assert!(matches!(failed, CliError::SomeFailed { .. }), "{line}: {failed}");
     }
     let weights = router.list().iter().filter(|info| info.settings.weight == 7).count();
@@ -354,6 +364,6 @@ async fn every_command_reaches_the_daemon() {
     assert!(upgraded.to_string().contains("when the daemon is ready"), "{upgraded}");
     daemon::status(&client, true).await.unwrap();
     daemon::status(&client, false).await.unwrap();
-    let error = exports::run(&client, export_command("show none")).await.unwrap_err();
+    let error = exports::run(&client, export_command("show none"), None).await.unwrap_err();
     assert!(error.to_string().contains("there is no export"), "{error}");
 }

@@ -28,7 +28,7 @@ use self::copy::{Before, Report, Source, copy};
 use super::args::transfer::{DumpArgs, ImportArgs};
 use super::error::CliError;
 use super::print::{ProgressLine, answer, bytes};
-use super::wait::{DaemonWait, exports_at_risk};
+use super::wait::{DaemonWait, GOES_ON};
 use crate::api::wire::{
     CreateRequest, Deleted, Durability, Export, Flushed, ForkRequest, LimitsChange, ProblemCode,
 };
@@ -124,10 +124,9 @@ async fn import_to(client: &Client, args: ImportArgs, open: Open<'_>) -> Result<
     let report = work.run(source, target).await?;
     let mut flushed_sequence_number = None;
     if args.flush {
-        let (path, names) = (export_path(&args.name, "/flush"), [args.name.clone()]);
-        let look = async || exports_at_risk(client, &names).await;
-        let flush = client.post::<Flushed>(&path, &());
-        let flushed = DaemonWait::new(args.output.json, None).until(flush, look, "").await?;
+        let path = export_path(&args.name, "/flush");
+        let wait = DaemonWait::new(args.output.json, None);
+        let flushed: Flushed = wait.for_daemon(client, client.post(&path, &()), GOES_ON).await?;
         flushed_sequence_number = Some(flushed.sequence_number);
     }
     let summary = Summary {

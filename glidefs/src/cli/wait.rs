@@ -12,14 +12,15 @@ use tokio::time::{Instant, timeout};
 
 use super::error::CliError;
 use super::print::described;
-use crate::api::wire::{AtRisk, Export, Status};
-use crate::client::{Client, export_path};
+use crate::api::wire::Status;
+use crate::client::Client;
 use crate::config::TimeSpan;
 use crate::observe::one_line;
-use crate::router::ExportName;
 
 /// How often a wait shows its state.
 const SHOW_INTERVAL: Duration = Duration::from_secs(10);
+/// What becomes of the work of most commands when a wait ends before it.
+pub(super) const GOES_ON: &str = "the daemon goes on with what it has begun: the same command waits again";
 /// How long the daemon may take to tell the state once the wait has ended.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 
@@ -78,38 +79,28 @@ impl<'a> DaemonWait<'a> {
     }
 }
 
-/// The data of these exports that is not in the store, in words.
-pub(super) async fn exports_at_risk(client: &Client, names: &[ExportName]) -> Option<String> {
-    let exports = match names {
-        [name] => vec![client.get::<Export>(&export_path(name, "")).await.ok()?],
-        _ => client.get::<Vec<Export>>("/v1/exports").await.ok()?,
-    };
-    let at_risk: Vec<(&str, &AtRisk)> = exports
-        .iter()
-        .filter(|export| names.iter().any(|name| name.as_str() == export.name))
-        .filter_map(|export| Some((export.name.as_str(), export.at_risk.as_ref()?)))
-        .collect();
-    let Some((oldest, risk)) = at_risk.iter().max_by_key(|(_, risk)| risk.seconds) else {
-        return Some("all data is in the store; a last request to the store is under way".into());
-    };
-    let bytes = at_risk.iter().fold(0_u64, |sum, (_, risk)| sum.saturating_add(risk.bytes));
-    Some(match at_risk.len() {
-        1 => described(oldest, bytes, risk),
-        count => described(&format!("{count} exports"), bytes, risk),
-    })
+impl DaemonWait<'_> {
+    /// Waits for `work` of the daemon, which may need the store. As [`Self::until`].
+    pub async fn for_daemon<T, E: Into<CliError>>(
+        &self,
+        client: &Client,
+        work: impl Future<Output = Result<T, E>>,
+        goes_on: &str,
+    ) -> Result<T, CliError> {
+        self.until(work, async || state(client).await, goes_on).await
+    }
 }
 
-/// The data of all exports that is not in the store, in words.
-pub(super) async fn all_at_risk(client: &Client) -> Option<String> {
+/// What the daemon may wait for, in words: data that is not in the store, the catalog, the store.
+async fn state(client: &Client) -> Option<String> {
     let status: Status = client.get("/v1/status").await.ok()?;
-    let state = match status.exports_at_risk {
-        0 => "all data is in the store; exports without a device are released for other hosts".into(),
+    let mut state = match status.exports_at_risk {
+        0 => "all data is in the store".into(),
         count => described(&format!("{count} exports"), status.at_risk.bytes, &status.at_risk),
     };
-    Some(match status.catalog_fails {
-        Some(reason) => format!("{state}; the catalog cannot be written: {reason}"),
-        None => state,
-    })
+    state.extend(status.catalog_fails.map(|reason| format!("; the catalog cannot be written: {reason}")));
+    state.extend(status.daemon.store.map(|store| format!("; store {store}")));
+    Some(state)
 }
 
 #[cfg(test)]

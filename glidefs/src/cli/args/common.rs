@@ -65,7 +65,7 @@ pub(in crate::cli) struct Name {
 #[derive(Clone, Copy, Debug, Args)]
 pub(in crate::cli) struct Limit {
     /// Wait for at most so long: exit status 3 then, and the work goes on
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, global = true, value_name = "TIME")]
     pub timeout: Option<TimeSpan>,
 }
 

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 use super::bulk::{BulkNames, Count};
-use super::common::{DeviceArgs, Limit, Name, OutputArgs, SnapshotName, size};
+use super::common::{DeviceArgs, Name, OutputArgs, SnapshotName, size};
 use super::settings::SettingsArgs;
 use super::transfer::DumpArgs;
 use crate::router::{ExportName, ExportSize};
@@ -117,8 +117,6 @@ pub(in crate::cli) enum ExportCommand {
         #[arg(long, conflicts_with = "timeout")]
         no_wait: bool,
         #[command(flatten)]
-        limit: Limit,
-        #[command(flatten)]
         output: OutputArgs,
     },
     /// Copy an export into a file
@@ -225,6 +223,27 @@ pub(in crate::cli) enum ExportCommand {
     },
 }
 
+impl ExportCommand {
+    /// Whether the answer is to be JSON; `None` for a command that shows how far it is.
+    pub fn is_json(&self) -> Option<bool> {
+        match self {
+            Self::Create { output, .. }
+            | Self::Open { output, .. }
+            | Self::Undelete { output, .. }
+            | Self::Fork { output, .. }
+            | Self::Flush { output, .. }
+            | Self::List { output, .. }
+            | Self::Show { output, .. }
+            | Self::Resize { output, .. }
+            | Self::Set { output, .. }
+            | Self::Attach { output, .. }
+            | Self::Detach { output, .. }
+            | Self::Delete { output, .. } => Some(output.json),
+            Self::Dump(_) => None,
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum SnapshotCommand {
     /// Keep the state of an export, with everything acknowledged before
@@ -232,8 +251,6 @@ pub(in crate::cli) enum SnapshotCommand {
     Create {
         #[command(flatten)]
         snapshot: SnapshotName,
-        #[command(flatten)]
-        limit: Limit,
         #[command(flatten)]
         output: OutputArgs,
     },

@@ -4,7 +4,7 @@ use crate::api::wire::{Drained, GcAnswer, GcRequest, Memory, Status};
 use crate::cli::args::common::OutputArgs;
 use crate::cli::error::CliError;
 use crate::cli::print::{self, answer, emit};
-use crate::cli::wait::{DaemonWait, all_at_risk};
+use crate::cli::wait::{DaemonWait, GOES_ON};
 use crate::client::Client;
 use crate::config::TimeSpan;
 
@@ -22,14 +22,8 @@ pub(in crate::cli) async fn drain(
     limit: Option<TimeSpan>,
     output: OutputArgs,
 ) -> Result<(), CliError> {
-    let look = async || all_at_risk(client).await;
-    let drained: Drained = DaemonWait::new(output.json, limit)
-        .until(
-            client.post("/v1/drain", &()),
-            look,
-            "the daemon goes on writing back: the same command waits again",
-        )
-        .await?;
+    let wait = DaemonWait::new(output.json, limit);
+    let drained: Drained = wait.for_daemon(client, client.post("/v1/drain", &()), GOES_ON).await?;
     answer(output.json, &drained, print::drained)?;
     if drained.failed.is_empty() {
         Ok(())
@@ -45,11 +39,12 @@ pub(in crate::cli) async fn gc(
     client: &Client,
     dry_run: bool,
     grace: Option<TimeSpan>,
+    limit: Option<TimeSpan>,
     output: OutputArgs,
 ) -> Result<(), CliError> {
     let request = GcRequest { dry_run, grace_seconds: grace.map(|grace| grace.0.as_secs()) };
-    let look = async || Some("the daemon looks through the store".into());
-    let done: GcAnswer =
-        DaemonWait::new(output.json, None).until(client.post("/v1/gc", &request), look, "").await?;
+    let ends = "the collection ends with the wait; the daemon collects again by itself";
+    let wait = DaemonWait::new(output.json, limit);
+    let done: GcAnswer = wait.for_daemon(client, client.post("/v1/gc", &request), ends).await?;
     answer(output.json, &done, print::gc)
 }

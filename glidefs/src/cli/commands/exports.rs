@@ -10,17 +10,34 @@ use crate::api::wire::{
     SetRequest, StoredExport, UndeleteRequest,
 };
 use crate::cli::args::bulk::Chosen;
-use crate::cli::args::common::{Limit, Name, OutputArgs};
+use crate::cli::args::common::{Name, OutputArgs};
 use crate::cli::args::exports::ExportCommand;
 use crate::cli::error::CliError;
 use crate::cli::print::answer;
-use crate::cli::wait::{DaemonWait, exports_at_risk};
+use crate::cli::wait::{DaemonWait, GOES_ON};
 use crate::cli::{print, transfer};
 use crate::client::{Client, ClientError, export_path};
-use crate::config::ByteSize;
+use crate::config::{ByteSize, TimeSpan};
 use crate::router::ExportName;
 
-pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Result<(), CliError> {
+pub(in crate::cli) async fn run(
+    client: &Client,
+    command: ExportCommand,
+    limit: Option<TimeSpan>,
+) -> Result<(), CliError> {
+    match command.is_json() {
+        Some(json) => {
+            DaemonWait::new(json, limit).for_daemon(client, carry_out(client, command), GOES_ON).await
+        }
+        // It shows how far it is.
+        None if limit.is_none() => carry_out(client, command).await,
+        None => Err(CliError::Refused(
+            "a dump has no time limit: end it with Ctrl-C, and go on with --resume".into(),
+        )),
+    }
+}
+
+async fn carry_out(client: &Client, command: ExportCommand) -> Result<(), CliError> {
     match command {
         ExportCommand::Create { names, count, size, detached, device, output } => {
             let chosen = count.of(names.choose(std::io::stdin())?)?;
@@ -51,8 +68,8 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
             let request = request.with(device.choices());
             fork(client, name.name, &request, output).await
         }
-        ExportCommand::Flush { names, no_wait, limit, output } => {
-            write_back(client, names.choose(std::io::stdin())?, no_wait, limit, output).await
+        ExportCommand::Flush { names, no_wait, output } => {
+            write_back(client, names.choose(std::io::stdin())?, no_wait, output).await
         }
         ExportCommand::Dump(args) => transfer::dump(client, *args).await,
         ExportCommand::List { store, deleted, output } => list(client, store, deleted, output).await,
@@ -102,7 +119,7 @@ fn of_exports(exports: &[&Export]) -> String {
     [table].into_iter().chain(assumed).collect::<Vec<_>>().join("\n")
 }
 
-/// Sends `request` to `operation` of one export, and prints the new state of the export.
+/// Sends `request` to `operation` of one export, and prints the state of the export in the answer.
 async fn change(
     client: &Client,
     name: &Name,
@@ -114,34 +131,15 @@ async fn change(
     answer(output.json, &export, print::export)
 }
 
-async fn fork(
-    client: &Client,
-    origin: ExportName,
-    request: &ForkRequest,
-    output: OutputArgs,
-) -> Result<(), CliError> {
-    let fork_path = export_path(&origin, "/fork");
-    let fork = client.post(&fork_path, request);
-    let origin = [origin];
-    let look = async || exports_at_risk(client, &origin).await;
-    let export: Export = DaemonWait::new(output.json, None).until(fork, look, "").await?;
-    answer(output.json, &export, print::export)
-}
-
 async fn write_back(
     client: &Client,
     chosen: Chosen,
     no_wait: bool,
-    limit: Limit,
     output: OutputArgs,
 ) -> Result<(), CliError> {
     let below = if no_wait { "/flush?wait=false" } else { "/flush" };
     let flush = async |name| client.post::<Flushed>(&export_path(&name, below), &()).await;
-    let work = async { Ok::<_, CliError>(bulk::requests(chosen.names(), flush).await) };
-    let look = async || exports_at_risk(client, chosen.names()).await;
-    let results = DaemonWait::new(output.json, limit.timeout)
-        .until(work, look, "the daemon goes on writing back: the same command waits again")
-        .await?;
+    let results = bulk::requests(chosen.names(), flush).await;
     let lines =
         |all: &[&Flushed]| all.iter().map(|one| print::written_back(one)).collect::<Vec<_>>().join("\n");
     bulk::print_chosen(&chosen, results, output, print::written_back, lines)

@@ -5,23 +5,35 @@ use crate::cli::args::exports::SnapshotCommand;
 use crate::cli::error::CliError;
 use crate::cli::print;
 use crate::cli::print::answer;
-use crate::cli::wait::{DaemonWait, exports_at_risk};
+use crate::cli::wait::{DaemonWait, GOES_ON};
 use crate::client::{Client, export_path};
+use crate::config::TimeSpan;
 
-pub(in crate::cli) async fn run(client: &Client, command: SnapshotCommand) -> Result<(), CliError> {
-    match command {
-        SnapshotCommand::Create { snapshot, limit, output } => {
-            let request = SnapshotRequest { name: snapshot.snapshot.to_string() };
-            let create_path = export_path(&snapshot.name, "/snapshots");
-            let create = client.post(&create_path, &request);
-            let names = [snapshot.name.clone()];
-            let look = async || exports_at_risk(client, &names).await;
+pub(in crate::cli) async fn run(
+    client: &Client,
+    command: SnapshotCommand,
+    limit: Option<TimeSpan>,
+) -> Result<(), CliError> {
+    let (json, goes_on) = match &command {
+        SnapshotCommand::Create { snapshot, output } => {
             let goes_on = format!(
                 "the daemon goes on until the snapshot is made: `glidefs snapshot list {}` shows it then",
                 snapshot.name
             );
-            let taken: Snapshot =
-                DaemonWait::new(output.json, limit.timeout).until(create, look, &goes_on).await?;
+            (output.json, goes_on)
+        }
+        SnapshotCommand::List { output, .. }
+        | SnapshotCommand::Rollback { output, .. }
+        | SnapshotCommand::Delete { output, .. } => (output.json, GOES_ON.into()),
+    };
+    DaemonWait::new(json, limit).for_daemon(client, carry_out(client, command), &goes_on).await
+}
+
+async fn carry_out(client: &Client, command: SnapshotCommand) -> Result<(), CliError> {
+    match command {
+        SnapshotCommand::Create { snapshot, output } => {
+            let request = SnapshotRequest { name: snapshot.snapshot.to_string() };
+            let taken: Snapshot = client.post(&export_path(&snapshot.name, "/snapshots"), &request).await?;
             answer(output.json, &taken, |taken| print::snapshots(std::slice::from_ref(taken)))
         }
         SnapshotCommand::List { name, output } => {
@@ -30,11 +42,7 @@ pub(in crate::cli) async fn run(client: &Client, command: SnapshotCommand) -> Re
         }
         SnapshotCommand::Rollback { snapshot, output } => {
             let request = RollbackRequest { snapshot: snapshot.snapshot.to_string() };
-            let rollback_path = export_path(&snapshot.name, "/rollback");
-            let rollback = client.post(&rollback_path, &request);
-            let names = [snapshot.name.clone()];
-            let look = async || exports_at_risk(client, &names).await;
-            let export: Export = DaemonWait::new(output.json, None).until(rollback, look, "").await?;
+            let export: Export = client.post(&export_path(&snapshot.name, "/rollback"), &request).await?;
             answer(output.json, &export, print::export)
         }
         SnapshotCommand::Delete { snapshot, output } => {

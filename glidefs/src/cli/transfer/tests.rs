@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clap::Parser;
 use nix::errno::Errno;
@@ -17,7 +18,10 @@ use super::{dump_from, import_to, open_image};
 use crate::api::{AppState, Listeners, Readiness, wire};
 use crate::cli::args::exports::ExportCommand;
 use crate::cli::args::{Cli, Command, DaemonArgs};
+use crate::cli::error::CliError;
+use crate::cli::wait::{DaemonWait, GOES_ON};
 use crate::client::Client;
+use crate::config::TimeSpan;
 use crate::observe::chain;
 use crate::router::Router;
 use crate::router::tests::fake::Host;
@@ -239,7 +243,7 @@ impl Daemon {
         let line = line.replace("DIR", self.dir.path().to_str().unwrap());
         let done = match Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?.command {
             Command::Import(args) => import_to(&self.client, *args, open).await,
-            Command::Export { command: ExportCommand::Dump(args) } => {
+            Command::Export { command: ExportCommand::Dump(args), .. } => {
                 dump_from(&self.client, *args, open, &self.stop_copy).await
             }
             _ => panic!("{line} is no import and no dump"),
@@ -444,4 +448,14 @@ async fn a_daemon_that_may_be_elsewhere_is_not_asked() {
         let place = DaemonArgs { socket: "/x".into(), api: Some(api.into()), token_file: None };
         assert_eq!(super::check_local(&place.client().unwrap()).is_ok(), is_local, "{api}");
     }
+}
+
+#[tokio::test]
+async fn a_wait_for_the_store_says_what_the_store_does() {
+    let daemon = Daemon::start().await;
+    let wait = DaemonWait::new(true, Some(TimeSpan(Duration::from_millis(1))));
+    let never = std::future::pending::<Result<(), CliError>>();
+    let ended = wait.for_daemon(&daemon.client, never, GOES_ON).await.unwrap_err();
+    let says = "; store s3://b: silent for 9 s: no route); the daemon goes on";
+    assert!(ended.to_string().contains(says), "{ended}");
 }
