@@ -99,7 +99,7 @@ impl StoreSide {
                 return Ok(Begun { resume, is_released, properties });
             }
             InitialContent::Store => self.volumes.open(name).await?,
-            InitialContent::Local { of } => return Err(VolumeError::NoSuchName { name: of }),
+            InitialContent::Local { of, .. } => return Err(VolumeError::NoSuchName { name: of }),
             InitialContent::TakeOver => self.volumes.take_over(name).await?,
             InitialContent::Deleted { of } => self.volumes.undelete(&of, name).await?,
             InitialContent::Fork { of, snapshot } => {
@@ -175,11 +175,12 @@ impl Storage for DaemonStorage {
         name: ExportName,
         volume: Arc<Volume>,
         size_sectors: u64,
+        manifest: Option<u64>,
     ) -> Result<Option<Resume>, VolumeError> {
         let (Some(side), Some(remote)) = (&self.store, volume.remote()) else { return Ok(None) };
         let kept = self.cache.kept(&volume);
         side.check().await?;
-        let fork = remote.fork_known(&name).await?;
+        let fork = remote.fork_known(&name, manifest).await?;
         match fork.commit(kept, size_sectors).await {
             Ok(committed) => Ok(Some(Resume { manifest: None, ..committed.resume })),
             Err(error) => {

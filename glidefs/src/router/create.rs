@@ -217,8 +217,8 @@ impl Router {
         }
         let blank = request.properties.applied_to(&Properties::default());
         let begin = async {
-            if let InitialContent::Local { of } = &request.content {
-                return self.rescue(&request.name, of).await.map(Some);
+            if let InitialContent::Local { of, manifest } = &request.content {
+                return self.rescue(&request.name, of, *manifest).await.map(Some);
             }
             let (name, content) = (request.name.clone(), request.content.clone());
             let begun = self.storage.begin(name, content, origin, blank, request.detached).await;

@@ -74,20 +74,34 @@ impl Router {
         Ok(held)
     }
 
-    /// Creates a volume called `name` in the store with the content that this host has of the lost export `of`. The export is
+    /// Creates a volume called `name` in the store with the content that this host has of the lost export `of`; or, with `manifest`, of any
+    /// export without a device, with the content of that older manifest below the data at risk. The export is
     /// held until the store has everything, so nobody can give the content up meanwhile. No deadlock: the creation of `name`
     /// holds the lock of the name and waits for `of`, and nobody who holds an export waits for a name.
-    pub(super) async fn rescue(&self, name: &ExportName, of: &ExportName) -> Result<Begun, RouterError> {
+    pub(super) async fn rescue(
+        &self,
+        name: &ExportName,
+        of: &ExportName,
+        manifest: Option<u64>,
+    ) -> Result<Begun, RouterError> {
         let held = self.hold(of.as_str()).await?;
         if held.record().desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: of.to_string() });
         }
         let volume = Arc::clone(self.open(held.entry()).volume());
-        if volume.lost().is_none() {
-            return Err(RouterError::NotLost { name: of.to_string() });
+        match manifest {
+            _ if volume.lost().is_some() => {}
+            None => return Err(RouterError::NotLost { name: of.to_string() }),
+            Some(_) if held.entry().state() != State::Detached => {
+                return Err(RouterError::NotDetached { name: of.to_string() });
+            }
+            Some(manifest) => tracing::warn!(
+                export = %of, fork = %name, manifest,
+                "a fork begins with an older manifest: what was written back after it, and is nowhere else, is not in the fork"
+            ),
         }
         let size_sectors = self.open(held.entry()).sectors();
-        let rescued = self.storage.rescue(name.clone(), volume, size_sectors).await;
+        let rescued = self.storage.rescue(name.clone(), volume, size_sectors, manifest).await;
         let rescued = rescued.map_err(|source| RouterError::Store { name: of.to_string(), source })?;
         let resume = rescued.ok_or(RouterError::NoStore)?;
         Ok(Begun { resume, is_released: false, properties: held.record().properties() })

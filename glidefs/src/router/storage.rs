@@ -34,10 +34,12 @@ pub enum InitialContent {
         /// The snapshot to copy; the newest content when `None`.
         snapshot: Option<ExportName>,
     },
-    /// The content that this host has of an export lost to another host or history.
+    /// The content that this host has of an export lost to another host or history, or of one whose newest manifest is damaged.
     Local {
         /// The export's name.
         of: ExportName,
+        /// The number of an older manifest to begin with in place of the newest one, which cannot be read.
+        manifest: Option<u64>,
     },
 }
 
@@ -92,12 +94,14 @@ pub trait Storage: Send + Sync + 'static {
     async fn regain(&self, name: ExportName, volume: Arc<Volume>) -> Result<Option<Resume>, VolumeError>;
 
     /// Creates a volume in the store with the content that this host has of a lost export: the last state that this host wrote
-    /// back, and the data at risk. The properties are those of the lost export. `None` without a store.
+    /// back, or that of the older `manifest`, and the data at risk. The properties are those of the lost export. `None` without a
+    /// store.
     async fn rescue(
         &self,
         name: ExportName,
         volume: Arc<Volume>,
         size_sectors: u64,
+        manifest: Option<u64>,
     ) -> Result<Option<Resume>, VolumeError>;
 
     /// Deletes the volume of an export in the store, unless there is none, or another host has taken the volume over.

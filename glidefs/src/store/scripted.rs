@@ -316,6 +316,17 @@ impl ScriptedStore {
         keys
     }
 
+    /// Damages the last object with `text` in the key. Returns its key.
+    ///
+    /// # Panics
+    /// Without such an object.
+    pub async fn damage_last(&self, text: &str) -> String {
+        let key = self.keys().await.into_iter().rfind(|key| key.contains(text)).unwrap();
+        let (path, damaged) = (Path::from(key.as_str()), PutPayload::from_static(b"damaged"));
+        self.inner.put_opts(&path, damaged, PutOptions::default()).await.unwrap();
+        key
+    }
+
     /// Copies all objects to `other`, except for objects with `without` in the key.
     ///
     /// # Errors

@@ -101,8 +101,8 @@ pub(in crate::api) async fn fork(
     JsonBody(request): JsonBody<ForkRequest>,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let snapshot = request.snapshot.as_deref().map(ExportName::new).transpose()?;
-    let content = if request.local {
-        InitialContent::Local { of: name.0 }
+    let content = if request.local || request.manifest.is_some() {
+        InitialContent::Local { of: name.0, manifest: request.manifest }
     } else {
         InitialContent::Fork { of: name.0, snapshot }
     };

@@ -123,6 +123,10 @@ for_an_export! {
         /// histories.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pub local: bool,
+        /// With `local`: the number of an older manifest to begin with, for an export without a device whose newest manifest is damaged.
+        /// What was written back after that manifest is not in the new export.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub manifest: Option<u64>,
     }
 }
 

@@ -86,7 +86,8 @@ pub(in crate::cli) enum ExportCommand {
     #[command(after_help = "Examples:\n  \
         glidefs export fork golden vm-2\n  \
         glidefs export fork golden vm-3 --snapshot monday\n  \
-        glidefs export fork vm-1 vm-1-here --local   the data on this host of an export that was lost\n\n\
+        glidefs export fork vm-1 vm-1-here --local   the data on this host of an export that was lost\n  \
+        glidefs export fork vm-1 vm-1-here --local --manifest 41   the same, where manifest 42 is damaged\n\n\
         No data is copied, whatever the size. Durability, on-unreachable, limits and weight are those of the origin, unless options \
         name others. Changes to one export do not show in the other, and either can be deleted.")]
     Fork {
@@ -101,6 +102,9 @@ pub(in crate::cli) enum ExportCommand {
         /// Begin with the data on this host, of an export that another host has or that has two histories
         #[arg(long, conflicts_with = "snapshot")]
         local: bool,
+        /// With --local: begin with this older manifest, as the newest one is damaged; what was written back after it is not in NEW
+        #[arg(long, value_name = "N", requires = "local")]
+        manifest: Option<u64>,
         #[command(flatten)]
         device: DeviceArgs,
         #[command(flatten)]

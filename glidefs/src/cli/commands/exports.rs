@@ -62,11 +62,11 @@ async fn carry_out(client: &Client, command: ExportCommand) -> Result<(), CliErr
             let request = request.with(device.choices());
             change(client, &name, "/undelete", &request, output).await
         }
-        ExportCommand::Fork { name, new, snapshot, local, device, output } => {
+        ExportCommand::Fork { name, new, snapshot, local, manifest, device, output } => {
             let (name_of_fork, snapshot) = (new.to_string(), snapshot.map(|name| name.to_string()));
-            let request = ForkRequest { name: name_of_fork, snapshot, local, ..ForkRequest::default() };
-            let request = request.with(device.choices());
-            fork(client, name.name, &request, output).await
+            let request =
+                ForkRequest { name: name_of_fork, snapshot, local, manifest, ..ForkRequest::default() };
+            change(client, &name, "/fork", &request.with(device.choices()), output).await
         }
         ExportCommand::Flush { names, no_wait, output } => {
             write_back(client, names.choose(std::io::stdin())?, no_wait, output).await

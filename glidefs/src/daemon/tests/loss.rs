@@ -9,6 +9,7 @@ use crate::cache::driver::bytes_of;
 use crate::router::Users;
 use crate::router::tests::fake::Fault;
 use crate::router::{CreateExport, ExportSize, InitialContent, RouterError, State};
+use crate::store::volume::VolumeError;
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 pub(super) fn blank() -> CreateExport {
@@ -75,7 +76,7 @@ fn either_side_of_a_lost_export_becomes_an_export_of_its_own() {
             assert!(reason.contains(part), "{reason}");
         }
         let router = first.router();
-        let here = request("here", InitialContent::Local { of: name("vm") });
+        let here = request("here", InitialContent::Local { of: name("vm"), manifest: None });
         world.runtime.block_on(router.create(here)).unwrap();
         let there = request("there", InitialContent::Fork { of: name("vm"), snapshot: None });
         world.runtime.block_on(router.create(there)).unwrap();
@@ -98,7 +99,10 @@ fn what_is_on_its_way_out_of_a_lost_export_is_not_given_up_meanwhile() {
             world.objects.pause_before(point);
             let router = first.router();
             let rescue = world.runtime.spawn(async move {
-                router.create(request("here", InitialContent::Local { of: name("vm") })).await.map(drop)
+                router
+                    .create(request("here", InitialContent::Local { of: name("vm"), manifest: None }))
+                    .await
+                    .map(drop)
             });
             world.runtime.block_on(world.objects.paused());
             let router = first.router();
@@ -125,8 +129,9 @@ fn nothing_is_rescued_of_a_lost_export_whose_deletion_has_begun() {
     first.kernel().fault("detach", Fault::Fail);
     world.runtime.block_on(first.router().delete("vm", Users::Spare)).unwrap_err();
     let router = first.router();
-    let rescued =
-        world.runtime.block_on(router.create(request("here", InitialContent::Local { of: name("vm") })));
+    let rescued = world
+        .runtime
+        .block_on(router.create(request("here", InitialContent::Local { of: name("vm"), manifest: None })));
     assert!(matches!(rescued, Err(RouterError::HalfDeleted { .. })), "{rescued:?}");
 }
 
@@ -158,8 +163,9 @@ fn an_export_that_is_not_lost_keeps_what_is_only_here() {
     let router = host.router();
     let discarded = world.runtime.block_on(router.discard_local("vm"));
     assert!(matches!(discarded, Err(RouterError::NotLost { .. })), "{discarded:?}");
-    let forked =
-        world.runtime.block_on(router.create(request("here", InitialContent::Local { of: name("vm") })));
+    let forked = world
+        .runtime
+        .block_on(router.create(request("here", InitialContent::Local { of: name("vm"), manifest: None })));
     assert!(matches!(forked, Err(RouterError::NotLost { .. })), "{forked:?}");
     drop(router);
     assert_eq!(held(&mut host, "vm"), [1]);
@@ -369,4 +375,46 @@ fn giving_up_what_is_here_takes_no_other_volume_that_has_the_name_now() {
     let opened = world.runtime.block_on(first.router().create(request("vm", InitialContent::Store)));
     assert!(opened.is_err(), "the other host has it: {opened:?}");
     world.runtime.block_on(other.router().write_back("vm")).unwrap();
+}
+
+#[test]
+fn what_is_only_here_of_an_export_with_a_damaged_manifest_goes_on_from_an_older_one() {
+    let world = World::new(19, 0);
+    let mut host = Host::new(&world);
+    world.runtime.block_on(host.router().create(blank())).unwrap();
+    for number in [1, 2] {
+        write(&mut host, number);
+        world.runtime.block_on(host.router().write_back("vm")).unwrap();
+    }
+    let newest = world.runtime.block_on(world.objects.damage_last("/manifests/"));
+    host.restart(&world);
+    write(&mut host, 3);
+    world.runtime.block_on(host.router().write_back("vm")).unwrap_err();
+    let older = newest.rsplit('/').next().unwrap().parse::<u64>().unwrap() - 1;
+    let rescue = |host: &Host, manifest| {
+        let content = InitialContent::Local { of: name("vm"), manifest };
+        world.runtime.block_on(host.router().create(request("here", content))).map(drop)
+    };
+    assert!(matches!(rescue(&host, None), Err(RouterError::NotLost { .. })));
+    assert!(matches!(rescue(&host, Some(older)), Err(RouterError::NotDetached { .. })));
+    world.runtime.block_on(host.router().detach("vm", Users::Spare)).unwrap();
+    assert!(rescue(&host, Some(older + 1)).is_err(), "it is damaged");
+    rescue(&host, Some(older)).unwrap();
+    assert_eq!(held(&mut host, "here"), [1, 3]);
+    // It is written back as any other.
+    world.runtime.block_on(host.router().write_back("here")).unwrap();
+    host.restart(&world);
+    assert_eq!(held(&mut host, "here"), [1, 3]);
+}
+
+#[test]
+fn another_hosts_manifest_is_no_ground_for_what_is_only_here() {
+    let world = World::new(20, 0);
+    let (first, _other) = lost(&world);
+    let keys = world.runtime.block_on(world.objects.keys());
+    let newest = keys.iter().rfind(|key| key.contains("/manifests/")).unwrap();
+    let manifest = newest.rsplit('/').next().unwrap().parse().ok();
+    let content = InitialContent::Local { of: name("vm"), manifest };
+    let rescued = world.runtime.block_on(first.router().create(request("here", content)));
+    assert!(matches!(rescued, Err(RouterError::Store { source: VolumeError::Fenced(_), .. })), "{rescued:?}");
 }

@@ -4,13 +4,14 @@
 //! that ends well lists a pack as content which garbage collection may have removed.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::commit::Committed;
 use super::create::Beginning;
 use super::error::VolumeError;
 use super::limits::{ROUNDS_MAX, UPLOAD_TIME_MAX};
-use super::types::{SnapshotInfo, StatePoint};
+use super::types::{Fence, SnapshotInfo, StatePoint};
 use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
 use super::writer::new_packs::NewPacks;
@@ -203,19 +204,26 @@ impl VolumeWriter {
         Err(VolumeError::Contended { volume: self.id() })
     }
 
-    /// A new volume with the content of the newest manifest this writer knows, even if the volume is lost. Makes one listing more,
-    /// and one request for each pack.
+    /// A new volume with the content of the newest manifest this writer knows, even if the volume is lost; or of the older `manifest`,
+    /// where the newest cannot be read. Makes one listing more, and one request for each pack.
     ///
     /// # Errors
-    /// [`VolumeError::Gone`] when garbage collection has removed a part of that content.
-    pub async fn fork_known(&self, name: &StoreName) -> Result<Self, VolumeError> {
+    /// [`VolumeError::Gone`] when garbage collection has removed a part of that content, [`VolumeError::Fenced`] when another writer made
+    /// the older manifest.
+    pub async fn fork_known(&self, name: &StoreName, manifest: Option<u64>) -> Result<Self, VolumeError> {
         let host = &self.host;
         let begun = host.options.clock.since_boot();
         let gone = || VolumeError::Gone { volume: self.id() };
-        let base = match self.manifest().await {
-            Err(error) if error.is_missing() => return Err(gone()),
-            base => base?,
+        let base = match manifest {
+            Some(number) => Arc::new(host.store.manifest(self.id(), number).await?),
+            None => match self.manifest().await {
+                Err(error) if error.is_missing() => return Err(gone()),
+                base => base?,
+            },
         };
+        if base.epoch > self.writer().epoch {
+            return Err(VolumeError::Fenced(Fence { epoch: base.epoch, writer: base.writer }));
+        }
         let beginning = Beginning {
             size_sectors: base.size_sectors,
             origin: Some(Origin { volume: base.volume, manifest: base.number }),

@@ -64,7 +64,13 @@ impl Storage for FakeStorage {
         Ok(None)
     }
 
-    async fn rescue(&self, _: ExportName, _: Arc<Volume>, _: u64) -> Result<Option<Resume>, VolumeError> {
+    async fn rescue(
+        &self,
+        _: ExportName,
+        _: Arc<Volume>,
+        _: u64,
+        _: Option<u64>,
+    ) -> Result<Option<Resume>, VolumeError> {
         Ok(None)
     }
 

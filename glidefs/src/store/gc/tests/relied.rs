@@ -25,14 +25,14 @@ async fn a_rescue_beside_a_run_that_stands_still_before_its_removals_is_refused_
     let (store, clock) = (world.daemon(9).volumes.store().clone(), world.clock.clone());
     let run = tokio::spawn(async move { collect(&store, &*clock, &GcOptions::default()).await });
     world.objects.paused().await;
-    let rescued = volume.fork_known(&name("known")).await;
+    let rescued = volume.fork_known(&name("known"), None).await;
     world.objects.resume();
     assert_eq!(run.await.unwrap().unwrap().packs_removed, 8);
     match rescued {
         Ok(fork) => tags(&fork, range(0, 8), &[8; 8]).await,
         Err(error) => {
             assert!(matches!(error, VolumeError::MayGo { .. }), "{error}");
-            let error = volume.fork_known(&name("known")).await.unwrap_err();
+            let error = volume.fork_known(&name("known"), None).await.unwrap_err();
             assert!(matches!(error, VolumeError::Gone { .. }), "{error}");
         }
     }
@@ -208,7 +208,7 @@ async fn a_record_of_a_run_that_ended_stays_as_long_as_its_packs_and_refuses_tho
     let _: Created = store.create(&key, &[record.into()]).await.unwrap();
     assert_eq!(gc_for_days(&world).await, 0, "a record alone removes nothing");
     for _ in 0..2 {
-        let error = volume.fork_known(&name("known")).await.unwrap_err();
+        let error = volume.fork_known(&name("known"), None).await.unwrap_err();
         assert!(matches!(error, VolumeError::MayGo { .. }), "{error}");
     }
     let report = gc(&world, false).await;
@@ -245,12 +245,12 @@ async fn a_damaged_record_removes_nothing_and_lets_nobody_rely_on_a_pack() {
         let report = gc(&world, false).await;
         world.advance_hours(25);
         assert_eq!((report.packs_removed, report.damaged), (0, vec![key.clone()]), "round {round}");
-        let error = volume.fork_known(&name("known")).await.unwrap_err();
+        let error = volume.fork_known(&name("known"), None).await.unwrap_err();
         assert!(matches!(error, VolumeError::MayGo { .. }), "{error}");
         store.delete(&[key]).await.unwrap();
     }
     assert_eq!(gc(&world, false).await.damaged, []);
-    tags(&volume.fork_known(&name("known")).await.unwrap(), range(0, 8), &[1; 8]).await;
+    tags(&volume.fork_known(&name("known"), None).await.unwrap(), range(0, 8), &[1; 8]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -265,7 +265,7 @@ async fn a_pack_that_a_rescue_used_between_two_runs_waits_anew_when_it_goes_out_
     other.release().await.unwrap();
     assert_eq!(gc(&world, false).await.packs_waiting, 8);
     world.advance_hours(25);
-    let known = volume.fork_known(&name("known")).await.unwrap();
+    let known = volume.fork_known(&name("known"), None).await.unwrap();
     let origin = StatePoint { volume: known.id(), snapshot: None };
     let forker = world.daemon(3).volumes;
     world.objects.pause_before("names/");

@@ -95,7 +95,7 @@ async fn snapshots_forks_and_what_goes_back_to_them_have_the_damage_of_their_sta
     volume.snapshot(&name("bad")).await.unwrap();
     let fork = volume.fork(&name("fork")).await.unwrap();
     is_as_expected(&fork).await;
-    is_as_expected(&volume.fork_known(&name("known")).await.unwrap()).await;
+    is_as_expected(&volume.fork_known(&name("known"), None).await.unwrap()).await;
     // The origin is repaired; the forks and snapshots made before are not.
     volume.commit(MemoryCut::new(3, &[(8, 2, 5), (30, 1, 6)]), SIZE).await.unwrap();
     volume.snapshot(&name("good")).await.unwrap();
