@@ -22,7 +22,8 @@ use glidefs::testing::store::volume::{
 };
 use glidefs::testing::store::{
     Access, Backend, BoxError, Bucket, Created, Entropy, Folder, Key, Operation, PackId, RetryPolicy, Store,
-    StoreError, StoreName, StoreOptions, StoreUrl, SystemClock, SystemEntropy, Variables, VolumeId, WriterId,
+    StoreError, StoreName, StoreOptions, StoreUrl, SystemClock, SystemEntropy, TrialSize, Variables,
+    VolumeId, WriterId,
 };
 use glidefs::testing::units::{SectorRange, Seq};
 
@@ -151,6 +152,24 @@ async fn a_store_is_made_once_and_opened_again() {
     for access in [WRITE, Access::ReadOnly] {
         let again = open(&url, &SERVER.variables, access).await.unwrap();
         assert_eq!(again.get(&Key::Marker, 1000).await.unwrap(), marker);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trial_finds_what_glidefs_needs_and_versions_where_the_bucket_keeps_them() {
+    for (bucket, keeps_versions) in [("BUCKET", false), ("VERSIONED_BUCKET", true)] {
+        let bucket = get(&SERVER.variables, bucket).unwrap().to_owned();
+        let url = StoreUrl::S3(Bucket { name: bucket, prefix: "trial".into() });
+        let backend = Backend::connect(&url, &SERVER.variables, true).unwrap();
+        let store = Store::over(backend, StoreOptions::default());
+        let trial = store.try_out(TrialSize::WHOLE).await.unwrap();
+        assert!(!trial.replaces && trial.winners == 1 && trial.clock_ahead_millis == 0, "{trial:?}");
+        assert_eq!(trial.keeps_versions, keeps_versions);
+        assert!(trial.transfer.is_some());
+        assert_eq!([&trial.missing, &trial.ranges, &trial.listing], [&None; 3]);
+        trial.removed.unwrap();
+        assert_eq!(store.foreign().await.unwrap(), None);
+        assert!(store.list(Folder::All, None).await.unwrap().foreign == 0, "nothing is left");
     }
 }
 

@@ -25,12 +25,13 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use self::args::{Cli, Command};
+use self::args::{Cli, Command, StoreCommand};
 use self::commands::{csi, daemon, doctor, exports, files, snapshots, upgrade};
 use self::error::CliError;
 use crate::api::wire::Export;
 use crate::client::Client;
 use crate::config::Config;
+use crate::doctor::{examine, try_store};
 use crate::handover::{Handed, Identity};
 use crate::observe::{chain, logging, printable};
 
@@ -93,7 +94,11 @@ fn dispatch(
         Command::Run(args) => run::command(&args, run_daemon, check),
         Command::Init { path, force } => files::init(&path, force),
         Command::Man { dir } => files::man(dir.as_deref()),
-        Command::Doctor { config, json } => doctor::run(&config, json),
+        Command::Doctor { config, json } => doctor::run(examine(&config), json),
+        Command::Store { command: StoreCommand::Test { url, config, output } } => {
+            doctor::run(try_store(&config, url), output.json)
+        }
+        Command::Store { command: StoreCommand::Init { url } } => files::make_store(&url),
         Command::SupportBundle { config, out, json } => bundle::run(&cli.daemon, &config, out, json),
         Command::Export { limit, command } => {
             with_client(&cli.daemon, async |client| exports::run(client, command, limit.timeout).await)

@@ -22,6 +22,7 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use self::daemon::Host;
+use crate::store::{StoreUrl, TrialSize};
 
 /// How long a part of the host may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -43,7 +44,7 @@ const CHECKS: [(&str, Check); 7] = [
 /// Checks this host for the daemon of the configuration file at `config`.
 pub async fn examine(config: &Path) -> Report {
     let mut host = Host::find(config).await;
-    let (of_store, store_id) = store::check(&host).await;
+    let (of_store, store_id) = store::check(&host, TrialSize::BRIEF).await;
     host.store_id = store_id;
     let host = Arc::new(host);
     let mut findings = Vec::new();
@@ -60,6 +61,20 @@ pub async fn examine(config: &Path) -> Report {
         }
     }
     findings.extend(of_store);
+    Report::new(findings)
+}
+
+/// Tries the store at `url`, or that of the configuration file at `config`, for longer than [`examine`] does, and says which promises it
+/// allows. With `url` any user may ask, with variables of the command where no daemon runs.
+pub async fn try_store(config: &Path, url: Option<StoreUrl>) -> Report {
+    let mut host = Host::find(config).await;
+    if url.is_some() {
+        (host.config.store.url, host.refused, host.is_root) = (url, None, true);
+        // No cache has data of it, as far as is known.
+        host.config.cache.dir = "/dev/null".into();
+    }
+    let (mut findings, _) = store::check(&host, TrialSize::WHOLE).await;
+    findings.extend(store::promises(&findings));
     Report::new(findings)
 }
 

@@ -51,7 +51,7 @@ pub use self::backend::Backend;
 #[cfg(fuzzing)]
 pub use self::block_cache::fuzzing as block_cache_fuzzing;
 pub use self::block_cache::{BlockCache, BlockCacheCounters, BlockCacheError, BlockCacheOptions};
-pub use self::client::{Created, Store, StoreOptions, Trial};
+pub use self::client::{Created, Store, StoreOptions, Trial, TrialSize};
 pub use self::clock::SystemClock;
 pub use self::error::{BoxError, StoreError};
 pub use self::health::{Condition, StoreState};

@@ -83,7 +83,7 @@ pub mod store {
     pub use crate::store::{
         Access, Backend, BlockCache, BlockCacheOptions, BoxError, Bucket, Created, Entropy, Folder, Key,
         Operation, PackId, RetryPolicy, Store, StoreError, StoreName, StoreOptions, StoreUrl, SystemClock,
-        SystemEntropy, Variables, VolumeId, WriterId, gc, process_variables, volume,
+        SystemEntropy, TrialSize, Variables, VolumeId, WriterId, gc, process_variables, volume,
     };
 
     /// Structures of objects.

@@ -21,6 +21,7 @@ use self::trace::TraceArgs;
 use self::transfer::ImportArgs;
 use crate::client::{Client, ClientError};
 use crate::config::{DEFAULT_PATH, TimeSpan};
+use crate::store::StoreUrl;
 
 /// Fast local block devices from object storage.
 #[derive(Debug, Parser)]
@@ -209,6 +210,11 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Try a store, or make one
+    Store {
+        #[command(subcommand)]
+        command: StoreCommand,
+    },
     /// Collect what a bug report needs of this host into one file, without data and secrets
     #[command(after_help = "Examples:\n  \
         glidefs support-bundle\n  \
@@ -243,5 +249,40 @@ pub(super) enum Command {
         /// of the HTTP API in the format of OpenAPI 3.1, for makers of clients
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum StoreCommand {
+    /// Find out what a server does, and which promises of glidefs hold there
+    #[command(after_help = "Examples:\n  \
+        glidefs store test                        the store of this host\n  \
+        glidefs store test s3://bucket/prefix     before it is used\n  \
+        set -a; . /etc/default/glidefs; glidefs store test s3://bucket/prefix --json\n\n\
+        Objects glidefs-doctor-* are made in the place, raced for, read, listed (1,001, which is more than a page), and removed; \
+        one of 16 MiB tells how fast transfers are. A line for each finding, with why it matters and how to mend it, and a line for \
+        each promise of the README. Credentials are those of the daemon where one runs, else the AWS_ \
+        variables of this command. glidefs doctor tries the same with fewer objects.\n\n\
+        Exit status: 0 nothing worse than a note, 1 warnings, 2 failures.")]
+    Test {
+        /// Store to try [default: that of the configuration file]
+        #[arg(value_name = "URL")]
+        url: Option<StoreUrl>,
+        /// Configuration file of the daemon
+        #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
+        config: PathBuf,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Make a new store in an empty place
+    #[command(after_help = "Examples:\n  \
+        glidefs store init s3://bucket/prefix\n  \
+        glidefs store init file:///srv/glidefs-store    makes the directory, and those above it\n\n\
+        The place must be empty, and its server must create objects only if they are absent, also in a race. The first start of a \
+        daemon without exports makes a store as well, and says so in its log. Making a store that is there is no error.")]
+    Init {
+        /// Place of the store
+        #[arg(value_name = "URL")]
+        url: StoreUrl,
     },
 }

@@ -66,9 +66,12 @@ impl Directory {
         self.inode.lock_whole()
     }
 
-    /// Makes the directory of a new store at `location`, and those above.
+    /// Makes the directory of a new store at `location`. A parent that is missing may be a file system that is not mounted.
     pub fn make(&self, location: &str) -> Result<(), StoreError> {
-        fs::create_dir_all(&self.path).map_err(|error| directory_error(location, error))
+        match fs::create_dir(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(directory_error(location, error)),
+            _ => Ok(()),
+        }
     }
 
     /// From now on [`Self::check`] accepts only the directory that is there now, with the store inside.
@@ -94,7 +97,7 @@ impl Directory {
 
 impl Backend {
     /// The place that `url` names, with credentials from `variables`. Sends no request. For `file:` a missing directory is made
-    /// if `make_directory` is set.
+    /// if `make_directory` is set, and its parent is there.
     pub fn connect(url: &StoreUrl, variables: &Variables, make_directory: bool) -> Result<Self, StoreError> {
         let backend = Self::later(url, variables)?;
         if let Some(directory) = &backend.directory {

@@ -18,7 +18,7 @@ use object_store::{ObjectMeta, ObjectStore};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-pub use self::trial::Trial;
+pub use self::trial::{Trial, TrialSize};
 use super::backend::{Backend, Directory};
 use super::classify::{Verdict, classify, in_short, permission_for};
 use super::error::StoreError;
@@ -35,6 +35,8 @@ use crate::locks::LocksByKey;
 
 /// The folder of all volumes.
 const VOLUMES: &str = "volumes";
+/// The folder of all folders.
+const PLACE: &str = "";
 /// GETs of readers that are under way at once. Each takes the memory of the answer, up to 4 MiB.
 const READS_AT_ONCE_MAX: u64 = 64;
 /// Time for all tries of a reader's request after the first.
@@ -257,8 +259,9 @@ impl Store {
         if turns.is_some() {
             policy.time_budget = policy.time_budget.min(READ_TIME_BUDGET);
         }
-        // No store is made where there are volumes.
-        let is_look = key == self.path(&Key::Marker).1 || key == self.path(&VOLUMES).1;
+        // No store is made where there are volumes, or something else.
+        let is_look =
+            key == self.path(&Key::Marker).1 || [VOLUMES, PLACE].iter().any(|of| key == self.path(of).1);
         let is_open = &self.inner.is_open;
         Tries {
             policy,

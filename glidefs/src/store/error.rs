@@ -133,6 +133,17 @@ pub enum StoreError {
         /// Where a store was to be made.
         location: String,
     },
+    /// The place is no store, and has something else.
+    #[error(
+        "{location} has {found}, which is not of glidefs, so no store was made there: set store.url to a prefix or directory of its own, \
+         which is empty"
+    )]
+    Occupied {
+        /// Where a store was to be made.
+        location: String,
+        /// What is there.
+        found: String,
+    },
     /// The place shows no usable marker at present, and this host has used a store there.
     #[error(
         "{location} does not show store {known} of this host at the moment: mount its file system, or correct store.url; or, if \

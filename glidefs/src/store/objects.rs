@@ -75,9 +75,14 @@ impl Store {
         let found = match (self.marker().await, access) {
             (Err(error), Access::ReadWrite { now_unix_millis }) if error.is_missing() => {
                 if self.volumes().await?.is_empty() {
+                    if let Some(found) = self.foreign().await? {
+                        return Err(StoreError::Occupied { location: location(), found });
+                    }
                     let marker = new_marker(self, now_unix_millis).encode().into();
                     // If another daemon was faster, the marker of that daemon counts.
-                    let _: Created = self.create(&Key::Marker, &[marker]).await?;
+                    if self.create(&Key::Marker, &[marker]).await? == Created::Created {
+                        tracing::info!(url = self.location(), "made a new store");
+                    }
                 }
                 // Another daemon may have made the store meanwhile, and the volumes.
                 self.marker().await

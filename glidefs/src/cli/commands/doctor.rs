@@ -1,19 +1,18 @@
-//! `glidefs doctor`: the findings as lines, or as JSON.
+//! `glidefs doctor` and `glidefs store test`: the findings as lines, or as JSON.
 //!
 //! Does not own the checks (`doctor`).
 
 use std::fmt::Write;
-use std::path::Path;
 
 use crate::cli::error::CliError;
 use crate::cli::print::answer;
-use crate::doctor::{Report, Verdict, examine};
+use crate::doctor::{Report, Verdict};
 
-/// Checks this host for the daemon of the configuration file at `config`.
-pub(in crate::cli) fn run(config: &Path, json: bool) -> Result<(), CliError> {
+/// Prints the report of a question about this host.
+pub(in crate::cli) fn run(question: impl Future<Output = Report>, json: bool) -> Result<(), CliError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::runtime)?;
-    let report = runtime.block_on(examine(config));
+    let report = runtime.block_on(question);
     // Threads of questions without an answer are left behind, and end with the process.
     runtime.shutdown_background();
     answer(json, &report, lines)?;
@@ -59,7 +58,7 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Finding;
+    use crate::doctor::{Finding, examine};
 
     fn finding(check: &'static str, verdict: Verdict, found: &str) -> Finding {
         let advice = |text: &str| (verdict != Verdict::Ok).then(|| text.to_owned());

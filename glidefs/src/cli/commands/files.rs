@@ -1,8 +1,9 @@
-//! `glidefs init` and `man`: files and texts made without the daemon.
+//! `glidefs init`, `man` and `store init`: files, texts and stores made without the daemon.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -12,6 +13,13 @@ use crate::cli::args::Cli;
 use crate::cli::error::CliError;
 use crate::cli::print::emit;
 use crate::config::keys::commented_config;
+use crate::observe::chain;
+use crate::store::{
+    Access, Backend, RetryPolicy, Store, StoreError, StoreOptions, StoreUrl, TrialSize, process_variables,
+};
+
+/// How long a request to a place may take, with all tries.
+const STORE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Writes the configuration file. Replaces an existing file with `force` only.
 pub(in crate::cli) fn init(path: &Path, force: bool) -> Result<(), CliError> {
@@ -38,6 +46,34 @@ pub(in crate::cli) fn init(path: &Path, force: bool) -> Result<(), CliError> {
     emit(format!("wrote {}: set `[cache] dir` and `size` in it\n", path.display()).as_bytes())
 }
 
+/// Makes a store at `url`, unless one is there.
+pub(in crate::cli) fn make_store(url: &StoreUrl) -> Result<(), CliError> {
+    if let StoreUrl::File(path) = url {
+        std::fs::create_dir_all(path).map_err(CliError::cannot("make", path))?;
+    }
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::runtime)?;
+    let made = runtime.block_on(async {
+        let retry = RetryPolicy { time_budget: STORE_PATIENCE, ..RetryPolicy::default() };
+        let options = StoreOptions { retry, ..StoreOptions::default() };
+        let store = Store::over(Backend::connect(url, &process_variables(), true)?, options);
+        let what = match store.check(Access::ReadOnly).await {
+            Ok(_) => "there is a store already",
+            Err(_) => "made a new store",
+        };
+        // A server may keep the condition of creations, and not in a race.
+        let trial = store.try_out(TrialSize::BRIEF).await?;
+        if trial.replaces || trial.winners > 1 {
+            return Err(StoreError::Replaces { location: url.to_string() });
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let now_unix_millis = u64::try_from(now).unwrap_or(u64::MAX);
+        let marker = store.check(Access::ReadWrite { now_unix_millis }).await?;
+        Ok(format!("{what} at {url}: {}\n", marker.store_id))
+    });
+    emit(made.map_err(|error| CliError::Refused(chain(&error)))?.as_bytes())
+}
+
 /// Prints the manual page; or writes the pages of all commands, the completions and the description of the API into `dir`.
 pub(in crate::cli) fn man(dir: Option<&Path>) -> Result<(), CliError> {
     let Some(dir) = dir else {
@@ -54,4 +90,22 @@ pub(in crate::cli) fn man(dir: Option<&Path>) -> Result<(), CliError> {
         std::fs::write(dir.join("openapi.json"), api)
     });
     written.map_err(CliError::cannot("write", dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_made_once_in_an_empty_directory_and_nowhere_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("above/store");
+        let url = StoreUrl::File(place.clone());
+        make_store(&url).unwrap();
+        let marker = std::fs::read(place.join("glidefs.json")).unwrap();
+        make_store(&url).unwrap();
+        assert_eq!(std::fs::read(place.join("glidefs.json")).unwrap(), marker);
+        let refused = make_store(&StoreUrl::File(folder.path().join("above"))).unwrap_err();
+        assert!(refused.to_string().contains("has store, which is not of glidefs"), "{refused}");
+    }
 }

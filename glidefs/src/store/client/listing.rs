@@ -7,8 +7,10 @@ use std::sync::Mutex;
 
 use futures_util::StreamExt;
 use object_store::path::Path;
+use object_store::{ListResult, ObjectMeta};
 
-use super::{Listing, Store, VOLUMES, failure, info};
+use super::trial::is_of_trial;
+use super::{Listing, PLACE, Store, VOLUMES, failure, info};
 use crate::locks::MutexExt;
 use crate::store::classify::{Verdict, classify};
 use crate::store::error::StoreError;
@@ -22,6 +24,8 @@ use crate::store::transfer;
 const DELETE_KEYS_MAX: usize = 200;
 /// Most objects of a listing: more than a store has that garbage collection looks after.
 pub(super) const OBJECTS_MAX: usize = 1 << 24;
+/// What may be in a place without a marker: the folders of a store, whose volumes are looked for apart, and that of a file system's check.
+const OF_PLACE: [&str; 5] = [VOLUMES, "names", "deleted", "gc", "lost+found"];
 
 impl Store {
     /// The objects of `folder` with keys behind `after`.
@@ -63,15 +67,30 @@ impl Store {
         Ok(listing)
     }
 
-    /// The volumes with at least one object.
-    pub async fn volumes(&self) -> Result<Vec<VolumeId>, StoreError> {
-        let (prefix, text) = self.path(&VOLUMES);
+    /// The objects and folders directly in `folder`.
+    pub(super) async fn top(&self, folder: &str) -> Result<ListResult, StoreError> {
+        let (prefix, text) = self.path(&folder);
         let tries = self.tries(Operation::List, &text);
         let attempt = || async {
             let found = self.objects().await?.list_with_delimiter(Some(&prefix)).await;
             found.map_err(|error| failure(Operation::List, &text, error))
         };
-        let (found, _) = tries.run(attempt).await?;
+        Ok(tries.run(attempt).await?.0)
+    }
+
+    /// Something in the place that is neither of a store nor of the file system, nor hidden.
+    pub async fn foreign(&self) -> Result<Option<String>, StoreError> {
+        let found = self.top(PLACE).await?;
+        let objects = found.objects.iter().map(|object| &object.location);
+        let mut names = objects.chain(&found.common_prefixes).filter_map(Path::filename);
+        let is_foreign =
+            |name: &&str| !is_of_trial(name) && !name.starts_with('.') && !OF_PLACE.contains(name);
+        Ok(names.find(is_foreign).map(Into::into))
+    }
+
+    /// The volumes with at least one object.
+    pub async fn volumes(&self) -> Result<Vec<VolumeId>, StoreError> {
+        let found = self.top(VOLUMES).await?;
         let id = |path: &Path| path.filename().and_then(|name| name.parse().ok());
         let mut volumes: Vec<VolumeId> = found.common_prefixes.iter().filter_map(id).collect();
         volumes.sort_unstable();

@@ -10,6 +10,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use proptest::prelude::*;
 
 use super::*;
+use crate::observe::logging::captured;
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::format::verify_pack;
 use crate::store::format::{PackBuilder, PackOptions, PieceKind, Sections};
@@ -203,6 +204,39 @@ async fn no_marker_is_made_where_there_are_volumes() {
     }
     let _: Created = store.create(&Key::Marker, &[marker.encode().into()]).await.unwrap();
     assert_eq!(fresh.check(WRITE).await.unwrap(), marker);
+}
+
+#[test]
+fn a_store_is_made_in_a_place_of_its_own_only_and_the_log_says_so() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let made = |keys: &[&'static str]| {
+        let (objects, mut made) = (Arc::new(InMemory::new()), None);
+        let log = captured(|| {
+            made = Some(runtime.block_on(async {
+                for key in keys {
+                    objects.put(&Path::from(*key), "theirs".into()).await.unwrap();
+                }
+                // As a daemon does, which sends nothing else before the place is known.
+                let options = StoreOptions { checked_first: true, ..StoreOptions::default() };
+                let store = Store::over(Backend::over(objects.clone(), true), options);
+                let checked = store.check(WRITE).await;
+                (checked, objects.head(&Path::from("glidefs.json")).await.is_ok())
+            }));
+        });
+        let (checked, has_marker) = made.unwrap();
+        assert_eq!(checked.is_ok(), has_marker, "{checked:?}");
+        assert_eq!(log.contains("made a new store"), has_marker, "{log}");
+        checked
+    };
+    let beside = ["lost+found/1", ".snapshot/monday", "glidefs-doctor-1-alone.tmp", "names/vm"];
+    made(&[]).unwrap();
+    made(&beside).unwrap();
+    for foreign in ["report.pdf", "photos/2026/1.jpg"] {
+        let error = made(&[beside[0], foreign]).unwrap_err();
+        let found = foreign.split('/').next().unwrap();
+        assert!(matches!(&error, StoreError::Occupied { found: says, .. } if says == found), "{error}");
+        assert!(!error.is_transient(), "a start without exports ends");
+    }
 }
 
 #[tokio::test]
