@@ -85,7 +85,13 @@ impl Storage for Data {
         Ok(None)
     }
 
-    async fn rescue(&self, _: ExportName, _: Arc<Volume>, _: u64) -> Result<Option<Resume>, VolumeError> {
+    async fn rescue(
+        &self,
+        _: ExportName,
+        _: Arc<Volume>,
+        _: u64,
+        _: Option<u64>,
+    ) -> Result<Option<Resume>, VolumeError> {
         Ok(None)
     }
 

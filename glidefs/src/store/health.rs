@@ -177,11 +177,6 @@ impl Health {
             Some(trouble.error.clone())
         })
     }
-
-    /// Why the place was not found to be the store.
-    pub fn of_place(&self) -> Option<String> {
-        self.0.lock_whole().troubles[PLACE].as_ref().map(|trouble| trouble.error.clone())
-    }
 }
 
 #[cfg(test)]
@@ -255,9 +250,9 @@ mod tests {
         let health = Health::default();
         health.note(LIST, silent());
         health.note_place(Some(&StoreError::NotAStore { location: "s3://b".into() }));
-        assert!(health.of_place().unwrap().contains("s3://b"));
+        assert!(health.state("").error.unwrap().contains("s3://b"));
         health.note_place(None);
-        assert_eq!((health.state("").state, health.of_place()), (Condition::Up, None));
+        assert_eq!((health.state("").state, health.state("").error), (Condition::Up, None));
         health.note(LIST, refused());
         health.note_place(None);
         assert_eq!(health.state("").state, Condition::Refuses);

@@ -6,8 +6,8 @@
 use std::sync::Mutex;
 
 use futures_util::StreamExt;
+use object_store::ListResult;
 use object_store::path::Path;
-use object_store::{ListResult, ObjectMeta};
 
 use super::trial::is_of_trial;
 use super::{Listing, PLACE, Store, VOLUMES, failure, info};
