@@ -24,6 +24,8 @@ use super::stats::Operation;
 const OBJECT_BYTES_MAX: u64 = 64 << 20;
 /// From this number of entries on, decoding an index takes milliseconds.
 const LONG_INDEX_ENTRIES: u32 = 1 << 15;
+/// Objects of a listing of manifests, unless there are fewer: what most stores answer to one request.
+const MANIFESTS_LISTED: usize = 1000;
 /// How often an object that fails the check is read.
 const READS_MAX: usize = 2;
 /// How often an object without a checksum is read while no two reads agree.
@@ -198,18 +200,41 @@ impl Store {
         self.checked(&Key::Manifest(volume, number), decode).await
     }
 
-    /// Number of the newest manifest of a volume; `None` when there is none behind `after`.
+    /// Number of the newest manifest of a volume; `None` when there is none behind `after`. Of a volume with very many manifests
+    /// most are skipped: by doubled steps, then by binary search. Every question is one about all numbers behind one, so gaps
+    /// between numbers do not matter.
     pub async fn newest_manifest(
         &self,
         volume: VolumeId,
         after: Option<u64>,
     ) -> Result<Option<u64>, StoreError> {
-        let after = after.map(|number| Key::Manifest(volume, number));
-        let listing = self.list(Folder::Manifests(volume), after.as_ref()).await?;
-        Ok(listing.objects.last().and_then(|object| match object.key {
-            Key::Manifest(_, number) => Some(number),
-            _ => None,
-        }))
+        // The newest number found, and one with nothing behind it, as far as they are known.
+        let (mut newest, mut end) = (None, None);
+        let mut low = after.unwrap_or_default();
+        let (mut behind, mut step) = (low, MANIFESTS_LISTED as u64);
+        loop {
+            let key = (after.is_some() || behind > 0).then_some(Key::Manifest(volume, behind));
+            let listing = self.list_first(Folder::Manifests(volume), key.as_ref(), MANIFESTS_LISTED).await?;
+            let found = listing.objects.last().map(|object| &object.key);
+            match found {
+                Some(&Key::Manifest(_, number)) => {
+                    (newest, low) = (Some(number), number);
+                    let count = listing.objects.len() as u64 + listing.foreign;
+                    // An unordered listing is always whole.
+                    if count != MANIFESTS_LISTED as u64 {
+                        return Ok(newest);
+                    }
+                }
+                _ if behind == low => return Ok(newest),
+                _ => end = Some(behind),
+            }
+            behind = match end {
+                None => low.saturating_add(step),
+                Some(end) if end.saturating_sub(low) < MANIFESTS_LISTED as u64 => low,
+                Some(end) => low.midpoint(end),
+            };
+            step = step.saturating_mul(2);
+        }
     }
 
     /// The newest manifest of a volume; `None` when there is none behind `after`.

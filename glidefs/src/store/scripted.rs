@@ -85,6 +85,8 @@ pub struct ScriptedStore {
     archived: Mutex<Option<String>>,
     /// How many requests were made.
     requests: AtomicU64,
+    /// How many objects listings have named.
+    objects_listed: Arc<AtomicU64>,
     next_read_millis: Mutex<VecDeque<u64>>,
     /// The next creation of an object with this text in the key waits.
     pause: Mutex<Option<&'static str>>,
@@ -170,6 +172,7 @@ impl ScriptedStore {
             refused: Mutex::default(),
             archived: Mutex::default(),
             requests: AtomicU64::new(0),
+            objects_listed: Arc::default(),
             next_read_millis: Mutex::default(),
             pause: Mutex::default(),
             paused: Notify::new(),
@@ -243,6 +246,11 @@ impl ScriptedStore {
     /// How many requests were made so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(SeqCst)
+    }
+
+    /// How many objects listings have named so far.
+    pub fn objects_listed(&self) -> u64 {
+        self.objects_listed.load(SeqCst)
     }
 
     /// Lets the next reads take their time, one after the other.
@@ -396,7 +404,11 @@ impl ScriptedStore {
                     _ => true,
                 };
                 let listing = listing.filter(move |meta| std::future::ready(shown(meta)));
-                listing.map(move |meta| meta.map(|meta| date(&lock(&created), meta))).boxed()
+                let count = Arc::clone(&self.objects_listed);
+                let counted = listing.inspect(move |_| {
+                    count.fetch_add(1, SeqCst);
+                });
+                counted.map(move |meta| meta.map(|meta| date(&lock(&created), meta))).boxed()
             }
             _ => stream::iter([Err(ended())]).boxed(),
         }

@@ -30,6 +30,17 @@ const OF_PLACE: [&str; 5] = [VOLUMES, "names", "deleted", "gc", "lost+found"];
 impl Store {
     /// The objects of `folder` with keys behind `after`.
     pub async fn list(&self, folder: Folder, after: Option<&Key>) -> Result<Listing, StoreError> {
+        self.list_first(folder, after, usize::MAX).await
+    }
+
+    /// As [`Self::list`], but only the first `count_max` objects; all of them where the store does not list in order.
+    pub(in crate::store) async fn list_first(
+        &self,
+        folder: Folder,
+        after: Option<&Key>,
+        count_max: usize,
+    ) -> Result<Listing, StoreError> {
+        let count_max = if self.inner.backend.lists_in_order { count_max } else { usize::MAX };
         let (prefix, text) = self.path(&folder);
         let begin = after.map(|key| self.path(key).0);
         // Objects that were listed before a try failed are kept, if the store lists in order: the next try goes on behind the last one.
@@ -46,7 +57,9 @@ impl Store {
                 Some(after) => objects.list_with_offset(prefix, after),
                 None => objects.list(prefix),
             };
-            while let Some(meta) = stream.next().await {
+            while listed().0.objects.len() < count_max
+                && let Some(meta) = stream.next().await
+            {
                 transfer::moved();
                 let meta = meta.map_err(|error| failure(Operation::List, &text, error))?;
                 let (listing, last) = &mut *listed();

@@ -434,3 +434,33 @@ async fn whatever_the_store_does_a_read_is_right_or_an_error() {
     assert_eq!(silent, [], "these faults never fired");
     assert!(right > 100 && wrong > 10, "{right} right, {wrong} errors");
 }
+
+#[tokio::test]
+async fn the_newest_of_very_many_manifests_is_found_without_listing_them_all() {
+    let objects = ScriptedStore::new(Arc::default());
+    let ordered = Store::over(Backend::over(objects.clone(), true), StoreOptions::default());
+    let unordered = Store::over(Backend::over(objects.clone(), false), StoreOptions::default());
+    // The first manifest stays, one has a fence, and others were freed.
+    let numbers = || [1, 700].into_iter().chain(12_000..=18_500);
+    for number in numbers() {
+        let path = Path::from(Key::Manifest(VOLUME, number).to_string());
+        objects.put(&path, "a manifest".into()).await.unwrap();
+    }
+    assert_eq!(ordered.newest_manifest(VOLUME, None).await.unwrap(), Some(18_500));
+    assert!(objects.objects_listed() <= 4_000, "{} objects listed", objects.objects_listed());
+    for store in [&ordered, &unordered] {
+        for after in [1, 699, 700, 11_999, 12_000, 17_500, 17_501, 18_499] {
+            assert_eq!(store.newest_manifest(VOLUME, Some(after)).await.unwrap(), Some(18_500), "{after}");
+        }
+        for after in [18_500, u64::MAX] {
+            assert_eq!(store.newest_manifest(VOLUME, Some(after)).await.unwrap(), None);
+        }
+    }
+    // Any number of manifests, as of exactly one listing.
+    for newest in (13_000..18_500).rev().step_by(499) {
+        for number in newest + 1..=18_500 {
+            let _ = objects.delete(&Path::from(Key::Manifest(VOLUME, number).to_string())).await;
+        }
+        assert_eq!(ordered.newest_manifest(VOLUME, None).await.unwrap(), Some(newest));
+    }
+}
