@@ -61,11 +61,11 @@ impl VolumeStore {
         takes_over: bool,
     ) -> Result<VolumeWriter, VolumeError> {
         for _ in 0..ROUNDS_MAX {
-            let newest = self.host.store.latest_manifest(volume, None).await?;
-            let newest = newest.ok_or(VolumeError::NoSuchVolume { volume })?;
+            let newest = self.host.store.latest_manifest_hashed(volume, None).await?;
+            let (newest, hash) = newest.ok_or(VolumeError::NoSuchVolume { volume })?;
             self.host.check_not_deleted(&newest).await?;
             if !takes_over {
-                self.host.check_not_held(&newest)?;
+                self.host.check_not_held(&newest, &hash)?;
             }
             if newest.number == 1 && newest.origin.is_some() {
                 // The host of the fork may have ended before the host found out that the fork came too late.

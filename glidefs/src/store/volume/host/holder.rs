@@ -6,6 +6,7 @@
 use super::Host;
 use crate::store::format::{Deletion, Holder, Manifest, Sections};
 use crate::store::volume::error::{Held, VolumeError};
+use crate::store::volume::notes::ManifestHash;
 use crate::store::volume::types::next_number;
 
 impl Host {
@@ -42,10 +43,14 @@ impl Host {
         Ok(())
     }
 
-    /// An error when another host has the volume of `newest` and has not released the volume.
-    pub fn check_not_held(&self, newest: &Manifest) -> Result<(), VolumeError> {
+    /// An error when another host has the volume of `newest`, whose bytes have this `hash`, and has not released the volume. A copy
+    /// of this host is another host, though it writes under the same name: what it wrote is not noted here.
+    pub fn check_not_held(&self, newest: &Manifest, hash: &ManifestHash) -> Result<(), VolumeError> {
         let holder = newest.sections.holder.as_ref();
-        if newest.writer == self.options.writer || newest.is_released() {
+        let is_noted = || self.options.notes.intended(newest.volume, newest.number, hash) == Some(true);
+        // Earlier versions named no holder, and took no notes.
+        let is_own = newest.writer == self.options.writer && (holder.is_none() || is_noted());
+        if is_own || newest.is_released() {
             return Ok(());
         }
         Err(VolumeError::Held(Box::new(Held {

@@ -1,9 +1,11 @@
 //! Which host has a volume: refusals, releases, and taking back.
 
+use std::sync::Arc;
+
 use super::support::*;
 use crate::properties::{Durability, Properties};
 use crate::store::ids::HostName;
-use crate::store::volume::{VolumeError, VolumeWriter};
+use crate::store::volume::{NotesInMemory, VolumeError, VolumeWriter};
 
 const SIZE: u64 = 1 << 16;
 
@@ -48,6 +50,24 @@ async fn a_released_volume_is_anybodys_until_somebody_opens_it() {
     held(world.daemon(3).volumes.open(&name("vm")).await);
     let taken_back = first.hold().await;
     assert!(matches!(taken_back, Err(VolumeError::Fenced(_))), "{taken_back:?}");
+}
+
+#[tokio::test]
+async fn a_copy_of_a_host_opens_nothing_that_the_host_has_without_taking_it_over() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    // Both machines were made of one image, with one cache directory.
+    let copy = world.copy(1, Arc::new(NotesInMemory::default()));
+    held(copy.volumes.open(&name("vm")).await);
+    volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
+    // Of two that open a released volume, one has it.
+    volume.release().await.unwrap();
+    let opened = copy.volumes.open(&name("vm")).await.unwrap();
+    held(world.daemon(1).volumes.open(&name("vm")).await);
+    opened.commit(MemoryCut::new(3, &[(0, 8, 3)]), SIZE).await.unwrap();
+    tags(&world.daemon(1).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[3; 8]).await;
 }
 
 #[tokio::test]
