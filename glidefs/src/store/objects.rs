@@ -344,14 +344,14 @@ impl Store {
         or_none(self.checked(&Key::Name(name.clone()), NameRecord::decode).await)
     }
 
-    /// Gives the state of a volume a name. [`Created::Existed`]: the name is taken.
+    /// Keeps the state of a volume under a key of its own. [`Created::Existed`]: the key is taken.
     pub async fn create_snapshot(&self, snapshot: &Snapshot) -> Result<Created, StoreError> {
         let key = Key::Snapshot(snapshot.manifest.volume, snapshot.name.clone());
         let bytes = snapshot.encode().map_err(|source| unfit(&key, source))?;
         self.create(&key, &[bytes.into()]).await
     }
 
-    /// The snapshot of a name.
+    /// The snapshot of a key.
     pub async fn snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<Snapshot, StoreError> {
         let decode = |bytes: &[u8]| {
             let snapshot = Snapshot::decode(bytes)?;

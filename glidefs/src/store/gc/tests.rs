@@ -34,6 +34,12 @@ async fn keys(world: &World) -> Vec<Key> {
     keys_in(world.daemon(9).volumes.store()).await
 }
 
+/// The key of the one snapshot of `volume`.
+async fn snapshot_key(world: &World, volume: VolumeId) -> Key {
+    let listing = world.daemon(9).volumes.store().list(Folder::Snapshots(volume), None).await.unwrap();
+    listing.objects[0].key.clone()
+}
+
 async fn compacted(volume: &VolumeWriter, tag: Tag) {
     for seq in 1..=8 {
         volume.commit(MemoryCut::new(seq, &[(0, 8, tag)]), SIZE).await.unwrap();

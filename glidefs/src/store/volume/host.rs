@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::VolumeError;
 use super::notes::{Loss, ManifestHash, Notes, NotesInMemory};
-use super::types::{Resume, StatePoint};
+use super::types::{Resume, SnapshotInfo, StatePoint};
 use super::view::fetch::Fetcher;
 use super::view::metadata::Metadata;
 use super::view::pack_reader::PackReader;
@@ -24,7 +24,7 @@ use super::view::readahead::ReadaheadBudget;
 use super::view::recent::RecentPacks;
 use super::writer::state::WriterState;
 use crate::store::block_cache::BlockCache;
-use crate::store::client::{Created, Store};
+use crate::store::client::{Created, ObjectInfo, Store};
 use crate::store::clock::{StoreClock, SystemClock};
 use crate::store::error::{StoreError, unfit};
 use crate::store::format::{Manifest, PackRef};
@@ -288,12 +288,40 @@ impl Host {
         }
     }
 
-    /// The manifest kept by a snapshot of `volume`, even if the volume is deleted.
+    /// The manifest kept by a snapshot of `volume`, even if the volume is deleted. Of several snapshots with this name the oldest
+    /// counts: the others are of tries that failed, and arrived late.
     pub async fn snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<Manifest, VolumeError> {
-        match self.store.snapshot(volume, name).await {
-            Ok(snapshot) => Ok(snapshot.manifest),
-            Err(error) if error.is_missing() => Err(VolumeError::NoSuchSnapshot { name: name.clone() }),
-            Err(error) => Err(error.into()),
+        Err(VolumeError::NoSuchSnapshot { name: name.clone() })
+    }
+
+    /// The last parts of the keys of snapshots with `name`, the oldest first.
+    pub async fn keys_of_snapshot(
+        &self,
+        volume: VolumeId,
+        name: &StoreName,
+    ) -> Result<Vec<StoreName>, VolumeError> {
+        let keys = self.snapshot_keys(volume).await?.into_iter().map(|info| info.name);
+        Ok(keys.filter(|key| key.without_unique() == *name).collect())
+    }
+
+    /// The last parts of the keys of all snapshots with their dates, the oldest first.
+    pub async fn snapshot_keys(&self, volume: VolumeId) -> Result<Vec<SnapshotInfo>, VolumeError> {
+        let listing = self.store.list(Folder::Snapshots(volume), None).await?;
+        let info = |object: ObjectInfo| match object.key {
+            Key::Snapshot(_, name) => {
+                Some(SnapshotInfo { name, created_unix_millis: object.created_unix_millis })
+            }
+            _ => None,
+        };
+        let mut found: Vec<_> = listing.objects.into_iter().filter_map(info).collect();
+        found.sort_by_key(|info| info.created_unix_millis);
+        Ok(found)
+        for key in self.keys_of_snapshot(volume, name).await? {
+            match self.store.snapshot(volume, &key).await {
+                Ok(snapshot) => return Ok(snapshot.manifest),
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 }

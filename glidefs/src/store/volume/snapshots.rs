@@ -18,6 +18,7 @@ use super::writer::new_packs::NewPacks;
 use crate::store::client::Created;
 use crate::store::format::{Manifest, Origin, PackRef, Sections, Snapshot};
 use crate::store::ids::{PackId, StoreName};
+use crate::store::key::Key;
 
 impl VolumeStore {
     /// A new volume with the content of `from`, whoever writes the volume of `from`: fewer than ten requests, and one for each pack
@@ -68,7 +69,8 @@ impl VolumeStore {
 }
 
 impl VolumeWriter {
-    /// Keeps the state of the last commit under a name: three requests. After an error that proves nothing about the packs, the snapshot
+    /// Keeps the state of the last commit under a name: four requests. The key has a random part, so a deletion of an earlier snapshot
+    /// with this name does nothing to this one, however late it arrives. After an error that proves nothing about the packs, the snapshot
     /// may stay in the store. A repeated call judges the snapshot; a deletion might arrive after that call.
     ///
     /// # Errors
@@ -79,16 +81,19 @@ impl VolumeWriter {
         let begun = host.options.clock.since_boot();
         self.writable()?;
         self.check_newest().await?;
+        self.check_snapshot(name).await?;
         let mut manifest = (*self.manifest().await?).clone();
         // Packs of an upload that goes on belong to a later state.
         manifest.sections.uploaded.clear();
         let created_unix_millis = host.options.clock.unix_millis();
-        let snapshot = Snapshot { name: name.clone(), created_unix_millis, manifest };
+        let key = name.made_unique(host.store.entropy());
+        let snapshot = Snapshot { name: key.clone(), created_unix_millis, manifest };
         if host.store.create_snapshot(&snapshot).await? == Created::Existed {
             self.check_snapshot(name).await?;
             // The snapshot was deleted a moment ago.
             return Err(VolumeError::NoSuchSnapshot { name: name.clone() });
         }
+        let undo = async || Ok(host.store.delete(&[Key::Snapshot(self.id(), key)]).await?);
         let number = snapshot.manifest.number;
         let used = async {
             self.check_newest().await?;
@@ -110,15 +115,15 @@ impl VolumeWriter {
             // The host that has the volume now may have taken the packs out of use. If the snapshot stays broken, those who come to use
             // the snapshot learn so.
             let stay = host.will_stay(self.id(), snapshot.manifest.packs).await;
-            let _: Result<(), VolumeError> = or_undo(stay, || self.delete_snapshot(name)).await;
+            let _: Result<(), VolumeError> = or_undo(stay, undo).await;
             used?;
         } else {
-            or_undo(used, || self.delete_snapshot(name)).await?;
+            or_undo(used, undo).await?;
         }
         Ok(SnapshotInfo { name: name.clone(), created_unix_millis })
     }
 
-    /// Whether the volume has no snapshot `name`: one request; if there is one, three more, and another for each pack of the snapshot that
+    /// Whether the volume has no snapshot `name`: one request; if there is one, four more, and another for each pack of the snapshot that
     /// the newest manifest does not list. Waits for no change under way.
     ///
     /// # Errors
@@ -147,12 +152,12 @@ impl VolumeWriter {
         VolumeStore::of(self.host.clone()).snapshots(self.id()).await
     }
 
-    /// Deletes a snapshot: one request. A missing snapshot counts as deleted.
+    /// Deletes a snapshot: two requests. A missing snapshot counts as deleted.
     pub async fn delete_snapshot(&self, name: &StoreName) -> Result<(), VolumeError> {
         VolumeStore::of(self.host.clone()).delete_snapshot(self.id(), name).await
     }
 
-    /// Goes back to a snapshot: two requests; if the newest manifest does not list all packs of the snapshot, three more, and one
+    /// Goes back to a snapshot: three requests; if the newest manifest does not list all packs of the snapshot, three more, and one
     /// for each of these packs. Later writes are given up; sequence numbers go on.
     ///
     /// The packs of the snapshot stay in use only while the snapshot exists, and the manifest of the rollback may be under way

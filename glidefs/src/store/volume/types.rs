@@ -86,7 +86,7 @@ pub struct StatePoint {
 /// A snapshot, as a listing shows the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotInfo {
-    /// Name of the snapshot within its volume.
+    /// Name of the snapshot within its volume, or the last part of its key.
     pub name: StoreName,
     /// Time of creation by the clock of the store, milliseconds since 1970-01-01 UTC.
     pub created_unix_millis: u64,

@@ -3,6 +3,7 @@
 //! Owns finding, resuming and viewing volumes. Does not own changes of volumes: `create`, `ownership`, `delete` and `snapshots`
 //! add those.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::error::VolumeError;
@@ -10,7 +11,7 @@ use super::host::{Host, VolumeStoreOptions};
 use super::types::{Resume, SnapshotInfo};
 use super::writer::VolumeWriter;
 use crate::store::block_cache::BlockCache;
-use crate::store::client::{ObjectInfo, Store};
+use crate::store::client::Store;
 use crate::store::ids::{StoreName, VolumeId};
 use crate::store::key::{Folder, Key};
 
@@ -87,18 +88,18 @@ impl VolumeStore {
 
     /// Snapshots of any volume, without taking the volume over.
     pub async fn snapshots(&self, volume: VolumeId) -> Result<Vec<SnapshotInfo>, VolumeError> {
-        let listing = self.host.store.list(Folder::Snapshots(volume), None).await?;
-        let info = |object: ObjectInfo| match object.key {
-            Key::Snapshot(_, name) => {
-                Some(SnapshotInfo { name, created_unix_millis: object.created_unix_millis })
-            }
-            _ => None,
-        };
-        Ok(listing.objects.into_iter().filter_map(info).collect())
+        let mut found = BTreeMap::new();
+        for SnapshotInfo { name, created_unix_millis } in self.host.snapshot_keys(volume).await? {
+            found.entry(name.without_unique()).or_insert(created_unix_millis);
+        }
+        let info = |(name, created_unix_millis)| SnapshotInfo { name, created_unix_millis };
+        Ok(found.into_iter().map(info).collect())
     }
 
     /// Deletes a snapshot of any volume. A missing snapshot counts as deleted.
     pub async fn delete_snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<(), VolumeError> {
-        Ok(self.host.store.delete(&[Key::Snapshot(volume, name.clone())]).await?)
+        let keys = self.host.keys_of_snapshot(volume, name).await?;
+        let keys: Vec<_> = keys.into_iter().map(|key| Key::Snapshot(volume, key)).collect();
+        Ok(self.host.store.delete(&keys).await?)
     }
 }

@@ -125,7 +125,7 @@ async fn a_damaged_snapshot_keeps_what_its_volume_has() {
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
     volume.snapshot(&name("s")).await.unwrap();
     compacted(&volume, 3).await;
-    let snapshot = Key::Snapshot(volume.id(), name("s"));
+    let snapshot = snapshot_key(&world, volume.id()).await;
     damage(&world, &snapshot).await;
     for _ in 0..3 {
         assert_eq!(gc(&world, false).await.damaged, std::slice::from_ref(&snapshot));
@@ -212,7 +212,7 @@ async fn a_damaged_snapshot_does_not_keep_a_deletion_from_becoming_final() {
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
     volume.snapshot(&name("s")).await.unwrap();
     compacted(&volume, 3).await;
-    let snapshot = Key::Snapshot(volume.id(), name("s"));
+    let snapshot = snapshot_key(&world, volume.id()).await;
     damage(&world, &snapshot).await;
     volume.delete().await.unwrap();
     assert_eq!(gc(&world, false).await.damaged, std::slice::from_ref(&snapshot));

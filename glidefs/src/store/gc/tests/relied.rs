@@ -44,7 +44,8 @@ async fn a_rescue_beside_a_run_that_stands_still_before_its_removals_is_refused_
 pub(super) async fn late_snapshot(world: &World) -> VolumeWriter {
     let volume = merged_after_a_snapshot(world).await;
     let store = world.daemon(9).volumes.store().clone();
-    let kept = store.snapshot(volume.id(), &name("s")).await.unwrap();
+    let Key::Snapshot(_, key) = snapshot_key(world, volume.id()).await else { unreachable!() };
+    let kept = store.snapshot(volume.id(), &key).await.unwrap();
     volume.delete_snapshot(&name("s")).await.unwrap();
     volume.release().await.unwrap();
     assert_eq!(gc_for_days(world).await, 8);

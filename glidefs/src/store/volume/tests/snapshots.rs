@@ -3,8 +3,9 @@
 use super::support::*;
 use crate::store::client::Created;
 use crate::store::faulty::Seeded;
-use crate::store::format::{Manifest, PACK_BYTES_TARGET, PackRef};
+use crate::store::format::{Manifest, PACK_BYTES_TARGET, PackRef, Snapshot};
 use crate::store::ids::{PackId, VolumeId};
+use crate::store::key::Folder;
 use crate::store::volume::{GRACE_MIN, StatePoint, UPLOAD_TIME_MAX, VolumeError};
 use crate::units::Seq;
 
@@ -22,7 +23,7 @@ async fn a_snapshot_keeps_the_state_and_a_rollback_goes_back_to_it() {
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
     let before = daemon.requests();
     volume.snapshot(&name("first")).await.unwrap();
-    assert_eq!(daemon.since(before), [0, 1, 2, 0, 0], "snapshot");
+    assert_eq!(daemon.since(before), [0, 1, 3, 0, 0], "snapshot");
     volume.commit(MemoryCut::new(2, &[(0, 8, 2), (100, 8, 2)]), 2 * SIZE).await.unwrap();
     let error = volume.snapshot(&name("first")).await.unwrap_err();
     assert!(matches!(error, VolumeError::SnapshotExists { .. }), "{error}");
@@ -33,7 +34,7 @@ async fn a_snapshot_keeps_the_state_and_a_rollback_goes_back_to_it() {
     assert_eq!(names(&volume).await, [name("first"), name("second")]);
     let before = daemon.requests();
     let committed = volume.rollback(&name("first")).await.unwrap();
-    assert_eq!(daemon.since(before), [1, 1, 0, 0, 0], "rollback");
+    assert_eq!(daemon.since(before), [1, 1, 1, 0, 0], "rollback");
     assert_eq!((committed.resume.cut, committed.resume.size_sectors), (Seq(2), SIZE));
     tags(&volume, range(0, 8), &[1; 8]).await;
     assert!(!volume.covers(range(100, 8)));
@@ -50,6 +51,54 @@ async fn a_snapshot_keeps_the_state_and_a_rollback_goes_back_to_it() {
     let view = world.daemon(2).volumes.view(&point).await.unwrap();
     compare(range(0, 8), &view.read(range(0, 8)).await.unwrap(), &[1; 8]);
     volume.commit(MemoryCut::new(3, &[(0, 1, 5)]), SIZE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_deletion_of_a_snapshot_that_arrives_late_takes_no_later_snapshot_with_the_same_name() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let store = world.daemon(9).volumes.store().clone();
+    let keys = async || {
+        let listing = store.list(Folder::Snapshots(volume.id()), None).await.unwrap();
+        listing.objects.into_iter().map(|object| object.key).collect::<Vec<_>>()
+    };
+    volume.snapshot(&name("s")).await.unwrap();
+    let deleted = keys().await;
+    volume.delete_snapshot(&name("s")).await.unwrap();
+    volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
+    volume.snapshot(&name("s")).await.unwrap();
+    // The server of the store carries the first deletion out once more.
+    store.delete(&deleted).await.unwrap();
+    let names: Vec<_> = volume.snapshots().await.unwrap().into_iter().map(|info| info.name).collect();
+    assert_eq!((names, keys().await.len()), (vec![name("s")], 1));
+    volume.rollback(&name("s")).await.unwrap();
+    tags(&volume, range(0, 8), &[2; 8]).await;
+}
+
+#[tokio::test]
+async fn of_snapshots_with_one_name_the_oldest_counts_and_a_deletion_takes_all_of_them() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let store = world.daemon(9).volumes.store().clone();
+    // As an earlier version made them: the key is the name.
+    let manifest = (*volume.manifest().await.unwrap()).clone();
+    let kept = |key: &str| Snapshot { name: name(key), created_unix_millis: 0, manifest: manifest.clone() };
+    let _: Created = store.create_snapshot(&kept("s")).await.unwrap();
+    world.advance_hours(1);
+    volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
+    let error = volume.snapshot(&name("s")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::SnapshotExists { .. }), "{error}");
+    // A creation that was refused for another reason arrives late.
+    let late = format!("s.{}", PackId([0xab; 16]));
+    let newer = Snapshot { manifest: (*volume.manifest().await.unwrap()).clone(), ..kept(&late) };
+    let _: Created = store.create_snapshot(&newer).await.unwrap();
+    assert_eq!(volume.snapshots().await.unwrap().len(), 1);
+    volume.rollback(&name("s")).await.unwrap();
+    tags(&volume, range(0, 8), &[1; 8]).await;
+    volume.delete_snapshot(&name("s")).await.unwrap();
+    assert_eq!(store.list(Folder::Snapshots(volume.id()), None).await.unwrap().objects.len(), 0);
 }
 
 #[tokio::test]

@@ -121,7 +121,7 @@ async fn a_rollback_is_there_or_not() {
     let rollback = async |volume: &VolumeWriter| volume.rollback(&name("after")).await.map(drop);
     and_another_host_opens_it(&AFTER, rollback).await;
     let rollback = async |_: &Daemon, volume: &VolumeWriter| volume.rollback(&name("after")).await.map(drop);
-    assert_eq!(at_each_request(false, &AFTER, rollback).await, 2);
+    assert_eq!(at_each_request(false, &AFTER, rollback).await, 3);
 }
 
 #[tokio::test]
