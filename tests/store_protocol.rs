@@ -392,6 +392,13 @@ impl Model<'_> {
                     return Host::Away;
                 }
                 after.put(number, manifest);
+                if number == 1 && after.grave {
+                    after.doomed |= bit(1);
+                    return Host::Done;
+                }
+                if number == 1 && after.is_over {
+                    after.broken = Some("an id is used again");
+                }
                 if manifest.fate == Fate::Deleted {
                     return Host::Deleted;
                 }
@@ -610,13 +617,15 @@ fn no_host_and_no_collection_breaks_a_promise_however_long_each_stands_still() {
 fn the_protocol_without_fences_and_graves_breaks_each_promise() {
     for (cast, promise) in [
         (TAKERS, "an acknowledged commit is lost"),
-        (ENDINGS, "a host takes a volume over that is gone"),
+        (ENDINGS, "an id is used again"),
         (NAMES, "a live volume stays without a name"),
         (SNAPSHOTS, "a snapshot is lost"),
     ] {
         assert_eq!(explore(cast, &BEFORE).unwrap_err().0, promise);
     }
     assert_eq!(explore(NAMES, &[Fault::NoGrave]).unwrap_err().0, "an id is used again");
+    let trusting = explore(ENDINGS, &[Fault::TakerTrustsListing]);
+    assert_eq!(trusting.unwrap_err().0, "a host takes a volume over that is gone");
 }
 
 #[test]

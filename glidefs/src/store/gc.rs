@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use self::deletions::{LastName, carry_on_all};
+use self::deletions::{LastName, carry_on_all, restore_names};
 use self::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume, missing};
 use self::leftovers::{can_go, dangling, superfluous};
 use self::observations::Observations;
@@ -194,14 +194,20 @@ pub async fn collect(
     }
     let packs = keys.len();
     let names = if options.dry_run { Vec::new() } else { carry_on_all(store, &volumes, deadline).await? };
+    if !options.dry_run {
+        restore_names(store, &in_use.names, deadline).await?;
+    }
     let damaged_names = names.iter().filter_map(|name| match name {
         LastName::Damaged(key) => Some(key.clone()),
         LastName::Removed => None,
     });
     in_use.damaged.extend(damaged_names);
     report.objects_removed = names.iter().filter(|name| matches!(name, LastName::Removed)).count() as u64;
-    for volume in &volumes {
-        report.is_unfinished |= superfluous(volume, deadline, &mut keys);
+    let others_left: Vec<_> = volumes.iter().map(|volume| superfluous(store, volume, deadline)).collect();
+    let mut others_left = stream::iter(others_left).buffered(AT_ONCE);
+    while let Some((superfluous, is_unfinished)) = others_left.try_next().await? {
+        keys.extend(superfluous);
+        report.is_unfinished |= is_unfinished;
     }
     keys.extend(dangling(store, &volumes, deadline).await?);
     report.objects_removed += (keys.len() - packs) as u64;

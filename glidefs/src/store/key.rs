@@ -8,8 +8,10 @@
 //! volumes/<volume id>/manifests/<20 digits>        states of the volume, numbered
 //! volumes/<volume id>/packs/<pack id>              data of the volume
 //! volumes/<volume id>/snapshots/<name>             named states of the volume
+//! volumes/<volume id>/fences/<20 digits>           numbers with which hosts took the volume
 //! volumes/<volume id>/deleted                      tombstone of the volume
 //! deleted/<name>/<volume id>                       deleted volumes by their last name
+//! gone/<volume id>                                 graves of volumes
 //! gc/<name>                                        candidates of garbage collection
 //! ```
 
@@ -31,8 +33,12 @@ pub enum Key {
     Pack(VolumeId, PackId),
     /// State of a volume, by name.
     Snapshot(VolumeId, StoreName),
+    /// The mark on a number with which a host took a volume: garbage collection never frees it.
+    Fence(VolumeId, u64),
     /// The mark of earlier versions on a deleted volume.
     Tombstone(VolumeId),
+    /// What stays of a volume that is gone, so that its identity is not used again.
+    Grave(VolumeId),
     /// A deleted volume, by the last name of the volume.
     Deleted(StoreName, VolumeId),
     /// Notes of the garbage collector.
@@ -54,6 +60,8 @@ pub enum Folder {
     Packs(VolumeId),
     /// All snapshots of a volume.
     Snapshots(VolumeId),
+    /// All fences of a volume.
+    Fences(VolumeId),
     /// Deleted volumes by name.
     Deleted,
     /// Notes of the garbage collector.
@@ -76,8 +84,10 @@ impl fmt::Display for Key {
             Self::Manifest(volume, number) => write!(f, "volumes/{volume}/manifests/{number:020}"),
             Self::Pack(volume, pack) => write!(f, "volumes/{volume}/packs/{pack}"),
             Self::Snapshot(volume, name) => write!(f, "volumes/{volume}/snapshots/{name}"),
+            Self::Fence(volume, number) => write!(f, "volumes/{volume}/fences/{number:020}"),
             Self::Tombstone(volume) => write!(f, "volumes/{volume}/deleted"),
             Self::Deleted(name, volume) => write!(f, "deleted/{name}/{volume}"),
+            Self::Grave(volume) => write!(f, "gone/{volume}"),
             Self::Gc(name) => write!(f, "gc/{name}"),
         }
     }
@@ -98,6 +108,7 @@ impl FromStr for Key {
             [MARKER] => Ok(Self::Marker),
             ["names", text] => Ok(Self::Name(name(text)?)),
             ["gc", text] => Ok(Self::Gc(name(text)?)),
+            ["gone", volume] => Ok(Self::Grave(volume.parse().map_err(|_| KeyError)?)),
             ["deleted", text, volume] => {
                 Ok(Self::Deleted(name(text)?, volume.parse().map_err(|_| KeyError)?))
             }
@@ -107,6 +118,7 @@ impl FromStr for Key {
                 match kind {
                     "manifests" => Ok(Self::Manifest(volume, number(last)?)),
                     "packs" => Ok(Self::Pack(volume, last.parse().map_err(|_| KeyError)?)),
+                    "fences" => Ok(Self::Fence(volume, number(last)?)),
                     "snapshots" => Ok(Self::Snapshot(volume, name(last)?)),
                     _ => Err(KeyError),
                 }
@@ -133,6 +145,7 @@ impl fmt::Display for Folder {
             Self::Manifests(volume) => write!(f, "volumes/{volume}/manifests"),
             Self::Packs(volume) => write!(f, "volumes/{volume}/packs"),
             Self::Snapshots(volume) => write!(f, "volumes/{volume}/snapshots"),
+            Self::Fences(volume) => write!(f, "volumes/{volume}/fences"),
             Self::Deleted => f.write_str("deleted"),
             Self::Gc => f.write_str("gc"),
         }
@@ -154,7 +167,9 @@ mod tests {
             (volume(), any::<u64>()).prop_map(|(volume, number)| Key::Manifest(volume, number)),
             (volume(), any::<[u8; 16]>()).prop_map(|(volume, pack)| Key::Pack(volume, PackId(pack))),
             (volume(), name()).prop_map(|(volume, name)| Key::Snapshot(volume, name)),
+            (volume(), any::<u64>()).prop_map(|(volume, number)| Key::Fence(volume, number)),
             volume().prop_map(Key::Tombstone),
+            volume().prop_map(Key::Grave),
             (name(), volume()).prop_map(|(name, volume)| Key::Deleted(name, volume)),
             name().prop_map(Key::Gc),
         ]

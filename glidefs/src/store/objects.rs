@@ -336,7 +336,7 @@ impl Store {
 
     /// Gives a volume a name. [`Created::Existed`]: the name is taken.
     pub async fn create_name(&self, name: &StoreName, record: &NameRecord) -> Result<Created, StoreError> {
-        self.create(&Key::Name(name.clone()), &[record.encode().into()]).await
+        self.mark(&Key::Name(name.clone()), *record).await
     }
 
     /// The record of a name; `None` when the name is free.
@@ -359,6 +359,20 @@ impl Store {
             if here { Ok(snapshot) } else { Err(FormatError::Elsewhere("volume or name")) }
         };
         self.checked(&Key::Snapshot(volume, name.clone()), decode).await
+    }
+
+    /// Creates an object whose key says it all.
+    pub(super) async fn mark(&self, key: &Key, record: NameRecord) -> Result<Created, StoreError> {
+        self.create(key, &[record.encode().into()]).await
+    }
+
+    /// Whether a volume is gone for good: there is nothing of it any more, or nothing that counts.
+    pub(super) async fn is_buried(&self, volume: VolumeId) -> Result<bool, StoreError> {
+        let decode = |bytes: &[u8]| {
+            let here = NameRecord::decode(bytes)?.volume == volume;
+            if here { Ok(()) } else { Err(FormatError::Elsewhere("volume")) }
+        };
+        Ok(or_none(self.checked(&Key::Grave(volume), decode).await)?.is_some())
     }
 
     /// The tombstone with which earlier versions marked a deleted volume.

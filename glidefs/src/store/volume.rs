@@ -28,9 +28,10 @@
 //! all handles of a volume find the same state; these states (`writer/state`) use nothing of a writer.
 //!
 //! **Who writes.** Every change is manifest *n* + 1, created only if absent. A writer knows the newest manifest *n*; a writer
-//! that finds *n* + 1 created by another one is fenced. Garbage collection frees the numbers of old manifests, but no number of a
-//! manifest younger than [`GRACE_MIN`]. So a writer without an answer from the store for [`TRUST_TIME_MAX`] lists the manifests
-//! after *n* before creating another.
+//! that finds *n* + 1 created by another one is fenced. Garbage collection frees the numbers of old manifests, but never one with
+//! which a host took the volume: a fence keeps it. A copy of the writer, which writes in the same epoch, has no fences. So a
+//! writer without an answer from the store for [`TRUST_TIME_MAX`] lists the manifests after *n* before creating another.
+//! `tests/store_protocol.rs` is an exhaustive model of all this.
 //!
 //! **Notes.** Before asking the store to create a manifest, a writer notes the hash of the manifest. If the answer is lost, the
 //! note tells this host's manifest from the manifest of a copy of this host. Any other newer manifest under the name of this

@@ -1,6 +1,9 @@
 //! Deletions: made final after their grace period, and finished where they stopped half-way.
 //!
-//! Owns the manifest of a final deletion, and names that a deletion left. Does not own removing the objects of a deleted volume.
+//! Owns the manifest of a final deletion, graves, names that a deletion left, and names that live volumes have lost. Does not own
+//! removing the objects of a deleted volume. Invariant: a volume has its grave before anything of the volume is removed.
+
+use std::collections::{HashMap, HashSet};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
@@ -8,9 +11,9 @@ use super::Deadline;
 use super::in_use::{AT_ONCE, ListedVolume, Standing};
 use crate::store::client::{Created, Store};
 use crate::store::error::StoreError;
-use crate::store::format::{Deletion, Manifest, Sections};
-use crate::store::ids::StoreName;
-use crate::store::key::Key;
+use crate::store::format::{Deletion, Manifest, NameRecord, Sections};
+use crate::store::ids::{StoreName, VolumeId};
+use crate::store::key::{Folder, Key};
 
 /// What became of the last name of a volume that is gone.
 #[derive(Clone, Debug)]
@@ -39,13 +42,31 @@ async fn carry_on(
     deadline: Deadline,
 ) -> Result<Option<LastName>, StoreError> {
     make_final(store, volume, deadline).await?;
+    let is_over = match (volume.standing, volume.tombstone) {
+        (Standing::Gone, _) => true,
+        (Standing::Tombstoned, Some(tombstone)) => deadline.is_over(tombstone.created_millis),
+        _ => false,
+    };
+    if is_over {
+        let record = NameRecord { volume: volume.id, created_unix_millis: deadline.now_millis };
+        let _: Created = store.mark(&Key::Grave(volume.id), record).await?;
+    }
     let Some(name) = last_name(store, volume).await? else { return Ok(None) };
+    remove_name(store, name, volume.id).await
+}
+
+/// Removes `name` if it means `volume`, which is deleted.
+async fn remove_name(
+    store: &Store,
+    name: StoreName,
+    volume: VolumeId,
+) -> Result<Option<LastName>, StoreError> {
     // One after the other within this process. Between hosts the look and the removal are not one.
     let lock = store.name_removal(&name);
     let _lock = lock.lock().await;
     // The deletion, or the undoing of the deletion, may have stopped half-way.
     match store.name(&name).await {
-        Ok(Some(record)) if record.volume == volume.id => {
+        Ok(Some(record)) if record.volume == volume => {
             store.delete(&[Key::Name(name)]).await?;
             Ok(Some(LastName::Removed))
         }
@@ -55,6 +76,33 @@ async fn carry_on(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Gives those of `volumes` their names back whose names have no record: two hosts at once may have removed the name of a deleted
+/// volume, or the removal arrived late, when the name was another volume's already.
+pub(super) async fn restore_names(
+    store: &Store,
+    volumes: &HashMap<VolumeId, StoreName>,
+    deadline: Deadline,
+) -> Result<(), StoreError> {
+    let listed = store.list(Folder::Names, None).await?.objects;
+    let listed: HashSet<Key> = listed.into_iter().map(|object| object.key).collect();
+    for (volume, name) in volumes {
+        let record = NameRecord { volume: *volume, created_unix_millis: deadline.now_millis };
+        if listed.contains(&Key::Name(name.clone()))
+            || store.create_name(name, &record).await? == Created::Existed
+        {
+            continue;
+        }
+        // The volume may have been deleted since the scan, and its name removed.
+        match store.latest_manifest(*volume, None).await? {
+            Some(newest) if newest.sections.deleted.is_some() => {
+                remove_name(store, name.clone(), *volume).await?;
+            }
+            _ => tracing::warn!(%volume, %name, "a volume had lost its name in the store, and has it back"),
+        }
+    }
+    Ok(())
 }
 
 /// Makes the deletion of `volume` final, if the grace period is over.

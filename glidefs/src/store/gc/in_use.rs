@@ -42,8 +42,8 @@ pub(super) enum Standing {
     Released,
     /// Manifest `number` deleted the volume. The deletion can be undone.
     Deleted { number: u64 },
-    /// Manifest `number` made the deletion of the volume final.
-    Gone { number: u64 },
+    /// The deletion of the volume is final: the newest manifest or the grave says so.
+    Gone,
     /// An earlier version deleted the volume, by an object of its own.
     Tombstoned,
     /// An unreadable manifest or tombstone hides whether the volume is deleted, and which packs the volume keeps.
@@ -61,12 +61,15 @@ pub(super) struct ListedVolume {
     /// Manifests ascend by number.
     pub manifests: Vec<ListedObject<u64>>,
     pub snapshots: Vec<ListedObject<StoreName>>,
+    /// Numbers with a fence. One made during the listing may be left out.
+    pub fences: Vec<u64>,
     pub packs: Vec<ListedObject<PackId>>,
 }
 
 impl ListedVolume {
-    fn newest(&self) -> Option<ManifestId> {
-        self.manifests.last().map(|found| (self.id, found.id))
+    /// The newest manifest; number 0 where there is none.
+    fn newest(&self) -> ManifestId {
+        (self.id, self.manifests.last().map_or(0, |found| found.id))
     }
 
     /// When manifest `number` was created by the clock of the store. `None`: the listing does not show the manifest.
@@ -91,7 +94,7 @@ impl ListedVolume {
         let date = lowest_dates.find(|date| counts(*date)).unwrap_or_default();
         let passed = date.saturating_sub(NAMED_WITHIN_MILLIS);
         match self.standing {
-            Standing::Gone { .. } | Standing::Tombstoned => u64::MAX,
+            Standing::Gone | Standing::Tombstoned => u64::MAX,
             Standing::Released | Standing::Deleted { .. } => newest.created_millis.max(passed),
             Standing::Live | Standing::Damaged => passed,
         }
@@ -104,7 +107,7 @@ impl ListedVolume {
 
     /// Whether the volume is not deleted, or the deletion can be undone.
     pub fn is_kept(&self) -> bool {
-        !matches!(self.standing, Standing::Gone { .. } | Standing::Tombstoned)
+        !matches!(self.standing, Standing::Gone | Standing::Tombstoned)
     }
 }
 
@@ -124,6 +127,8 @@ pub(super) struct InUse {
     all_until_millis: u64,
     standings: HashMap<ManifestId, Standing>,
     snapshots: HashSet<SnapshotId>,
+    /// The names of live volumes, by their newest manifests.
+    pub names: HashMap<VolumeId, StoreName>,
     /// Keys of unreadable objects.
     pub damaged: HashSet<Key>,
 }
@@ -153,7 +158,7 @@ impl InUse {
                 self.content.extend(content.iter().map(|pack| (pack.pack, pack.volume)));
             }
             Standing::Deleted { .. } => self.held.extend(packs),
-            Standing::Gone { .. } | Standing::Tombstoned => {}
+            Standing::Gone | Standing::Tombstoned => {}
         }
     }
 
@@ -190,20 +195,19 @@ impl InUse {
     ) -> Result<Vec<ListedVolume>, StoreError> {
         let listing = stream::iter(ids).map(|id| list(store.clone(), id)).buffered(AT_ONCE);
         let mut volumes: Vec<ListedVolume> = listing.try_collect().await?;
-        let unread = |volume: &&ListedVolume| {
-            volume.newest().is_some_and(|newest| !self.standings.contains_key(&newest))
-        };
-        let unread: Vec<_> = volumes
-            .iter()
-            .filter(unread)
-            .filter_map(|volume| Some((volume.newest()?, volume.tombstone.is_some())))
-            .collect();
+        let unread = volumes.iter().filter(|volume| !self.standings.contains_key(&volume.newest()));
+        let unread: Vec<_> = unread.map(|volume| (volume.newest(), volume.tombstone.is_some())).collect();
         let reading = stream::iter(unread).map(|(newest, marked)| standing(store.clone(), newest, marked));
         let mut reading = reading.buffer_unordered(AT_ONCE);
         while let Some((newest, read)) = reading.try_next().await? {
             let standing = match read {
                 Ok((standing, manifest)) => {
-                    self.add(standing, &manifest.packs, &manifest.sections.uploaded);
+                    if let Some(manifest) = manifest {
+                        self.add(standing, &manifest.packs, &manifest.sections.uploaded);
+                        if matches!(standing, Standing::Live | Standing::Released) {
+                            self.names.insert(newest.0, manifest.name);
+                        }
+                    }
                     standing
                 }
                 Err(damaged) => {
@@ -214,11 +218,7 @@ impl InUse {
             self.standings.insert(newest, standing);
         }
         for volume in &mut volumes {
-            volume.standing = match volume.newest() {
-                Some(newest) => self.standings.get(&newest).copied().unwrap_or_default(),
-                None if volume.tombstone.is_some() => Standing::Tombstoned,
-                None => Standing::Live,
-            };
+            volume.standing = self.standings.get(&volume.newest()).copied().unwrap_or_default();
         }
         self.read_snapshots(store, &mut volumes).await?;
         let hides = |volume: &&ListedVolume| volume.standing == Standing::Damaged || volume.hides_packs;
@@ -283,6 +283,7 @@ async fn list(store: Store, id: VolumeId) -> Result<ListedVolume, StoreError> {
         tombstone: None,
         manifests: Vec::new(),
         snapshots: Vec::new(),
+        fences: Vec::new(),
         packs: Vec::new(),
     };
     for object in store.list(Folder::Volume(id), None).await?.objects {
@@ -292,21 +293,38 @@ async fn list(store: Store, id: VolumeId) -> Result<ListedVolume, StoreError> {
             Key::Manifest(_, id) => volume.manifests.push(ListedObject { id, created_millis, bytes }),
             Key::Snapshot(_, id) => volume.snapshots.push(ListedObject { id, created_millis, bytes }),
             Key::Pack(_, id) => volume.packs.push(ListedObject { id, created_millis, bytes }),
-            Key::Marker | Key::Name(_) | Key::Deleted(..) | Key::Gc(_) => {}
+            Key::Fence(_, number) => volume.fences.push(number),
+            Key::Marker | Key::Name(_) | Key::Deleted(..) | Key::Grave(_) | Key::Gc(_) => {}
         }
     }
     Ok(volume)
 }
 
-/// Reads the newest manifest of a volume, which was `newest` a moment ago: its standing, and the manifest; or the key of a damaged
-/// object that hides the standing. `marked`: an earlier version marked the volume as deleted.
+/// Reads the newest manifest of a volume, which was `newest` a moment ago: its standing, and the manifest if there is one; or the
+/// key of a damaged object that hides the standing. `marked`: an earlier version marked the volume as deleted.
 async fn standing(
     store: Store,
     newest: ManifestId,
     marked: bool,
-) -> Result<(ManifestId, Result<(Standing, Manifest), Key>), StoreError> {
+) -> Result<(ManifestId, Result<(Standing, Option<Manifest>), Key>), StoreError> {
+    let gone = Ok((Standing::Gone, None));
+    // Any objects may have arrived since the end of the volume, so none of them proves that it is there.
+    match store.is_buried(newest.0).await {
+        Ok(true) => return Ok((newest, gone)),
+        Ok(false) => {}
+        Err(StoreError::Damaged { .. } | StoreError::Archived { .. }) => {
+            return Ok((newest, Err(Key::Grave(newest.0))));
+        }
+        Err(error) => return Err(error),
+    }
+    if newest.1 == 0 {
+        let standing = if marked { Standing::Tombstoned } else { Standing::Live };
+        return Ok((newest, Ok((standing, None))));
+    }
     let manifest = match store.manifest_or_newer(newest.0, newest.1).await {
         Ok((manifest, _)) => manifest,
+        // Another run has removed the last manifest since the listing.
+        Err(error) if error.is_missing() && store.is_buried(newest.0).await? => return Ok((newest, gone)),
         Err(StoreError::Damaged { .. } | StoreError::Archived { .. }) => {
             return Ok((newest, Err(Key::Manifest(newest.0, newest.1))));
         }
@@ -321,11 +339,11 @@ async fn standing(
         (Err(error), _) => return Err(error),
         (Ok(true), _) => Standing::Tombstoned,
         (_, Some(Deletion::CanBeUndone)) => Standing::Deleted { number: manifest.number },
-        (_, Some(Deletion::ForGood)) => Standing::Gone { number: manifest.number },
+        (_, Some(Deletion::ForGood)) => Standing::Gone,
         _ if manifest.is_released() => Standing::Released,
         _ => Standing::Live,
     };
-    Ok((newest, Ok((standing, manifest))))
+    Ok((newest, Ok((standing, Some(manifest)))))
 }
 
 /// Packs of a snapshot: none when the snapshot is gone again, `None` when the snapshot cannot be read.

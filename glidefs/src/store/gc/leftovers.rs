@@ -2,7 +2,7 @@
 //!
 //! Owns which objects these are. Does not own their removal.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::Deadline;
 use super::in_use::{FIRST_MANIFEST, InUse, ListedObject, ListedVolume, Standing};
@@ -10,44 +10,50 @@ use crate::store::client::{ObjectInfo, Store};
 use crate::store::error::StoreError;
 use crate::store::key::{Folder, Key};
 
-/// Adds to `keys` the objects of `volume`, other than packs, of no use to readers, writers and later runs. Returns whether the
-/// volume has manifests that a later run will add.
-pub(super) fn superfluous(volume: &ListedVolume, deadline: Deadline, keys: &mut Vec<Key>) -> bool {
+/// The objects of `volume`, other than packs, of no use to readers, writers and later runs; and whether the volume has manifests
+/// that a later run will add.
+pub(super) async fn superfluous(
+    store: &Store,
+    volume: &ListedVolume,
+    deadline: Deadline,
+) -> Result<(Vec<Key>, bool), StoreError> {
+    let mut keys = Vec::new();
     let key = |number: u64| Key::Manifest(volume.id, number);
     let numbers = || volume.manifests.iter().map(|found| found.id);
     let snapshots = || volume.snapshots.iter().map(|found| Key::Snapshot(volume.id, found.id.clone()));
+    let fences = || volume.fences.iter().map(|number| Key::Fence(volume.id, *number));
     let is_empty = volume.snapshots.is_empty() && volume.packs.is_empty();
     match volume.standing {
         Standing::Live | Standing::Released => {
             let (_, older) = volume.manifests.split_last().unzip();
             // The first manifest stays: everybody can ask for its key, without a listing, to learn whether the volume exists.
             let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
+            let older = older.filter(|found| !volume.fences.contains(&found.id));
             let (over, later): (Vec<&ListedObject<u64>>, Vec<_>) =
                 older.partition(|found| deadline.is_over(found.created_millis));
-            keys.extend(over.iter().map(|found| key(found.id)));
-            return !later.is_empty();
+            if !over.is_empty() {
+                // A fence is created before its manifest, so a listing of fences after that of the manifests has it.
+                let fences = store.list(Folder::Fences(volume.id), None).await?.objects;
+                let fences: HashSet<Key> = fences.into_iter().map(|object| object.key).collect();
+                let is_fenced = |number: u64| fences.contains(&Key::Fence(volume.id, number));
+                keys.extend(over.iter().filter(|found| !is_fenced(found.id)).map(|found| key(found.id)));
+            }
+            return Ok((keys, !later.is_empty()));
         }
         Standing::Deleted { .. } | Standing::Damaged => {}
-        // The newest manifest goes last, when no writer unaware of the deletion can add anything any more.
-        Standing::Gone { number } => {
-            let older = numbers().filter(|found| *found != number);
-            keys.extend(older.map(key).chain(snapshots()));
-            let ended = volume.created_millis(number).is_some_and(|created| deadline.is_over(created));
-            if ended && is_empty && volume.manifests.len() == 1 {
-                keys.push(key(number));
-            }
-        }
+        // Whatever a writer unaware of the deletion may add goes again.
+        Standing::Gone => keys.extend(numbers().map(key).chain(snapshots()).chain(fences())),
         Standing::Tombstoned => {
             if !volume.tombstone.is_some_and(|tombstone| deadline.is_over(tombstone.created_millis)) {
-                return false;
+                return Ok((keys, false));
             }
-            keys.extend(numbers().map(key).chain(snapshots()));
+            keys.extend(numbers().map(key).chain(snapshots()).chain(fences()));
             if volume.manifests.is_empty() && is_empty {
                 keys.push(Key::Tombstone(volume.id));
             }
         }
     }
-    false
+    Ok((keys, false))
 }
 
 /// Objects below `deleted/` leading to live volumes, or to volumes deleted for good.
@@ -63,20 +69,19 @@ pub(super) async fn dangling(
             Some(Standing::Deleted { .. } | Standing::Damaged) => false,
             // The object is created before the deletion, which may be under way. The volume may also be younger than the scan.
             Some(Standing::Live | Standing::Released) | None => deadline.is_over(object.created_unix_millis),
-            Some(Standing::Gone { .. } | Standing::Tombstoned) => true,
+            Some(Standing::Gone | Standing::Tombstoned) => true,
         },
         _ => false,
     };
     Ok(objects.into_iter().filter(leads_nowhere).map(|object| object.key).collect())
 }
 
-/// Whether a later run can remove more of `volume`, which is deleted, without any change by others. The last manifest of a volume stays
-/// as long as a fork uses packs of the volume.
+/// Whether a later run can remove more of `volume`, which is deleted, without any change by others.
 pub(super) fn can_go(volume: &ListedVolume, in_use: &InUse, deadline: Deadline) -> bool {
     let is_over = match volume.standing {
         Standing::Live | Standing::Released | Standing::Damaged => return false,
         Standing::Deleted { .. } => false,
-        Standing::Gone { .. } => true,
+        Standing::Gone => true,
         Standing::Tombstoned => {
             volume.tombstone.is_none_or(|tombstone| deadline.is_over(tombstone.created_millis))
         }

@@ -15,6 +15,7 @@ use crate::store::client::Created;
 use crate::store::error::StoreError;
 use crate::store::format::{Manifest, Origin, PackRef, Sections};
 use crate::store::ids::StoreName;
+use crate::store::key::Key;
 use crate::units::{SectorRange, Seq};
 
 /// A new volume that is all zero.
@@ -39,7 +40,7 @@ pub(super) struct Beginning {
 }
 
 impl VolumeStore {
-    /// Creates a volume that is all zero: two requests.
+    /// Creates a volume that is all zero: three requests.
     ///
     /// If an earlier call gave the name and stopped there, the name is used again. If this writer has created such a volume
     /// before and nobody has written to the volume, the call succeeds with that volume: the answer to the earlier call may have
@@ -112,16 +113,24 @@ impl Host {
             sections: self.held_as(&Sections { damaged, properties, ..Sections::default() }, released),
         };
         let encoded = encode(&manifest)?;
-        match self.create_noted(&manifest, &encoded).await? {
-            Created::Created => Ok((manifest, begun)),
+        let manifest = match self.create_noted(&manifest, &encoded).await? {
+            Created::Created => manifest,
             Created::Existed => match self.still(&manifest).await? {
-                Some(same) => Ok((same, begun)),
+                Some(same) => same,
                 None => {
                     self.options.notes.withdraw(volume, manifest.number, hash_of(&encoded));
-                    Err(VolumeError::NameTaken { name: name.clone() })
+                    return Err(VolumeError::NameTaken { name: name.clone() });
                 }
             },
+        };
+        // This host may have stood still since it saw the volume without a manifest. Another one may have gone on with the same
+        // volume meanwhile, and deleted it.
+        if self.store.is_buried(volume).await? {
+            self.store.delete(&[Key::Manifest(volume, manifest.number)]).await?;
+            self.remove_name(name, volume).await?;
+            return Err(VolumeError::Deleted { volume });
         }
+        Ok((manifest, begun))
     }
 
     /// The stored first manifest of a volume, if the manifest is `first` under another date, size or sections, this host meant to

@@ -27,7 +27,7 @@ use crate::store::block_cache::BlockCache;
 use crate::store::client::{Created, ObjectInfo, Store};
 use crate::store::clock::{StoreClock, SystemClock};
 use crate::store::error::{StoreError, unfit};
-use crate::store::format::{Manifest, PackRef};
+use crate::store::format::{Manifest, NameRecord, PackRef};
 use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::key::{Folder, Key};
 use crate::store::removals::Stay;
@@ -174,37 +174,30 @@ impl Host {
         self.options.pack_bytes_max.saturating_sub(self.upload_bytes())
     }
 
-    /// As [`Self::create_noted`], for a manifest whose number this host has just read to be free. Returns whether the manifest is
-    /// the newest: this process may have stood still since the reading, so that others took the number and higher ones, and garbage
+    /// Takes a volume with a manifest whose number this host has just read to be free. Returns whether the manifest is the newest:
+    /// this process may have stood still since the reading, so that others took the number and higher ones, and garbage
     /// collection freed the number again.
+    ///
+    /// The writer before may stand still for any time, and its clock as well, and then create the same number. So a fence comes
+    /// before the manifest: garbage collection never frees a number with a fence, and that writer finds the manifest.
     ///
     /// # Errors
     /// [`VolumeError::Deleted`] when garbage collection removed the whole volume meanwhile.
     pub async fn create_newest(&self, manifest: &Manifest) -> Result<bool, VolumeError> {
-        let Manifest { volume, number, .. } = *manifest;
-        if self.create_noted(manifest, &encode(manifest)?).await? == Created::Existed {
+        let Manifest { volume, number, created_unix_millis, .. } = *manifest;
+        let fence = Key::Fence(volume, number);
+        let _: Created = self.store.mark(&fence, NameRecord { volume, created_unix_millis }).await?;
+        if self.create_noted(manifest, &encode(manifest)?).await? == Created::Existed
+            || self.store.newest_manifest(volume, Some(number)).await?.is_some()
+        {
             return Ok(false);
         }
-        // With the manifest before, which is there unless others went on.
-        let behind = number.checked_sub(2).map(|number| Key::Manifest(volume, number));
-        let listing = self.store.list(Folder::Manifests(volume), behind.as_ref()).await?;
-        let found = || listing.objects.iter().map(|object| &object.key);
-        if found().any(|key| matches!(key, Key::Manifest(_, other) if *other > number)) {
-            return Ok(false);
+        // Other manifests prove nothing: they may have arrived after the end of the volume.
+        if self.store.is_buried(volume).await? {
+            self.store.delete(&[Key::Manifest(volume, number)]).await?;
+            return Err(VolumeError::Deleted { volume });
         }
-        if found().any(|key| matches!(key, Key::Manifest(_, other) if *other < number)) {
-            return Ok(true);
-        }
-        let first = Key::Manifest(volume, 1);
-        match self.store.insist(StoreError::is_missing, || self.store.head(&first)).await {
-            Ok(_) => Ok(true),
-            // The first manifest stays as long as the volume does.
-            Err(error) if error.is_missing() => {
-                self.store.delete(&[Key::Manifest(volume, number)]).await?;
-                Err(VolumeError::Deleted { volume })
-            }
-            Err(error) => Err(error.into()),
-        }
+        Ok(true)
     }
 
     /// Notes a manifest, then creates it.
@@ -291,6 +284,13 @@ impl Host {
     /// The manifest kept by a snapshot of `volume`, even if the volume is deleted. Of several snapshots with this name the oldest
     /// counts: the others are of tries that failed, and arrived late.
     pub async fn snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<Manifest, VolumeError> {
+        for key in self.keys_of_snapshot(volume, name).await? {
+            match self.store.snapshot(volume, &key).await {
+                Ok(snapshot) => return Ok(snapshot.manifest),
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         Err(VolumeError::NoSuchSnapshot { name: name.clone() })
     }
 
@@ -316,13 +316,6 @@ impl Host {
         let mut found: Vec<_> = listing.objects.into_iter().filter_map(info).collect();
         found.sort_by_key(|info| info.created_unix_millis);
         Ok(found)
-        for key in self.keys_of_snapshot(volume, name).await? {
-            match self.store.snapshot(volume, &key).await {
-                Ok(snapshot) => return Ok(snapshot.manifest),
-                Err(error) if error.is_missing() => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
     }
 }
 

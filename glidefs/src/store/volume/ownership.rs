@@ -53,8 +53,8 @@ impl VolumeStore {
         self.find(name).await?.ok_or_else(|| VolumeError::NoSuchName { name: name.clone() })
     }
 
-    /// Makes this host the holder of `volume`: three requests. Of a fork that nobody has written to, one listing more, and one request for
-    /// each pack.
+    /// Makes this host the holder of `volume`: seven requests, however many manifests there are. Of a fork that nobody has written to,
+    /// one listing more, and one request for each pack.
     pub(in crate::store) async fn acquire(
         &self,
         volume: VolumeId,

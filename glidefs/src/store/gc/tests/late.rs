@@ -1,7 +1,10 @@
 //! Manifests under way for days, while garbage is collected.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::store::client::Created;
+use crate::store::scripted::ManualClock;
 use crate::units::Seq;
 
 /// Ten runs, days apart. Returns the number of removed packs.
@@ -78,13 +81,13 @@ async fn a_late_manifest_with_a_number_that_was_freed_does_not_say_that_no_manif
     let store = world.daemon(9).volumes.store().clone();
     world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
     let volume = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
-    // Stands for the manifest of another writer, which wanted the same number and is under way for days.
-    let late = store.manifest(volume.id(), 2).await.unwrap();
     for seq in 1..=2 {
         volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
     }
+    // Stands for the manifest of another writer, which wanted the same number and is under way for days.
+    let late = store.manifest(volume.id(), 3).await.unwrap();
     world.advance_hours(25);
-    assert_eq!(gc(&world, false).await.objects_removed, 2);
+    assert_eq!(gc(&world, false).await.objects_removed, 1);
     volume.confirm().await.unwrap();
     world.objects.pause_before("manifests");
     let committing = tokio::spawn({
@@ -101,11 +104,34 @@ async fn a_late_manifest_with_a_number_that_was_freed_does_not_say_that_no_manif
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_writer_that_stood_still_with_its_clock_commits_nothing_onto_a_number_that_was_freed() {
+    let world = World::new();
+    let daemon = world.daemon_with_clock(1, Arc::<ManualClock>::default());
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    world.objects.pause_before("manifests");
+    let committing = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await }
+    });
+    world.objects.paused().await;
+    let taken = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
+    for seq in 3..=5 {
+        taken.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+    }
+    gc_for_days(&world).await;
+    world.objects.resume();
+    let committed = committing.await.unwrap();
+    assert!(matches!(committed, Err(VolumeError::Fenced(_))), "{committed:?}");
+    tags(&taken, range(0, 8), &[5; 8]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_opening_that_stood_still_does_not_go_on_from_a_number_that_was_freed() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
-    world.objects.pause_before("manifests");
+    world.objects.pause_before("fences");
     let opener = world.daemon(2).volumes;
     let opening = tokio::spawn(async move { opener.take_over(&name("vm")).await });
     world.objects.paused().await;
@@ -157,7 +183,8 @@ async fn an_undeletion_that_stood_still_does_not_go_on_from_a_number_that_was_fr
     let back = world.daemon(1).volumes.undelete(&name("vm"), &name("vm")).await.unwrap();
     back.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
     world.advance_hours(25);
-    assert_eq!(gc(&world, false).await.objects_removed, 3);
+    // The number has a fence, and stays.
+    assert_eq!(gc(&world, false).await.objects_removed, 2);
     world.objects.resume();
     let error = undeleting.await.unwrap().unwrap_err();
     assert!(matches!(error, VolumeError::NotDeleted { .. }), "{error}");

@@ -27,6 +27,10 @@ impl Host {
             // The name was in use a moment ago, and may be free now.
             let Some(record) = self.store.name(name).await? else { continue };
             let Some(newest) = self.store.latest_manifest(record.volume, None).await? else {
+                if self.store.is_buried(record.volume).await? {
+                    self.remove_name(name, record.volume).await?;
+                    continue;
+                }
                 return Ok(record.volume);
             };
             match self.check_not_deleted(&newest).await {
@@ -44,8 +48,7 @@ impl Host {
     /// deleted.
     pub async fn note_deleted(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
         let record = NameRecord { volume, created_unix_millis: self.options.clock.unix_millis() };
-        let key = Key::Deleted(name.clone(), volume);
-        let _: Created = self.store.create(&key, &[record.encode().into()]).await?;
+        let _: Created = self.store.mark(&Key::Deleted(name.clone(), volume), record).await?;
         Ok(())
     }
 

@@ -83,7 +83,7 @@ impl VolumeWriter {
         if self.host.options.notes.intended(id, number, &hash) == Some(false) {
             return Err(self.lose(self.foreign(&found)).await);
         }
-        // Older manifests are removed before newer ones, so the number after an existing manifest is not a gap.
+        // The manifest with which another writer takes the volume has a fence, and stays.
         match store.head(&Key::Manifest(id, next_number(number))).await {
             Ok(_) => self.adopt_or_yield(next_number(number), number, begun).await.map(drop),
             Err(error) if error.is_missing() => {
@@ -99,7 +99,11 @@ impl VolumeWriter {
     /// which a store that went back has, after a time. A store in which nothing is found proves nothing.
     async fn judge_missing(&self, number: u64, begun: Duration, missing: StoreError) -> VolumeError {
         let (id, store, own) = (self.shared.id, &self.host.store, self.head().own);
-        match store.is_marked_deleted(id, own.writer).await {
+        let is_deleted = match store.is_buried(id).await {
+            Ok(false) => store.is_marked_deleted(id, own.writer).await,
+            buried => buried,
+        };
+        match is_deleted {
             Ok(true) => return self.stop_until_restart(Loss::Deleted),
             Ok(false) => {}
             Err(error) => return error.into(),
