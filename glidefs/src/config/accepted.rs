@@ -4,7 +4,7 @@
 //! setting. Does not own which start uses the copy. Invariants: a copy stands for the file of which it was made and for no other one, so that
 //! of two daemons neither takes the other's cache; it is written when its daemon serves, and replaced as a whole.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
@@ -25,10 +25,10 @@ pub struct Accepted {
 impl Accepted {
     /// The copy of the file at `config`; `None` where the service has no directory.
     pub fn of(config: &Path) -> Option<Self> {
-        Self::within(std::env::var_os(VARIABLE)?, config)
+        Self::within(&std::env::var_os(VARIABLE)?, config)
     }
 
-    fn within(directories: OsString, config: &Path) -> Option<Self> {
+    fn within(directories: &OsStr, config: &Path) -> Option<Self> {
         let first = directories.as_bytes().split(|byte| *byte == b':').next()?;
         let copy = Path::new(OsStr::from_bytes(first)).join(NAME);
         let head = format!("# Written by glidefs, which serves with this content of {}\n", config.display());
@@ -62,12 +62,9 @@ mod tests {
     #[test]
     fn a_copy_is_the_text_that_was_kept_last_and_is_not_for_another_file() {
         let place = tempfile::tempdir().unwrap();
-        let directories = || {
-            let mut directories = place.path().as_os_str().to_owned();
-            directories.push(":/var/lib/another");
-            directories
-        };
-        let copy = |config: &str| Accepted::within(directories(), Path::new(config)).unwrap();
+        let mut directories = place.path().as_os_str().to_owned();
+        directories.push(":/var/lib/another");
+        let copy = |config: &str| Accepted::within(&directories, Path::new(config)).unwrap();
         assert_eq!(copy("/a.toml").text(), None);
         copy("/a.toml").keep("[cache]\n# größer\n").unwrap();
         assert_eq!(copy("/a.toml").text().as_deref(), Some("[cache]\n# größer\n"));
@@ -75,6 +72,6 @@ mod tests {
         copy("/a.toml").keep("").unwrap();
         assert_eq!(copy("/a.toml").text().as_deref(), Some(""));
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
-        assert!(Accepted::within("".into(), Path::new("/a.toml")).is_none());
+        assert!(Accepted::within(OsStr::new(""), Path::new("/a.toml")).is_none());
     }
 }

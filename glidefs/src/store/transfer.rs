@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn a_limit_holds_in_its_hours_also_over_midnight() {
         for (text, hours) in
-            [("8-18", Vec::from_iter(8..18)), ("22-2", vec![0, 1, 22, 23]), ("0-24", (0..24).collect())]
+            [("8-18", (8..18).collect::<Vec<_>>()), ("22-2", vec![0, 1, 22, 23]), ("0-24", (0..24).collect())]
         {
             let parsed: Hours = text.parse().unwrap();
             assert_eq!(parsed.to_string(), text);

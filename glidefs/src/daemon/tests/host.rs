@@ -202,7 +202,6 @@ impl World {
             pause_max: Duration::from_millis(20),
             time_budget: self.time_budget,
             missing_time: Duration::from_millis(200),
-            ..RetryPolicy::default()
         };
         let entropy = Arc::new(Seeded::new(seed));
         let options = StoreOptions { retry, entropy, checked_first, ..StoreOptions::default() };

@@ -24,7 +24,8 @@ use crate::store::transfer;
 const DELETE_KEYS_MAX: usize = 200;
 /// Most objects of a listing: more than a store has that garbage collection looks after.
 pub(super) const OBJECTS_MAX: usize = 1 << 24;
-/// What may be in a place without a marker: the folders of a store, whose volumes are looked for apart, and that of a file system's check.
+/// What may be in a place without a marker, which another daemon may be making: the folders of a store, whose volumes are looked for apart,
+/// and that of a file system's check.
 const OF_PLACE: [&str; 5] = [VOLUMES, "names", "deleted", "gc", "lost+found"];
 
 impl Store {
@@ -97,7 +98,7 @@ impl Store {
         let objects = found.objects.iter().map(|object| &object.location);
         let mut names = objects.chain(&found.common_prefixes).filter_map(Path::filename);
         let is_foreign =
-            |name: &&str| !is_of_trial(name) && !name.starts_with('.') && !OF_PLACE.contains(name);
+            |name: &&str| !is_of_trial(name) && !name.starts_with('.') && !OF_PLACE.contains(name) && Key::Marker.to_string() != **name;
         Ok(names.find(is_foreign).map(Into::into))
     }
 

@@ -164,8 +164,9 @@ impl Merge {
             }
             // A step ends with a full pack, because a short pack would cut a run in two.
             self.ended_early |= self.is_spent() && self.batch.is_empty() && self.builder.is_none();
-            // A whole merge loads each index once, and so does not get there.
-            self.ended_early |= self.loaded_bytes > self.loaded_bytes_max;
+            // A whole merge loads each index once, and so does not get there. Any step merges something.
+            let has_merged = !(self.batch.is_empty() && self.builder.is_none() && self.outputs.is_empty());
+            self.ended_early |= self.loaded_bytes > self.loaded_bytes_max && has_merged;
         }
         self.finish_pack().await
     }

@@ -91,7 +91,7 @@ async fn whatever_is_written_the_content_stays_and_the_packs_are_few() {
         let limits = if seed % 2 == 0 {
             // And some indexes are longer than the windows of a merge, and loaded more often than one step may.
             let (windows_bytes_max, loaded_bytes_max) =
-                if seed < 6 { (1 << 20, 1 << 20) } else { (2000, 300) };
+                if seed < 6 { (1 << 20, 1 << 20) } else { (2000, 3000) };
             MergeLimits {
                 step_bytes_max: 5000,
                 young_bytes_min,

@@ -182,13 +182,12 @@ async fn a_read_and_a_merge_of_packs_with_long_indexes_hold_few_of_these() {
     let metadata = &volume.host.reader.metadata;
     let index_bytes_max = (128 << 20) + usize::try_from(PackIndex::load_bytes(&pack)).unwrap();
     // No pack has the second sector, so each is looked at.
-    tags(&volume, range(0, 2), &[0, 0]).await;
     tags(&volume, range(1, 1), &[0]).await;
     let most = metadata.most_index_bytes();
     assert!((1..=index_bytes_max).contains(&most), "{most} bytes of indexes");
     let manifest = volume.manifest().await.unwrap();
     assert_eq!(manifest.packs.len(), usize::from(PACKS));
-    let step = everything(&manifest.packs);
+    let step = everything(&manifest.packs[..16]);
     let mut merge = Merge::new(volume.clone(), &manifest, &step, &MergeLimits::default());
     for _ in 0..3 {
         let bytes = merge.look_on().await.unwrap();
