@@ -81,7 +81,7 @@ impl Storage for Data {
         Ok(None)
     }
 
-    async fn regain(&self, _: ExportName, _: Arc<Volume>) -> Result<Option<Resume>, VolumeError> {
+    async fn regain(&self, _: ExportName, _: Arc<Volume>) -> Result<Option<Begun>, VolumeError> {
         Ok(None)
     }
 

@@ -80,7 +80,7 @@ use self::catalog::change::Change;
 use self::catalog::record::ExportRecord;
 pub(crate) use self::catalog::{CatalogGlance, CatalogHandle, error::CatalogError, health::CatalogHealth};
 use self::confirm::Unasked;
-pub use self::create::CreateExport;
+pub use self::create::{CreateExport, CreatedExport};
 pub use self::deaths::Deaths;
 pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use self::entry::{ExportEntry, HeldExport};

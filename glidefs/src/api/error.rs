@@ -86,9 +86,9 @@ impl From<RouterError> for ApiError {
             | RouterError::FailAfter { .. }
             | RouterError::Collect(GcError::GraceTooShort { .. }) => P::BadParameter,
             RouterError::NotFound { .. } => P::NotFound,
-            RouterError::OtherParameter { .. }
-            | RouterError::OtherProperty { .. }
-            | RouterError::OtherSettings { .. } => P::ExistsWithOtherParameters,
+            RouterError::OtherParameter { .. } | RouterError::OtherProperty { .. } => {
+                P::ExistsWithOtherParameters
+            }
             RouterError::Shrink { .. } => P::CannotShrink,
             RouterError::TooMany { .. } => P::TooManyExports,
             RouterError::HalfDeleted { .. } | RouterError::PartlyDeleted { .. } => P::HalfDeleted,

@@ -13,10 +13,11 @@ use super::error::ApiError;
 use super::paging::{Headers, Page, json_list};
 use super::state::AppState;
 use super::wire::{
-    AttachQuery, Deleted, Drained, Export, FlushQuery, Flushed, LimitsChange, PageQuery, RemoveQuery,
-    ResizeRequest, SetRequest,
+    AttachQuery, Deleted, Drained, Export, FlushQuery, Flushed, PageQuery, RemoveQuery, ResizeRequest,
+    SetRequest,
 };
 use crate::observe::chain;
+use crate::properties::PropertiesChange;
 use crate::properties::limits::{Settings, SettingsChange};
 use crate::router::{self, ExportSize, Router, RouterError};
 
@@ -56,13 +57,14 @@ pub(super) async fn show(State(state): State<AppState>, name: NameInPath) -> Res
     Ok(Json(state.router.show(name.0.as_str())?.into()))
 }
 
-/// Change limits and weight of an export, also while the export is in use. A field that is left out stays as before; null ends
-/// a limit. Asking for the same again changes nothing.
+/// Change properties of an export, also while the export is in use. A field that is left out stays as before; null ends a limit. A
+/// durability other than "local" is answered when it is true: the store names it, and has everything acknowledged before. After
+/// `not_flushed` the durability counts on this host already; the same request waits again.
 #[utoipa::path(
     patch, path = "/v1/exports/{name}", operation_id = "set_export", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
     request_body = SetRequest,
     responses(
-        (status = 200, description = "The export has these limits and this weight.", body = Export),
+        (status = 200, description = "The export has these properties.", body = Export),
     )
 )]
 pub(super) async fn set(
@@ -70,7 +72,7 @@ pub(super) async fn set(
     name: NameInPath,
     JsonBody(request): JsonBody<SetRequest>,
 ) -> Result<Json<Export>, ApiError> {
-    let change = settings(&request.limits, request.weight)?;
+    let change = properties(&request)?;
     Ok(Json(state.router.set(name.0.as_str(), change).await?.into()))
 }
 
@@ -197,10 +199,12 @@ pub(super) async fn resize(
     Ok(Json(state.router.resize(name.0.as_str(), size).await?.into()))
 }
 
-/// The change of settings for which a request asks.
-fn settings(limits: &LimitsChange, weight: Option<u64>) -> Result<SettingsChange, RouterError> {
+/// The change of properties for which a request asks.
+fn properties(request: &SetRequest) -> Result<PropertiesChange, RouterError> {
+    let SetRequest { durability, on_unreachable, limits, weight } = *request;
     let weight = small("weight", weight, Settings::WEIGHT_MAX)?;
-    Ok(SettingsChange { rates: limits.rates(), burst: limits.burst(), weight })
+    let settings = SettingsChange { rates: limits.rates(), burst: limits.burst(), weight };
+    Ok(PropertiesChange { durability, on_unreachable, settings })
 }
 
 /// Refuses a parameter that does not fit 16 bits. The router checks the real bounds.

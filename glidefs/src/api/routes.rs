@@ -66,6 +66,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(snapshots::create, snapshots::list))
         .routes(routes!(snapshots::delete))
         .routes(routes!(volumes::list))
+        .routes(routes!(volumes::show))
         .routes(routes!(volumes::deleted))
         .routes(routes!(volumes::collect))
         .routes(routes!(system::status))

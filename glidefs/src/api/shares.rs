@@ -22,7 +22,7 @@ use super::wire::ProblemCode as P;
 const APART: [&str; 1] = ["/v1/upgrade"];
 
 /// Requests that wait for the store, whatever the export.
-const WAITING: [(Method, &str); 10] = [
+const WAITING: [(Method, &str); 11] = [
     (Method::POST, "/v1/exports/{name}/flush"),
     (Method::POST, "/v1/exports/{name}/fork"),
     (Method::POST, "/v1/exports/{name}/rollback"),
@@ -30,6 +30,7 @@ const WAITING: [(Method, &str); 10] = [
     (Method::GET, "/v1/exports/{name}/snapshots"),
     (Method::DELETE, "/v1/exports/{name}/snapshots/{snapshot}"),
     (Method::GET, "/v1/store/exports"),
+    (Method::GET, "/v1/store/exports/{name}"),
     (Method::GET, "/v1/store/deleted"),
     (Method::POST, "/v1/drain"),
     (Method::POST, "/v1/gc"),

@@ -5,12 +5,12 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 
-use super::body::JsonBody;
+use super::body::{JsonBody, NameInPath};
 use super::error::ApiError;
 use super::paging::{Headers, Page};
 use super::state::AppState;
 use super::wire::values::rfc3339;
-use super::wire::{DeletedExport, GcAnswer, GcRequest, PageQuery, StoredExport};
+use super::wire::{DeletedExport, GcAnswer, GcRequest, PageQuery, StoredExport, StoredVolume};
 use crate::store::gc::GcOptions;
 use crate::store::volume::DeletedVolume;
 use crate::units::SECTOR_BYTES;
@@ -30,6 +30,21 @@ pub(super) async fn list(
     let (next, names) = page.of(names, "/v1/store/exports", |name: &String| (name, ""))?;
     let shown = |name: String| StoredExport { open_here: state.router.show(&name).is_ok(), name };
     Ok((next, Json(names.into_iter().map(shown).collect())))
+}
+
+/// A volume in the store with its properties, as the host that has the volume last stored them. Takes a few requests to the store.
+#[utoipa::path(
+    get, path = "/v1/store/exports/{name}", operation_id = "show_stored_export", tag = "store",
+    params(("name" = String, Path, description = "Name of the volume.")),
+    responses((status = 200, description = "The volume.", body = StoredVolume))
+)]
+pub(super) async fn show(
+    State(state): State<AppState>,
+    name: NameInPath,
+) -> Result<Json<StoredVolume>, ApiError> {
+    let newest = state.router.stored(&name.0).await?;
+    let open_here = state.router.show(name.0.as_str()).is_ok();
+    Ok(Json(StoredVolume::of(name.0.to_string(), open_here, &newest)))
 }
 
 /// The deleted volumes that can be restored, sorted by name and id, or a page of them. Each page takes a listing of all deleted volumes,

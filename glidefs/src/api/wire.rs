@@ -16,7 +16,7 @@ mod upgrade;
 pub(super) mod values;
 
 pub use self::answers::{
-    AtRisk, Deleted, DeletedExport, Drained, Export, Flushed, GcAnswer, Snapshot, StoredExport,
+    AtRisk, Deleted, DeletedExport, Drained, Export, Flushed, GcAnswer, Snapshot, StoredExport, StoredVolume,
 };
 pub use self::codes::ProblemCode;
 pub use self::problem::{ErrorDetail, PROBLEM_TYPE, Problem};

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::error::CliError;
 use crate::api::wire::{
     AtRisk, Bound, Deleted, DeletedExport, Drained, Durability, Export, Flushed, GcAnswer, Limits, Memory,
-    Snapshot, Status, StoredExport, Upgrade,
+    Snapshot, Status, StoredVolume, Upgrade,
 };
 use crate::config::TimeSpan;
 use crate::observe::printable;
@@ -267,10 +267,25 @@ pub(super) fn gc(gc: &GcAnswer) -> String {
     text
 }
 
-/// The exports in the store, a line each.
-pub(super) fn stored(stored: &[StoredExport]) -> String {
-    list(stored, "nothing in the store", ["NAME", "OPEN HERE"], &[], |export| {
-        [export.name.clone(), if export.open_here { "yes" } else { "no" }.into()]
+/// The volumes in the store, a line each.
+pub(super) fn stored(stored: &[&StoredVolume]) -> String {
+    let header = ["NAME", "SIZE", "OPEN ON", "DURABILITY", "ON UNREACHABLE", "LIMITS", "WEIGHT"];
+    list(stored, "nothing in the store", header, &[1, 6], |volume| {
+        let host = match &volume.host {
+            _ if volume.open_here => "this host",
+            _ if volume.released => "-",
+            Some(host) => host.as_str(),
+            None => "a host without a name",
+        };
+        [
+            volume.name.clone(),
+            bytes(volume.size_bytes),
+            host.into(),
+            durability(volume.durability),
+            volume.on_unreachable.to_string(),
+            volume.limits.as_ref().map_or_else(|| "-".into(), limits_of),
+            volume.weight.to_string(),
+        ]
     })
 }
 

@@ -37,6 +37,7 @@ fn what_is_not_understood_exits_with_two_and_says_why() {
         ("glidefs export create a --size 1GiB --queues 0", "1..=128"),
         ("glidefs export create a --size 1GiB --queue-depth 5000", "1..=4096"),
         ("glidefs export set a", "--read-iops"),
+        ("glidefs export set a --durability lokal", "bounded"),
         ("glidefs export set a --read-iops many", "or none"),
         ("glidefs export set a --write-bps 1MB", "MiB"),
         ("glidefs export set a --burst 5", "such as 10s"),
@@ -358,7 +359,7 @@ async fn every_command_reaches_the_daemon() {
         let failed = exports::run(&client, export_command(line), None).await.unwrap_err();
         assert!(matches!(failed, CliError::SomeFailed { .. }), "{line}: {failed}");
     }
-    let weights = router.list().iter().filter(|info| info.settings.weight == 7).count();
+    let weights = router.list().iter().filter(|info| info.properties.settings.weight == 7).count();
     assert_eq!(weights, 1, "a failure before stops no other export");
     let upgraded = upgrade::run(&client, None, OutputArgs { json: true }).await.unwrap_err();
     assert!(upgraded.to_string().contains("when the daemon is ready"), "{upgraded}");

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::str::FromStr;
 
 use super::error::CsiError;
-use crate::api::wire::{Choices, Durability, SetRequest};
+use crate::api::wire::{Choices, SetRequest};
 use crate::config::TimeSpan;
 
 /// Keys with this beginning come from the sidecars, and say whose volume or snapshot it is.
@@ -18,20 +18,17 @@ pub(super) fn of_volume(
     parameters: &HashMap<String, String>,
     mutable: &HashMap<String, String>,
 ) -> Result<Choices, CsiError> {
-    let mut choices = Choices { durability: Some(Durability::default()), ..Choices::default() };
-    let mut settings = SetRequest::default();
+    let mut choices = Choices::default();
     for (key, value) in parameters {
         match key.as_str() {
-            "durability" => choices.durability = Some(parse(key, value)?),
-            "onUnreachable" => choices.on_unreachable = Some(parse(key, value)?),
             "queues" => choices.queues = Some(parse(key, value)?),
             "queueDepth" => choices.queue_depth = Some(parse(key, value)?),
             _ if key.starts_with(SIDECARS) => {}
-            _ => set(&mut settings, key, value)?,
+            _ => set(&mut choices.properties, key, value)?,
         }
     }
-    mutable.iter().try_for_each(|(key, value)| set(&mut settings, key, value))?;
-    Ok(Choices { limits: settings.limits, weight: settings.weight, ..choices })
+    mutable.iter().try_for_each(|(key, value)| set(&mut choices.properties, key, value))?;
+    Ok(choices)
 }
 
 /// Reads the parameters of a VolumeAttributesClass: those which can be changed while a volume is in use.
@@ -53,6 +50,8 @@ pub(super) fn check_of_snapshot(parameters: &HashMap<String, String>) -> Result<
 fn set(settings: &mut SetRequest, key: &str, value: &str) -> Result<(), CsiError> {
     let limits = &mut settings.limits;
     match key {
+        "durability" => settings.durability = Some(parse(key, value)?),
+        "onUnreachable" => settings.on_unreachable = Some(parse(key, value)?),
         "readIops" => limits.read_iops = Some(rate(key, value)?),
         "writeIops" => limits.write_iops = Some(rate(key, value)?),
         "readBytesPerSecond" => limits.read_bytes_per_second = Some(rate(key, value)?),
@@ -77,15 +76,15 @@ fn parse<T: FromStr<Err: std::fmt::Display>>(key: &str, value: &str) -> Result<T
 }
 
 fn unknown(key: &str) -> CsiError {
-    const KEYS: &str = "durability, onUnreachable, queues, queueDepth, and for a VolumeAttributesClass as well readIops, \
-                        writeIops, readBytesPerSecond, writeBytesPerSecond, burst and weight";
+    const KEYS: &str = "queues, queueDepth, and for a VolumeAttributesClass as well durability, onUnreachable, readIops, writeIops, \
+                        readBytesPerSecond, writeBytesPerSecond, burst and weight";
     CsiError::invalid("parameters", format!("{key:?} is unknown here; volumes have {KEYS}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::wire::Bound;
+    use crate::api::wire::{Bound, Durability};
     use crate::config::ByteSize;
 
     fn map<const N: usize>(pairs: [(&str, &str); N]) -> HashMap<String, String> {
@@ -107,16 +106,17 @@ mod tests {
         let choices = of_volume(&class, &attributes).unwrap();
         let max_bytes = 64 << 20;
         assert_eq!(
-            choices.durability,
+            choices.properties.durability,
             Some(Durability::Bounded(Bound { max_bytes, max_age: std::time::Duration::from_secs(30) }))
         );
         assert_eq!((choices.queues, choices.queue_depth), (Some(2), Some(64)));
-        assert!(choices.on_unreachable.is_some());
-        assert_eq!(choices.weight, Some(200));
+        let SetRequest { on_unreachable, limits, weight, .. } = choices.properties;
+        assert!(on_unreachable.is_some());
+        assert_eq!(weight, Some(200));
         // The class of attributes has the last word.
-        assert_eq!(choices.limits.read_iops, Some(None));
-        assert_eq!(choices.limits.write_bytes_per_second, Some(Some(ByteSize(100 << 20))));
-        assert_eq!(choices.limits.burst_milliseconds, Some(1000));
+        assert_eq!(limits.read_iops, Some(None));
+        assert_eq!(limits.write_bytes_per_second, Some(Some(ByteSize(100 << 20))));
+        assert_eq!(limits.burst_milliseconds, Some(1000));
     }
 
     #[test]
@@ -138,11 +138,17 @@ mod tests {
     }
 
     #[test]
-    fn only_limits_and_weight_change_later() {
-        assert!(of_change(&map([("durability", "store")])).is_err());
+    fn properties_change_later_and_the_device_does_not() {
+        assert!(of_change(&map([("queues", "2")])).is_err());
         assert!(of_volume(&map([]), &map([("queues", "2")])).is_err());
         assert_eq!(of_change(&map([])).unwrap(), SetRequest::default());
-        assert_eq!(of_change(&map([("weight", "7")])).unwrap().weight, Some(7));
+        let change = of_change(&map([("weight", "7"), ("durability", "store")])).unwrap();
+        assert_eq!((change.weight, change.durability), (Some(7), Some(Durability::Store)));
+    }
+
+    #[test]
+    fn a_class_without_a_durability_leaves_a_copy_the_one_of_its_source() {
+        assert_eq!(of_volume(&map([("queues", "2")]), &map([])).unwrap().properties, SetRequest::default());
     }
 
     #[test]

@@ -111,10 +111,15 @@ impl StoreSide {
                 self.volumes.fork(&StatePoint { volume, snapshot }, name).await?
             }
         };
-        let properties = volume.properties().await?;
-        let resume = Resume { manifest: None, ..volume.state() };
-        Ok(Begun { resume, is_released: false, properties })
+        begun(&volume).await
     }
+}
+
+/// The state of a volume that is this host's, without the bytes of the manifest.
+async fn begun(volume: &volume::VolumeWriter) -> Result<Begun, VolumeError> {
+    let properties = volume.properties().await?;
+    let resume = Resume { manifest: None, ..volume.state() };
+    Ok(Begun { resume, is_released: false, properties })
 }
 
 impl DaemonStorage {
@@ -163,11 +168,11 @@ impl Storage for DaemonStorage {
         }
     }
 
-    async fn regain(&self, name: ExportName, volume: Arc<Volume>) -> Result<Option<Resume>, VolumeError> {
+    async fn regain(&self, name: ExportName, volume: Arc<Volume>) -> Result<Option<Begun>, VolumeError> {
         let (Some(side), Some(remote)) = (&self.store, volume.remote()) else { return Ok(None) };
         side.check().await?;
         let regained = side.volumes.take_over_known(&name, remote.id()).await?;
-        Ok(Some(Resume { manifest: None, ..regained.state() }))
+        begun(&regained).await.map(Some)
     }
 
     async fn rescue(

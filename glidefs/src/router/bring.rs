@@ -70,7 +70,7 @@ impl Router {
         }
         self.catalog.change(Change::Link(record.export_id(), resume.clone())).await?;
         self.storage.link(volume, record.size_bytes, &resume);
-        volume.keep_properties(record.properties());
+        volume.set_properties(&record.properties(), false);
         if is_released && let Err(error) = self.take_back(held).await {
             tracing::warn!(export = %name, error = %chain(&error), "a released export could not be taken back");
             self.ask_later(held.entry());

@@ -24,7 +24,7 @@ use super::size::ExportSize;
 use super::state::{Event, State};
 use super::storage::InitialContent;
 use crate::locks::RwLockExt;
-use crate::properties::{Bound, Durability, OnUnreachable, Properties, PropertiesChange};
+use crate::properties::{Durability, Properties, PropertiesChange};
 use crate::store::volume::Resume;
 use crate::units::SECTOR_BYTES;
 
@@ -140,7 +140,7 @@ impl Router {
     pub async fn create(self: &Arc<Self>, request: CreateExport) -> Result<CreatedExport, RouterError> {
         check_parameter("queues", request.queues, QUEUES_MAX)?;
         check_parameter("queue_depth", request.queue_depth, QUEUE_DEPTH_MAX)?;
-        check_properties(&request.properties)?;
+        request.properties.check()?;
         let router = Arc::clone(self);
         finish(request.name.to_string(), async move { router.create_now(request).await }).await
     }
@@ -182,15 +182,18 @@ impl Router {
     /// Checks that an existing export is the one that `request` asks for, and makes its device if an earlier attempt failed.
     async fn answer_existing(&self, held: &HeldExport, request: &CreateExport) -> Result<(), RouterError> {
         let record = held.record();
-        compare(&record, request)?;
+        let compared = compare(&record, request);
+        let opens_volume = request.content.opens_volume();
+        if opens_volume || compared.is_err() {
+            // An export that another host has is not to be compared with, let alone changed.
+            self.store_confirms(held.entry()).await?;
+        }
+        compared?;
         if matches!(request.content, InitialContent::Deleted { .. }) {
             return Err(RouterError::NameInUse { name: record.name });
         }
-        if request.content.opens_volume() {
-            if !held.entry().is_stored() {
-                return Err(RouterError::NotInStore { name: record.name });
-            }
-            self.store_confirms(held.entry()).await?;
+        if opens_volume && !held.entry().is_stored() {
+            return Err(RouterError::NotInStore { name: record.name });
         }
         let failed = matches!(held.entry().state(), State::Failed { .. });
         if failed && record.desired != Desired::Detached {
@@ -353,21 +356,6 @@ fn check_parameter(parameter: &'static str, value: Option<u16>, max: u16) -> Res
     }
 }
 
-fn check_properties(change: &PropertiesChange) -> Result<(), RouterError> {
-    if let Some(Durability::Bounded(bound)) = change.durability
-        && !bound.is_allowed()
-    {
-        return Err(RouterError::Bound {
-            max_bytes_min: Bound::MAX_BYTES_MIN,
-            max_age_min_seconds: Bound::MAX_AGE_MIN.as_secs(),
-        });
-    }
-    if change.on_unreachable.is_some_and(|on_unreachable| !on_unreachable.is_allowed()) {
-        return Err(RouterError::FailAfter { min_seconds: OnUnreachable::FAIL_AFTER_MIN.as_secs() });
-    }
-    change.settings.check()
-}
-
 /// Checks that the existing export has the parameters of `request`. A parameter not given fits any value.
 fn compare(record: &ExportRecord, request: &CreateExport) -> Result<(), RouterError> {
     let size = match request.content {
@@ -379,15 +367,7 @@ fn compare(record: &ExportRecord, request: &CreateExport) -> Result<(), RouterEr
         ("queues", record.queues.into(), request.queues.map(u64::from)),
         ("queue_depth", record.queue_depth.into(), request.queue_depth.map(u64::from)),
     ];
-    let PropertiesChange { durability, on_unreachable, settings } = &request.properties;
-    let differ = [
-        ("durability", durability.is_some_and(|wanted| wanted != record.durability())),
-        ("on_unreachable", on_unreachable.is_some_and(|wanted| wanted != record.on_unreachable())),
-    ];
-    if let Some((property, _)) = differ.into_iter().find(|(_, differs)| *differs) {
-        return Err(RouterError::OtherProperty { name: record.name.clone(), property });
-    }
-    settings.compare(&record.name, &record.settings())?;
+    request.properties.compare(&record.name, &record.properties())?;
     for (parameter, existing, wanted) in pairs {
         if let Some(wanted) = wanted
             && wanted != existing

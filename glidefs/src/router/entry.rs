@@ -119,9 +119,7 @@ impl ExportEntry {
             let record = &status.record;
             let properties = record.properties();
             let volume = storage.volume(self.id, record.size_bytes, status.resume.as_deref());
-            volume.set_durability(properties.durability);
-            volume.set_on_unreachable(properties.on_unreachable);
-            volume.keep_properties(properties);
+            volume.set_properties(&properties, false);
             let export = Export::new(self.id, record.name.clone(), record.size_bytes, volume);
             export.set_settings(&properties.settings);
             Arc::new(export)
@@ -217,9 +215,7 @@ impl ExportEntry {
             path: device.and_then(|_| path()),
             state,
             created_unix_millis: record.created_unix_millis,
-            durability: record.durability(),
-            on_unreachable: record.on_unreachable(),
-            settings: record.settings(),
+            properties: record.properties(),
             unreleased: status.unreleased.clone(),
             damaged_bytes,
             at_risk: self.at_risk(),

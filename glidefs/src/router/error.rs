@@ -27,7 +27,7 @@ pub enum RouterError {
     /// The name is taken by an export with other parameters.
     #[error(
         "export {name} exists with {parameter} {existing}, not {wanted}: \
-         choose another name, or resize or delete the export"
+         choose another name, or resize the export"
     )]
     OtherParameter {
         name: String,
@@ -36,17 +36,11 @@ pub enum RouterError {
         existing: u64,
         wanted: u64,
     },
-    /// The name is taken by an export with another durability or `on_unreachable`.
+    /// The name is taken by an export with other properties, the first of which is `property`.
     #[error(
-        "export {name} exists with another {property}: ask for the one it has, or choose another name for a new export; to change \
-         it, detach the export and open it on another host with this option"
+        "export {name} exists with other properties ({property}): change them with `glidefs export set {name}`"
     )]
     OtherProperty { name: String, property: &'static str },
-    /// The name is taken by an export with other limits or another weight.
-    #[error(
-        "export {name} exists with other limits or another weight: change them with `glidefs export set {name}`"
-    )]
-    OtherSettings { name: String },
     /// READs would fail too soon: no store answers every READ within the requested time.
     #[error("reads may fail after {min_seconds} s of waiting for the store at the earliest")]
     FailAfter { min_seconds: u64 },
@@ -107,8 +101,7 @@ pub enum RouterError {
     NotDetached { name: String },
     /// The writeback of the export did not end in time.
     #[error(
-        "the store has not taken what is new of export {name}: the log says why; fork the snapshot and delete the export if \
-         that cannot be mended"
+        "the store has not taken what is new of export {name} for long: try again when the store answers; the log says why it does not"
     )]
     NotWrittenBack { name: String },
     /// Another host has the export, or the store does not have the export any more.

@@ -3,21 +3,33 @@
 //! Owns which volume is asked, and the writeback before a snapshot. Does not own how the store keeps a snapshot (`store::volume`).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::ExportName;
 use super::Router;
 use super::error::RouterError;
 use crate::cache::Volume;
+use crate::store::format::Manifest;
 use crate::store::gc::{self, GcOptions, GcReport};
 use crate::store::volume::{self, DeletedVolume, SnapshotInfo, VolumeError, VolumeStore};
 use crate::store::{StoreError, SystemClock};
 use crate::units::Seq;
+
+/// How long an operation may wait for the writeback that it begins with, or ends with.
+const WRITEBACK_PATIENCE: Duration = Duration::from_mins(2);
 
 impl Router {
     /// Writes back everything acknowledged before the call. Returns the sequence number of the last write in the store.
     pub async fn write_back(&self, name: &str) -> Result<Seq, RouterError> {
         let (volume, _) = self.volume_and_writer(name)?;
         volume.written_back().await.map_err(|source| RouterError::Writeback { name: name.into(), source })
+    }
+
+    /// As [`Self::write_back`], for an operation that fails when this takes long.
+    pub(super) async fn write_back_soon(&self, name: &str) -> Result<(), RouterError> {
+        let written = tokio::time::timeout(WRITEBACK_PATIENCE, self.write_back(name));
+        let late = |_| RouterError::NotWrittenBack { name: name.into() };
+        self.unless_stopping(async { written.await.map_err(late)? }).await.map(drop)
     }
 
     /// Has an export written back as soon as possible. Returns the sequence number of the last write in the store already.
@@ -89,6 +101,12 @@ impl Router {
     pub async fn stored_names(&self) -> Result<Vec<String>, RouterError> {
         let names = self.volumes(list_error).await?.names().await.map_err(list_error)?;
         Ok(names.iter().map(ToString::to_string).collect())
+    }
+
+    /// The newest manifest of a volume in the store, whichever host has the volume.
+    pub async fn stored(&self, name: &ExportName) -> Result<Manifest, RouterError> {
+        let newest = self.volumes(list_error).await?.newest_of(name).await;
+        newest.map_err(|source| RouterError::Store { name: name.to_string(), source })
     }
 
     /// The deleted volumes that can be undeleted.

@@ -7,8 +7,8 @@ use super::devices::DeviceId;
 use super::state::State;
 use crate::cache::{AtRisk, Resource};
 use crate::export::Export;
-use crate::properties::limits::{Limits, Settings};
-use crate::properties::{Durability, OnUnreachable};
+use crate::properties::Properties;
+use crate::properties::limits::Limits;
 use crate::store::volume::Loss;
 use crate::units::ExportId;
 
@@ -32,11 +32,7 @@ pub struct ExportInfo {
     pub state: State,
     /// When the export was created, milliseconds since 1970-01-01 UTC.
     pub created_unix_millis: u64,
-    /// How far data is safe when a FLUSH is answered.
-    pub durability: Durability,
-    /// The fate of a READ while the store is away.
-    pub on_unreachable: OnUnreachable,
-    pub settings: Settings,
+    pub properties: Properties,
     /// Why a detached export could not be released in the store.
     pub unreleased: Option<String>,
     /// Bytes whose content was lost before the store had them, as of the last writeback; `None` without a store.

@@ -9,28 +9,34 @@ use std::sync::Arc;
 use super::ExportName;
 use super::Router;
 use super::catalog::record::Desired;
+use super::create::CreatedExport;
 use super::entry::HeldExport;
 use super::error::RouterError;
-use super::info::ExportInfo;
 use super::removal::Users;
 use super::size::ExportSize;
 use super::state::State;
 use super::storage::Begun;
+use crate::properties::{Properties, PropertiesChange};
 use crate::store::volume::VolumeError;
 use crate::units::SECTOR_BYTES;
 
 impl Router {
-    /// Takes the volume of a lost export over, and has the export go on with the content in the store. Data that only this host
-    /// has is given up.
-    pub async fn discard_local(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
-        self.on_held(name, |router, held| async move {
-            let held = router.discard_held(held).await?;
-            Ok(held.entry().info())
-        })
-        .await
+    /// Takes the volume of a lost export over, and has the export go on with content and properties in the store, the latter with
+    /// `change`. Data that only this host has is given up.
+    pub async fn discard_local(
+        self: &Arc<Self>,
+        name: &str,
+        change: PropertiesChange,
+    ) -> Result<CreatedExport, RouterError> {
+        change.check()?;
+        self.on_held(name, move |router, held| async move { router.discard_held(held, &change).await }).await
     }
 
-    async fn discard_held(&self, held: HeldExport) -> Result<HeldExport, RouterError> {
+    async fn discard_held(
+        &self,
+        held: HeldExport,
+        change: &PropertiesChange,
+    ) -> Result<CreatedExport, RouterError> {
         let (record, name) = (held.record(), held.entry().name().clone());
         if record.desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: record.name });
@@ -54,24 +60,30 @@ impl Router {
                 source => RouterError::Store { name: name.to_string(), source },
             })
         };
-        let resume = self.unless_stopping(regain).await?.ok_or(RouterError::NoStore)?;
+        let begun = self.unless_stopping(regain).await?.ok_or(RouterError::NoStore)?;
+        let Begun { resume, properties: in_store, .. } = begun;
+        let properties = change.applied_to(&in_store);
         let size = ExportSize::new(resume.size_sectors.saturating_mul(SECTOR_BYTES))?;
         let figures = volume.figures();
         let held = self
             .replace(held, resume, |record| {
                 record.size_bytes = size.bytes();
                 record.rolls_back_to = None;
-                record.may_be_released = false;
+                record.set_properties(&properties);
+                // Before the device a manifest is made, and then the store has the properties.
+                record.may_be_released = properties != in_store;
             })
             .await?;
         tracing::warn!(
             export = %name, dirty_bytes = figures.dirty_bytes, last_seq = figures.last_seq.0,
             "what was only here of an export is given up; it goes on with what the store has"
         );
+        self.take_back(&held).await?;
         if record.desired == Desired::Attached {
             self.attach_held(&held).await?;
         }
-        Ok(held)
+        let is_assumed = in_store == Properties::default() && change.durability.is_none();
+        Ok(CreatedExport { info: held.entry().info(), existed: true, is_assumed })
     }
 
     /// Creates a volume called `name` in the store with the content that this host has of the lost export `of`; or, with `manifest`, of any

@@ -6,7 +6,6 @@
 //! content in the store.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::ExportName;
 use super::Router;
@@ -18,9 +17,6 @@ use super::size::ExportSize;
 use super::state::State;
 use crate::store::volume::{self, Crowd, Resume, VolumeError};
 use crate::units::{SECTOR_BYTES, Seq};
-
-/// How long the writeback before a rollback may take.
-const WRITEBACK_PATIENCE: Duration = Duration::from_mins(2);
 
 /// The state of a volume after a rollback.
 struct GoneBack {
@@ -69,9 +65,7 @@ impl Router {
             held.write(&self.catalog, |record| record.rolls_back_to = Some(snapshot.to_string())).await?;
             return Ok(held);
         }
-        let written = tokio::time::timeout(WRITEBACK_PATIENCE, self.write_back(&name));
-        let write = async { written.await.map_err(|_| RouterError::NotWrittenBack { name: name.clone() })? };
-        self.unless_stopping(write).await?;
+        self.write_back_soon(&name).await?;
         let resume = Resume { manifest: None, ..writer.state() };
         self.replace(held, resume, |record| record.rolls_back_to = Some(snapshot.to_string())).await
     }

@@ -87,11 +87,12 @@ pub trait Storage: Send + Sync + 'static {
         detached: bool,
     ) -> Result<Option<Begun>, VolumeError>;
 
-    /// Takes the volume of a lost export over from the host that has the volume. `None` without a store.
+    /// Takes the volume of a lost export over from the host that has the volume, with the properties that it has in the store. `None`
+    /// without a store.
     ///
     /// # Errors
     /// [`VolumeError::OtherVolume`] when the store gives `name` to another volume, which is left alone.
-    async fn regain(&self, name: ExportName, volume: Arc<Volume>) -> Result<Option<Resume>, VolumeError>;
+    async fn regain(&self, name: ExportName, volume: Arc<Volume>) -> Result<Option<Begun>, VolumeError>;
 
     /// Creates a volume in the store with the content that this host has of a lost export: the last state that this host wrote
     /// back, or that of the older `manifest`, and the data at risk. The properties are those of the lost export. `None` without a

@@ -167,7 +167,7 @@ impl Queues {
         let request = queue.driver.request(tag.tag)?;
         queue.export.check(&request)?;
         let (operation, range, fua) = (request.operation, request.range, request.fua);
-        Ok(TagRequest { tag, operation, range, fua, kept: None, started: now })
+        Ok(TagRequest { tag, operation, range, fua, kept: None, promised: false, started: now })
     }
 
     /// Lets go of a queue all of whose tags the kernel has taken back.

@@ -25,6 +25,8 @@ pub struct TagRequest {
     pub fua: bool,
     /// Sectors which the volume keeps for the request (`Volume::index_pace`).
     pub kept: Option<SectorRange>,
+    /// The volume counts the data as promised (`Volume::pace`).
+    pub promised: bool,
     /// Begin of the turn in which the request came.
     pub started: Instant,
 }

@@ -6,20 +6,19 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 
-use super::{settings, small};
+use super::{properties, small};
 use crate::api::body::{JsonBody, NameInPath};
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
-use crate::api::wire::{
-    Choices, CreateRequest, Durability, Export, ForkRequest, OpenRequest, UndeleteRequest,
+use crate::api::wire::{Choices, CreateRequest, Export, ForkRequest, OpenRequest, UndeleteRequest};
+use crate::router::{
+    CreateExport, CreatedExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX,
 };
-use crate::properties::PropertiesChange;
-use crate::router::{CreateExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX};
 
 /// What [`Export::assumed`] says, where it says something.
 const ASSUMED: &str = "the store names no properties for this volume: it has the defaults, or an older glidefs made it. Assumed: \
-                       durability local, READs wait, no limits, weight 100, unless the request says otherwise. To change the \
-                       durability, detach the export and open it on another host with --durability.";
+                       durability local, READs wait, no limits, weight 100, unless the request says otherwise. `glidefs export set` \
+                       changes them.";
 
 /// Create an export, with a block device unless `detached` is set. If the export exists with the same parameters, the request
 /// succeeds.
@@ -36,8 +35,7 @@ pub(in crate::api) async fn create(
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let name = ExportName::new(&request.name)?;
     let content = InitialContent::Blank(ExportSize::new(request.size.0)?);
-    let durability = request.durability.or(Some(Durability::default()));
-    create_from(state, name, content, Choices { durability, ..request.choices() }, request.detached).await
+    create_from(state, name, content, request.choices(), request.detached).await
 }
 
 /// Open an export from the store, with the durability, `on_unreachable`, limits and weight that the volume has there, unless the
@@ -57,7 +55,8 @@ pub(in crate::api) async fn open(
     JsonBody(request): JsonBody<OpenRequest>,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     if request.discard_local {
-        return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
+        let change = properties(&request.choices().properties)?;
+        return Ok(answer(state.router.discard_local(name.0.as_str(), change).await?));
     }
     let content = if request.take_over { InitialContent::TakeOver } else { InitialContent::Store };
     create_from(state, name.0, content, request.choices(), false).await
@@ -116,13 +115,16 @@ async fn create_from(
     choices: Choices,
     detached: bool,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
-    let Choices { durability, on_unreachable, limits, weight, queues, queue_depth } = choices;
-    let properties = PropertiesChange { durability, on_unreachable, settings: settings(&limits, weight)? };
+    let Choices { properties: named, queues, queue_depth } = choices;
+    let properties = properties(&named)?;
     let (queues, queue_depth) =
         (small("queues", queues, QUEUES_MAX)?, small("queue_depth", queue_depth, QUEUE_DEPTH_MAX)?);
     let new = CreateExport { name, content, properties, queues, queue_depth, detached };
-    let created = state.router.create(new).await?;
+    Ok(answer(state.router.create(new).await?))
+}
+
+fn answer(created: CreatedExport) -> (StatusCode, Json<Export>) {
     let assumed = created.is_assumed.then(|| ASSUMED.to_owned());
     let status = if created.existed { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(Export { assumed, ..created.info.into() })))
+    (status, Json(Export { assumed, ..created.info.into() }))
 }

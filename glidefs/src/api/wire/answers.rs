@@ -9,6 +9,8 @@ use crate::cache;
 use crate::properties::limits::Settings;
 use crate::properties::{Durability, OnUnreachable};
 use crate::router::{DeviceId, ExportInfo};
+use crate::store::format::{Manifest, Sections};
+use crate::units::SECTOR_BYTES;
 
 /// The result of writing back an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -84,6 +86,52 @@ pub struct StoredExport {
     pub name: String,
     /// Whether this daemon has the volume open.
     pub open_here: bool,
+}
+
+/// A volume in the store, as its newest manifest there shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StoredVolume {
+    /// The name of the volume.
+    pub name: String,
+    /// Whether this daemon has the volume open.
+    pub open_here: bool,
+    /// Size of the volume, bytes.
+    pub size_bytes: u64,
+    /// The name of the host that has the volume, or had it last if it is released. Left out where that host did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub host: Option<String>,
+    /// Whether any host may open the volume without taking it over.
+    pub released: bool,
+    /// The durability of an acknowledged FLUSH.
+    pub durability: Durability,
+    /// How a READ behaves that needs a store that is away: wait or fail.
+    #[schema(value_type = String, example = "wait")]
+    pub on_unreachable: OnUnreachable,
+    /// The limits; left out without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub limits: Option<Limits>,
+    /// The part where exports share.
+    pub weight: u16,
+}
+
+impl StoredVolume {
+    /// The volume called `name`, the newest manifest of which is `newest`.
+    pub(in crate::api) fn of(name: String, open_here: bool, newest: &Manifest) -> Self {
+        let Sections { holder, properties, .. } = &newest.sections;
+        Self {
+            name,
+            open_here,
+            size_bytes: newest.size_sectors.saturating_mul(SECTOR_BYTES),
+            host: holder.as_ref().map(|holder| holder.host.to_string()),
+            released: holder.as_ref().is_some_and(|holder| holder.released),
+            durability: properties.durability,
+            on_unreachable: properties.on_unreachable,
+            limits: Limits::of(&properties.settings.limits),
+            weight: properties.settings.weight,
+        }
+    }
 }
 
 /// A deleted volume that can be restored.
@@ -232,11 +280,11 @@ impl From<ExportInfo> for Export {
             queues: info.queues,
             queue_depth: info.queue_depth,
             created: rfc3339(info.created_unix_millis),
-            durability: info.durability,
-            on_unreachable: info.on_unreachable,
+            durability: info.properties.durability,
+            on_unreachable: info.properties.on_unreachable,
             assumed: None,
-            limits: Limits::of(&info.settings.limits),
-            weight: info.settings.weight,
+            limits: Limits::of(&info.properties.settings.limits),
+            weight: info.properties.settings.weight,
             unreleased: info.unreleased,
             damaged_bytes: info.damaged_bytes,
             at_risk: info.at_risk.map(AtRisk::from),

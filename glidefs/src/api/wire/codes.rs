@@ -64,7 +64,7 @@ codes! {
         "Fork the local content, or open the export with `discard_local`.";
     ExistsInStore "exists_in_store" [409] "The store has another volume of the name." "Choose another name, or open the volume.";
     ExistsWithOtherParameters "exists_with_other_parameters" [409] "The export exists with other parameters."
-        "Choose another name, or ask for the same parameters; limits and weight can be changed.";
+        "Choose another name, or ask for the same parameters; size and properties can be changed.";
     Fenced "fenced" [409] "Another host has taken the export over, or the volume was deleted: this host never writes to the volume again."
         "Use the export on the other host, or fork the local content.";
     FlushFailed "flush_failed" [500] "Writing back failed." "See the log of the daemon; the daemon tries again by itself.";

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::settings::LimitsChange;
+use super::settings::{LimitsChange, SetRequest};
 use crate::config::ByteSize;
 use crate::observe::metrics::ExportHistograms;
 use crate::properties::{Durability, OnUnreachable};
@@ -11,14 +11,8 @@ use crate::properties::{Durability, OnUnreachable};
 /// What a request for an export may choose beside the content.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Choices {
-    /// The durability of an acknowledged FLUSH.
-    pub durability: Option<Durability>,
-    /// How a READ behaves that needs a store that is away.
-    pub on_unreachable: Option<OnUnreachable>,
-    /// Limits to change.
-    pub limits: LimitsChange,
-    /// The part where exports share.
-    pub weight: Option<u64>,
+    /// The properties.
+    pub properties: SetRequest,
     /// Number of queues of the device.
     pub queues: Option<u64>,
     /// Most requests in flight per queue.
@@ -58,14 +52,16 @@ macro_rules! for_an_export {
             /// The request with `choices`.
             #[must_use]
             pub fn with(self, choices: Choices) -> Self {
-                let Choices { durability, on_unreachable, limits, weight, queues, queue_depth } = choices;
+                let Choices { properties, queues, queue_depth } = choices;
+                let SetRequest { durability, on_unreachable, limits, weight } = properties;
                 Self { durability, on_unreachable, limits, weight, queues, queue_depth, ..self }
             }
 
             /// The choices of the request.
             pub fn choices(&self) -> Choices {
                 let Self { durability, on_unreachable, limits, weight, queues, queue_depth, .. } = *self;
-                Choices { durability, on_unreachable, limits, weight, queues, queue_depth }
+                let properties = SetRequest { durability, on_unreachable, limits, weight };
+                Choices { properties, queues, queue_depth }
             }
         }
     };
@@ -100,7 +96,7 @@ for_an_export! {
     #[schema(example = json!({"take_over": true}))]
     pub struct OpenRequest {
         /// Whether to go on with the content of the store and give up the data that only this host has, for an export that
-        /// another host has taken over, or that has two histories. Durability, limits, weight and device stay as they are then.
+        /// another host has taken over, or that has two histories. The device stays as it is then.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pub discard_local: bool,
         /// Whether to take the export over from a host that has not released the export.

@@ -1,4 +1,4 @@
-//! Limits and weight of an export, in requests and answers.
+//! Properties of an export, in requests and answers.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::config::ByteSize;
 use crate::properties::limits::{self, Limit};
+use crate::properties::{Durability, OnUnreachable};
 
 /// The limits of an export. A limit that is left out is not set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -94,11 +95,18 @@ impl LimitsChange {
     }
 }
 
-/// Asks for other limits or another weight of an export.
+/// Asks for other properties of an export. A property that is left out stays as the volume has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-#[schema(example = json!({"limits": {"write_iops": 5000, "read_iops": null}, "weight": 200}))]
+#[schema(example = json!({"durability": "store", "limits": {"write_iops": 5000, "read_iops": null}, "weight": 200}))]
 pub struct SetRequest {
+    /// The durability of an acknowledged FLUSH.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
+    /// How a READ behaves that needs a store that is away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30s")]
+    pub on_unreachable: Option<OnUnreachable>,
     /// The limits to change; the others stay.
     #[serde(skip_serializing_if = "LimitsChange::is_empty")]
     pub limits: LimitsChange,
@@ -124,6 +132,7 @@ mod tests {
         for text in [
             "{}",
             r#"{"limits":{"read_iops":5,"write_iops":null}}"#,
+            r#"{"durability":"store","on_unreachable":"30s"}"#,
             r#"{"limits":{"write_bytes_per_second":null,"burst_milliseconds":20},"weight":7}"#,
         ] {
             let request: SetRequest = serde_json::from_str(text).unwrap();

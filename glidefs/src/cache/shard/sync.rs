@@ -54,11 +54,14 @@ impl InStore {
         Some(store)
     }
 
-    /// Whether the store has all the writes; an error when waiting for the store is in vain. If not, `teller` is told of the next
-    /// progress.
+    /// Whether the store has all the writes, or need not have them any more; an error when waiting for the store is in vain. If not,
+    /// `teller` is told of the next progress.
     fn is_met(&self, teller: &Teller) -> Result<bool, IoError> {
         // Before the look, so progress between the two is not missed.
         self.volume.tell_of_progress(teller);
+        if !self.volume.waits_for_store() {
+            return Ok(true);
+        }
         self.volume.is_in_store(self.seq, self.unreadable)
     }
 }

@@ -14,7 +14,7 @@ use crate::cache::volume::extent::Extent;
 use crate::cache::volume::hold::EXTENTS_MAX;
 use crate::cache::volume::queue::WritebackQueue;
 use crate::cache::volume::store_link::StoreLink;
-use crate::properties::{Durability, OnUnreachable, Properties};
+use crate::properties::Properties;
 use crate::store::volume::{Crowd, UploadProgress, VolumeError};
 use crate::units::{SECTOR_BYTES, Seq};
 
@@ -212,33 +212,25 @@ impl Volume {
         }
     }
 
-    /// Sets the loss that acknowledged FLUSHes survive. Without a store the setting has no effect.
-    pub fn set_durability(&self, durability: Durability) {
-        if let Some(link) = self.store_link() {
-            link.set_durability(durability);
-        }
-    }
-
     /// Whether writes wait when too much data, or data for too long, is at risk.
     pub fn is_bounded(&self) -> bool {
         self.store_link().is_some_and(|link| link.bound().is_some())
     }
 
-    /// Writes `properties` into the next manifest, and asks for one at once if they changed. Without a store the setting has no
-    /// effect.
-    pub fn keep_properties(&self, properties: Properties) {
+    /// Serves requests by `properties` from now on, and writes them into the next manifest. Asks for one at once if the properties
+    /// changed, or the store is to name them `anew`. Without a store the setting has no effect.
+    pub fn set_properties(&self, properties: &Properties, anew: bool) {
         if let Some(link) = self.store_link()
-            && link.set_properties(properties)
+            && link.set_properties(properties, anew)
         {
             link.queue.ask(self.id, Seq(0));
         }
     }
 
-    /// Sets the behaviour of a READ that needs a store which is away.
-    pub fn set_on_unreachable(&self, on_unreachable: OnUnreachable) {
-        if let Some(link) = self.store_link() {
-            link.set_on_unreachable(on_unreachable);
-        }
+    /// As [`Self::set_properties`], with other properties as usual.
+    #[cfg(test)]
+    pub fn set_durability(&self, durability: crate::properties::Durability) {
+        self.set_properties(&Properties { durability, ..Properties::default() }, false);
     }
 
     /// Whether FLUSH waits for the store.
@@ -247,12 +239,12 @@ impl Volume {
     }
 
     /// When a WRITE of `bytes` may go on without more data at risk than allowed, and with merging keeping up; 0 bytes for zeroes.
-    /// `paused` says that the WRITE has paused already. [`Pace::Go`] promises the bytes: call [`Self::settled`] when the WRITE
+    /// `paused` says that the WRITE has paused already. True if the bytes are promised: call [`Self::settled`] when the WRITE
     /// has ended.
-    pub fn pace(&self, bytes: u64, paused: bool) -> Pace {
-        let Some(link) = self.store_link().filter(|link| !link.is_lost()) else { return Pace::Go };
+    pub fn pace(&self, bytes: u64, paused: bool) -> (Pace, bool) {
+        let Some(link) = self.store_link().filter(|link| !link.is_lost()) else { return (Pace::Go, false) };
         let crowding = || link.crowding.pace(bytes, || link.queue.clock.now());
-        let Some(bound) = link.bound() else { return crowding() };
+        let Some(bound) = link.bound() else { return (crowding(), false) };
         let mut inner = self.lock();
         let promised = inner.promised_bytes.saturating_add(bytes);
         let at_risk = inner.layers.dirty_bytes().saturating_add(promised);
@@ -266,15 +258,13 @@ impl Volume {
         if pace == Pace::Go {
             inner.promised_bytes = promised;
         }
-        pace
+        (pace, pace == Pace::Go)
     }
 
-    /// Takes note that a WRITE of `bytes`, let go on by [`Self::pace`], has ended.
+    /// Takes note that a WRITE of `bytes`, which [`Self::pace`] promised, has ended.
     pub fn settled(&self, bytes: u64) {
-        if self.store_link().is_some_and(|link| link.bound().is_some()) {
-            let mut inner = self.lock();
-            inner.promised_bytes = inner.promised_bytes.saturating_sub(bytes);
-        }
+        let mut inner = self.lock();
+        inner.promised_bytes = inner.promised_bytes.saturating_sub(bytes);
     }
 
     /// The thresholds for a cut: `triggers`, or lower ones where little data may be at risk.

@@ -4,8 +4,9 @@
 //! writeback (`writeback/engine`), nor the fetching (`fetch`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
+use arc_swap::ArcSwapOption;
 use tokio::sync::{Notify, oneshot};
 
 use super::crowding::Crowding;
@@ -31,7 +32,7 @@ pub(in crate::cache) struct StoreLink {
     /// Size of the export, sectors.
     size_sectors: AtomicU64,
     stored_sectors: AtomicU64,
-    /// How often other properties were set, and how many of these settings the store knows.
+    /// How often a manifest was due for properties, and how many of these settings the store knows.
     properties: AtomicU64,
     stored_properties: AtomicU64,
     /// Notified whenever a cut has reached the store or the volume was lost to another writer.
@@ -43,10 +44,8 @@ pub(in crate::cache) struct StoreLink {
     /// See [`Self::unnoted`]; [`NOT_ASKED`] before the answer.
     unnoted: AtomicU64,
     pub(in crate::cache) landing: Notify,
-    /// The loss that acknowledged FLUSHes survive; set once, before the first request.
-    durability: OnceLock<Durability>,
-    /// Behaviour of a READ that needs a store which is away; set once, before the first request.
-    on_unreachable: OnceLock<OnUnreachable>,
+    /// The properties that requests are served by; `None` while they are the usual ones.
+    served_by: ArcSwapOption<Properties>,
     /// The gate of the volume.
     gate: Arc<Gate>,
     /// Holds back log lines about failing fetches.
@@ -97,8 +96,7 @@ impl StoreLink {
             found,
             unnoted: AtomicU64::new(NOT_ASKED),
             landing: Notify::new(),
-            durability: OnceLock::new(),
-            on_unreachable: OnceLock::new(),
+            served_by: ArcSwapOption::empty(),
             gate,
             bad_fetches: Arc::default(),
             upload: Upload::default(),
@@ -171,14 +169,19 @@ impl StoreLink {
         self.stored_sectors.store(size_sectors, Ordering::Release);
     }
 
-    /// Writes `properties` into the next manifest. True if they replace others: then a manifest is due.
-    pub fn set_properties(&self, properties: Properties) -> bool {
-        let is_change = self.remote.set_properties(properties);
-        self.properties.fetch_add(u64::from(is_change), Ordering::AcqRel);
-        is_change
+    /// Serves requests by `properties`, and writes them into the next manifest. True if a manifest is due: the properties replace
+    /// others, or the store is to name them `anew`.
+    pub fn set_properties(&self, properties: &Properties, anew: bool) -> bool {
+        let unusual = (*properties != Properties::default()).then(|| Arc::new(*properties));
+        self.served_by.store(unusual);
+        // A FLUSH that waits for the store may not have to any more.
+        self.gate.waiters.tell();
+        let is_due = self.remote.set_properties(*properties) || anew;
+        self.properties.fetch_add(u64::from(is_due), Ordering::AcqRel);
+        is_due
     }
 
-    /// How often other properties were set.
+    /// How often a manifest was due for properties.
     pub fn properties_set(&self) -> u64 {
         self.properties.load(Ordering::Acquire)
     }
@@ -194,22 +197,16 @@ impl StoreLink {
             || self.properties_set() != self.stored_properties.load(Ordering::Acquire)
     }
 
-    /// Sets the loss that acknowledged FLUSHes survive, and the bound on data at risk.
-    pub fn set_durability(&self, durability: Durability) {
-        let set = *self.durability.get_or_init(|| durability);
-        debug_assert_eq!(set, durability, "the durability of a volume is set once");
-    }
-
     /// Whether FLUSH waits for the store.
     pub fn waits(&self) -> bool {
-        self.durability.get() == Some(&Durability::Store)
+        self.served_by.load().as_ref().is_some_and(|served| served.durability == Durability::Store)
     }
 
     /// The bound on data at risk, if any.
     pub fn bound(&self) -> Option<Bound> {
-        match self.durability.get() {
-            Some(Durability::Bounded(bound)) => Some(*bound),
-            _ => None,
+        match self.served_by.load().as_ref()?.durability {
+            Durability::Bounded(bound) => Some(bound),
+            Durability::Local | Durability::Store => None,
         }
     }
 
@@ -289,12 +286,6 @@ impl StoreLink {
         self.gate.waiters.tell();
     }
 
-    /// Sets the behaviour of a READ that needs a store which is away.
-    pub fn set_on_unreachable(&self, on_unreachable: OnUnreachable) {
-        let set = *self.on_unreachable.get_or_init(|| on_unreachable);
-        debug_assert_eq!(set, on_unreachable, "the wait for an unreachable store is set once");
-    }
-
     /// Ends all fetches, later ones as well: the data was forgotten.
     pub fn remove(&self, export: ExportId) {
         self.gate.close(IoError::Removed(export));
@@ -316,7 +307,8 @@ impl StoreLink {
             "a fetch begins and ends with missing sectors"
         );
         let (sender, receiver) = oneshot::channel();
-        let on_unreachable = self.on_unreachable.get().copied().unwrap_or_default();
+        let served_by = self.served_by.load();
+        let on_unreachable = served_by.as_ref().map_or(OnUnreachable::Wait, |served| served.on_unreachable);
         let (remote, gate) = (self.remote.clone(), Arc::clone(&self.gate));
         let repeat = Arc::clone(&self.bad_fetches);
         let fetch = Fetch { remote, export, range, missing, on_unreachable, gate, repeat };

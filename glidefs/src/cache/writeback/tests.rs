@@ -35,8 +35,7 @@ use crate::cache::volume::durability::Triggers;
 use crate::cache::volume::fetch::Fill;
 use crate::cache::volume::queue::WritebackQueue;
 use crate::cache::{Cache, IoError, Known, MonotonicClock, OnFull, Options, SeqMarks, Volume};
-use crate::properties::Durability;
-use crate::properties::OnUnreachable;
+use crate::properties::{Durability, OnUnreachable, Properties};
 use crate::store::volume::Resume;
 use crate::store::volume::{CutSource, VolumeStore, VolumeStoreOptions};
 use crate::store::{

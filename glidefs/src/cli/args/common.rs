@@ -2,10 +2,9 @@
 
 use clap::Args;
 
-use super::settings::SettingsArgs;
-use crate::api::wire::{Choices, Durability};
+use super::settings::PropertyArgs;
+use crate::api::wire::Choices;
 use crate::config::{ByteSize, TimeSpan, ValueError};
-use crate::properties::OnUnreachable;
 use crate::router::{ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX};
 
 /// A snapshot of an export.
@@ -22,16 +21,8 @@ pub(in crate::cli) struct SnapshotName {
 /// Settings of a new export, apart from the content.
 #[derive(Clone, Copy, Debug, Args)]
 pub(in crate::cli) struct DeviceArgs {
-    /// The loss an acknowledged FLUSH survives: of power (local), or of the host (store); or how much may be lost with the host
-    /// [default: local for a new export, else as the volume has it]
-    #[arg(long, value_name = "local|store|bounded:SIZE,TIME")]
-    pub durability: Option<Durability>,
-    /// How a read ends that needs an unreachable store: wait, or fail after this time [default: wait for a new export, else as
-    /// the volume has it]
-    #[arg(long, value_name = "wait|TIME")]
-    pub on_unreachable: Option<OnUnreachable>,
     #[command(flatten)]
-    pub settings: SettingsArgs,
+    pub properties: PropertyArgs,
     /// Queues of the device [default: 1]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
     pub queues: Option<u16>,
@@ -44,10 +35,7 @@ impl DeviceArgs {
     /// The settings for a request.
     pub fn choices(&self) -> Choices {
         Choices {
-            durability: self.durability,
-            on_unreachable: self.on_unreachable,
-            limits: self.settings.limits(),
-            weight: self.settings.weight.map(Into::into),
+            properties: self.properties.request(),
             queues: self.queues.map(Into::into),
             queue_depth: self.queue_depth.map(Into::into),
         }

@@ -4,7 +4,7 @@ use clap::Subcommand;
 
 use super::bulk::{BulkNames, Count};
 use super::common::{DeviceArgs, Name, OutputArgs, SnapshotName, size};
-use super::settings::SettingsArgs;
+use super::settings::PropertyArgs;
 use super::transfer::DumpArgs;
 use crate::router::{ExportName, ExportSize};
 
@@ -48,7 +48,7 @@ pub(in crate::cli) enum ExportCommand {
         written back stays in that host's cache. Opening an export that is open here is no error.\n\n\
         Durability, on-unreachable, limits and weight are those of the volume, unless options name others.\n\n\
         With --discard-local, an export that stopped because another host has it, or because the store has another history, goes \
-        on with the data in the store.")]
+        on with the data and the properties in the store.")]
     Open {
         #[command(flatten)]
         names: BulkNames,
@@ -162,21 +162,25 @@ pub(in crate::cli) enum ExportCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Limit an export, or change its weight, also while in use
+    /// Change durability, limits and weight of an export, also while in use
     #[command(
-        group = clap::ArgGroup::new("settings").multiple(true).required(true).args(SettingsArgs::IDS),
+        group = clap::ArgGroup::new("properties").multiple(true).required(true).args(PropertyArgs::IDS),
         after_help = "Examples:\n  \
+        glidefs export set vm-1 --durability store\n  \
         glidefs export set vm-1 --read-iops 5000 --write-iops 1000\n  \
         glidefs export set vm-1 --write-bps 100MiB --burst 2s\n  \
         glidefs export set vm-1 vm-2 --write-iops none --weight 200\n  \
         glidefs export set - --read-iops 5000 <names\n\n\
         Options that are left out stay as before. Requests that wait because of a limit have the new limits within a second. \
-        DISCARD and WRITE_ZEROES count as write operations without bytes, FLUSH is free.")]
+        DISCARD and WRITE_ZEROES count as write operations without bytes, FLUSH is free.\n\n\
+        With a --durability other than local the command waits until the store has everything, for up to two minutes. It fails if the \
+        store does not take that long: the durability counts on this host already, and the same command waits again. With \
+        --durability local, FLUSHes that wait for the store end.")]
     Set {
         #[command(flatten)]
         names: BulkNames,
         #[command(flatten)]
-        settings: SettingsArgs,
+        properties: PropertyArgs,
         #[command(flatten)]
         output: OutputArgs,
     },

@@ -1,16 +1,25 @@
-//! The options for limits and weight of an export.
+//! The options for properties of an export.
 
 use std::str::FromStr;
 
 use clap::Args;
 
-use crate::api::wire::LimitsChange;
+use crate::api::wire::{Durability, LimitsChange, SetRequest};
 use crate::config::{ByteSize, TimeSpan};
+use crate::properties::OnUnreachable;
 use crate::properties::limits::Settings;
 
-/// Limits and weight of an export.
+/// Properties of an export.
 #[derive(Clone, Copy, Debug, Args)]
-pub(in crate::cli) struct SettingsArgs {
+pub(in crate::cli) struct PropertyArgs {
+    /// The loss an acknowledged FLUSH survives: of power (local), or of the host (store); or how much may be lost with the host
+    /// [default: local for a new export, else as the volume has it]
+    #[arg(long, value_name = "local|store|bounded:SIZE,TIME")]
+    durability: Option<Durability>,
+    /// How a read ends that needs an unreachable store: wait, or fail after this time [default: wait for a new export, else as
+    /// the volume has it]
+    #[arg(long, value_name = "wait|TIME")]
+    on_unreachable: Option<OnUnreachable>,
     /// Most reads in a second
     #[arg(long, help_heading = "Limits", value_name = "NUMBER|none")]
     read_iops: Option<Rate<u64>>,
@@ -28,23 +37,33 @@ pub(in crate::cli) struct SettingsArgs {
     burst: Option<TimeSpan>,
     /// Part of the export where exports share: twice the weight gets twice as much
     #[arg(long, help_heading = "Limits", value_parser = clap::value_parser!(u16).range(1..=i64::from(Settings::WEIGHT_MAX)))]
-    pub weight: Option<u16>,
+    weight: Option<u16>,
 }
 
-impl SettingsArgs {
+impl PropertyArgs {
     /// The names of all of these options.
-    pub const IDS: [&'static str; 6] =
-        ["read_iops", "write_iops", "read_bps", "write_bps", "burst", "weight"];
+    pub const IDS: [&'static str; 8] = [
+        "durability",
+        "on_unreachable",
+        "read_iops",
+        "write_iops",
+        "read_bps",
+        "write_bps",
+        "burst",
+        "weight",
+    ];
 
-    /// The limits for a request.
-    pub fn limits(&self) -> LimitsChange {
-        LimitsChange {
+    /// The change for a request.
+    pub fn request(&self) -> SetRequest {
+        let Self { durability, on_unreachable, .. } = *self;
+        let limits = LimitsChange {
             read_iops: self.read_iops.map(|rate| rate.0),
             write_iops: self.write_iops.map(|rate| rate.0),
             read_bytes_per_second: self.read_bps.map(|rate| rate.0),
             write_bytes_per_second: self.write_bps.map(|rate| rate.0),
             burst_milliseconds: self.burst.map(|span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX)),
-        }
+        };
+        SetRequest { durability, on_unreachable, limits, weight: self.weight.map(Into::into) }
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::bulk;
 use crate::api::wire::{
     CreateRequest, Deleted, DeletedExport, Export, Flushed, ForkRequest, OpenRequest, ResizeRequest,
-    SetRequest, StoredExport, UndeleteRequest,
+    StoredExport, StoredVolume, UndeleteRequest,
 };
 use crate::cli::args::bulk::Chosen;
 use crate::cli::args::common::{Name, OutputArgs};
@@ -81,10 +81,13 @@ async fn carry_out(client: &Client, command: ExportCommand) -> Result<(), CliErr
             let request = ResizeRequest { size: ByteSize(size.bytes()) };
             change(client, &name, "/resize", &request, output).await
         }
-        ExportCommand::Set { names, settings, output } => {
-            let request = SetRequest { limits: settings.limits(), weight: settings.weight.map(Into::into) };
+        ExportCommand::Set { names, properties, output } => {
+            let (chosen, request) = (names.choose(std::io::stdin())?, properties.request());
             let set = async |name| client.patch::<Export>(&export_path(&name, ""), &request).await;
-            each(&names.choose(std::io::stdin())?, set, output).await
+            let set = async { Ok::<_, CliError>(bulk::requests(chosen.names(), set).await) };
+            let look = async || exports_at_risk(client, chosen.names()).await;
+            let results = DaemonWait::new(output.json, None).until(set, look, "").await?;
+            bulk::print_chosen(&chosen, results, output, print::export, of_exports)
         }
         ExportCommand::Attach { names, unconfirmed, output } => {
             let below = if unconfirmed { "/attach?unconfirmed=true" } else { "/attach" };
@@ -152,7 +155,13 @@ async fn list(client: &Client, store: bool, deleted: bool, output: OutputArgs) -
     }
     if store {
         let stored: Vec<StoredExport> = client.get("/v1/store/exports").await?;
-        return answer(output.json, &stored, |stored| print::stored(stored));
+        if stored.is_empty() {
+            return answer(output.json, &stored, |_| "nothing in the store".into());
+        }
+        let names: Vec<_> = stored.iter().filter_map(|export| ExportName::new(&export.name).ok()).collect();
+        let look =
+            async |name: ExportName| client.get::<StoredVolume>(&format!("/v1/store/exports/{name}")).await;
+        return bulk::requests(&names, look).await.print(output, print::stored);
     }
     let exports: Vec<Export> = client.get("/v1/exports").await?;
     answer(output.json, &exports, |exports| print::exports(exports))

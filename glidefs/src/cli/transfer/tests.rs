@@ -321,7 +321,7 @@ async fn every_reason_not_to_import_is_said_with_what_to_do() {
         ("- --name a", "--size"),
         ("DIR/x.raw --name vm --size 8MiB --resume", "resize"),
         ("DIR/x.raw --name a --queues 0", "1..=128"),
-        ("DIR/x.raw --name vm --resume --durability store", "another durability"),
+        ("DIR/x.raw --name vm --resume --durability store", "(durability)"),
     ] {
         let refused = daemon.run(&format!("glidefs import {line}")).await.unwrap_err();
         assert!(refused.contains(says), "{line}: {refused}");

@@ -234,7 +234,7 @@ fn source(source: Option<&VolumeContentSource>) -> Result<Option<Source>, CsiErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::wire::Durability;
+    use crate::api::wire::{Durability, SetRequest};
     use crate::csi::proto::CapacityRange;
     use crate::csi::proto::volume_content_source::{SnapshotSource, VolumeSource};
 
@@ -272,7 +272,8 @@ mod tests {
     #[test]
     fn a_volume_that_moves_has_no_parameters_that_do_not_move() {
         let queues = Choices { queues: Some(2), ..Choices::default() };
-        let durable = Choices { durability: Some(Durability::Store), ..Choices::default() };
+        let properties = SetRequest { durability: Some(Durability::Store), ..SetRequest::default() };
+        let durable = Choices { properties, ..Choices::default() };
         check_movable(false, &queues).unwrap();
         check_movable(true, &durable).unwrap();
         assert!(check_movable(true, &queues).is_err());

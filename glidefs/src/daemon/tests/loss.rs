@@ -6,6 +6,7 @@ use super::host::{Host, World, name, request};
 use super::sim::faults::Crash;
 use crate::cache::IoError;
 use crate::cache::driver::bytes_of;
+use crate::properties::PropertiesChange;
 use crate::router::Users;
 use crate::router::tests::fake::Fault;
 use crate::router::{CreateExport, ExportSize, InitialContent, RouterError, State};
@@ -110,7 +111,7 @@ fn what_is_on_its_way_out_of_a_lost_export_is_not_given_up_meanwhile() {
                 if deletes {
                     router.delete("vm", Users::Spare).await.map(drop)
                 } else {
-                    router.discard_local("vm").await.map(drop)
+                    router.discard_local("vm", PropertiesChange::default()).await.map(drop)
                 }
             });
             // The waiting creation is given up after a moment, and tried again.
@@ -141,8 +142,9 @@ fn a_lost_export_goes_on_with_what_the_store_has_when_it_is_told_to() {
     let (mut first, mut other) = lost(&world);
     let opened = world.runtime.block_on(first.router().create(request("vm", InitialContent::TakeOver)));
     assert!(matches!(opened, Err(RouterError::Lost { .. })), "{opened:?}");
-    let info = world.runtime.block_on(first.router().discard_local("vm")).unwrap();
-    assert_eq!(info.state, State::Serving);
+    let usual = PropertiesChange::default();
+    let discarded = world.runtime.block_on(first.router().discard_local("vm", usual)).unwrap();
+    assert_eq!(discarded.info.state, State::Serving);
     assert_eq!(held(&mut first, "vm"), [1, 2]);
     write(&mut first, 4);
     world.runtime.block_on(first.router().write_back("vm")).unwrap();
@@ -161,7 +163,7 @@ fn an_export_that_is_not_lost_keeps_what_is_only_here() {
     world.runtime.block_on(host.router().create(blank())).unwrap();
     write(&mut host, 1);
     let router = host.router();
-    let discarded = world.runtime.block_on(router.discard_local("vm"));
+    let discarded = world.runtime.block_on(router.discard_local("vm", PropertiesChange::default()));
     assert!(matches!(discarded, Err(RouterError::NotLost { .. })), "{discarded:?}");
     let forked = world
         .runtime
@@ -367,7 +369,7 @@ fn giving_up_what_is_here_takes_no_other_volume_that_has_the_name_now() {
     world.runtime.block_on(other.router().delete("vm", Users::Spare)).unwrap();
     world.runtime.block_on(other.router().create(blank())).unwrap();
     write(&mut other, 4);
-    let discarded = world.runtime.block_on(first.router().discard_local("vm"));
+    let discarded = world.runtime.block_on(first.router().discard_local("vm", PropertiesChange::default()));
     assert!(matches!(discarded, Err(RouterError::Replaced { .. })), "{discarded:?}");
     world.runtime.block_on(other.router().write_back("vm")).unwrap();
     // The advice in the refusal works.

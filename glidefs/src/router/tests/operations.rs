@@ -269,7 +269,7 @@ async fn settings_are_in_force_at_once_and_survive_a_restart_and_a_resize() {
     let host = Host::new();
     let router = host.started().await;
     let request = CreateExport { properties: set(limited(1000, 7)), ..create("a", MIB) };
-    assert_eq!(router.create(request.clone()).await.unwrap().info.settings.weight, 7);
+    assert_eq!(router.create(request.clone()).await.unwrap().info.properties.settings.weight, 7);
     let in_force = |router: &Router| {
         let export = router.exports().remove(0);
         let rate = export.throttle().and_then(|throttle| throttle.figures().find_map(|figures| figures.rate));
@@ -277,17 +277,20 @@ async fn settings_are_in_force_at_once_and_survive_a_restart_and_a_resize() {
     };
     assert_eq!(in_force(&router), (Some(1000), 7));
     for _ in 0..2 {
-        let info = router.set("a", limited(2000, 8)).await.unwrap();
-        assert_eq!((info.settings.limits.rate(Limit::WriteIops), info.settings.weight), (Some(2000), 8));
+        let info = router.set("a", set(limited(2000, 8))).await.unwrap();
+        assert_eq!(
+            (info.properties.settings.limits.rate(Limit::WriteIops), info.properties.settings.weight),
+            (Some(2000), 8)
+        );
     }
     router.resize("a", size(2 * MIB)).await.unwrap();
     drop_last(router);
     let router = host.started().await;
     assert_eq!(in_force(&router), (Some(2000), 8));
     let ended = SettingsChange { rates: [Some(None); 4], ..SettingsChange::default() };
-    assert_eq!(router.set("a", ended).await.unwrap().settings.limits, Limits::default());
+    assert_eq!(router.set("a", set(ended)).await.unwrap().properties.settings.limits, Limits::default());
     assert_eq!(in_force(&router), (None, 8));
-    assert!(matches!(router.set("b", ended).await, Err(RouterError::NotFound { .. })));
+    assert!(matches!(router.set("b", set(ended)).await, Err(RouterError::NotFound { .. })));
 }
 
 #[tokio::test]
@@ -298,12 +301,12 @@ async fn an_export_has_nothing_for_io_before_its_first_device_and_then_what_was_
     let detached = CreateExport { detached: true, ..create("a", MIB) };
     router.create(detached.clone()).await.unwrap();
     assert!(router.create(detached).await.unwrap().existed);
-    router.set("a", limited(1000, 7)).await.unwrap();
+    router.set("a", set(limited(1000, 7))).await.unwrap();
     router.resize("a", size(2 * MIB)).await.unwrap();
     drop_last(router);
     host.reboot();
     let router = host.started().await;
-    router.set("a", limited(2000, 8)).await.unwrap();
+    router.set("a", set(limited(2000, 8))).await.unwrap();
     router.resize("a", size(3 * MIB)).await.unwrap();
     assert!(router.exports().is_empty(), "a record is all there is");
     let info = router.attach("a", true).await.unwrap();
@@ -369,10 +372,10 @@ async fn creating_what_exists_with_other_settings_is_a_conflict_and_without_any_
         assert!(router.create(with(settings)).await.unwrap().existed);
     }
     for settings in [limited(1001, 7), limited(1000, 8)] {
-        assert!(matches!(router.create(with(settings)).await, Err(RouterError::OtherSettings { .. })));
+        assert!(matches!(router.create(with(settings)).await, Err(RouterError::OtherProperty { .. })));
     }
     for settings in [limited(0, 7), limited(1, 0), limited(1, 1001)] {
-        assert!(matches!(router.set("a", settings).await, Err(RouterError::Parameter { .. })));
+        assert!(matches!(router.set("a", set(settings)).await, Err(RouterError::Parameter { .. })));
         assert!(matches!(
             router.create(CreateExport { properties: set(settings), ..create("b", MIB) }).await,
             Err(RouterError::Parameter { .. })

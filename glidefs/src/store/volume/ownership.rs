@@ -49,6 +49,19 @@ impl VolumeStore {
         self.acquire(wanted, true).await
     }
 
+    /// The newest manifest of the volume of a name, whichever host has the volume: four requests.
+    pub async fn newest_of(&self, name: &StoreName) -> Result<Manifest, VolumeError> {
+        Ok(self.newest(self.named(name).await?).await?.0)
+    }
+
+    /// The newest manifest, and its hash.
+    async fn newest(&self, volume: VolumeId) -> Result<(Manifest, [u8; 32]), VolumeError> {
+        let newest = self.host.store.latest_manifest_hashed(volume, None).await?;
+        let (newest, hash) = newest.ok_or(VolumeError::NoSuchVolume { volume })?;
+        self.host.check_not_deleted(&newest).await?;
+        Ok((newest, hash))
+    }
+
     async fn named(&self, name: &StoreName) -> Result<VolumeId, VolumeError> {
         self.find(name).await?.ok_or_else(|| VolumeError::NoSuchName { name: name.clone() })
     }
@@ -61,9 +74,7 @@ impl VolumeStore {
         takes_over: bool,
     ) -> Result<VolumeWriter, VolumeError> {
         for _ in 0..ROUNDS_MAX {
-            let newest = self.host.store.latest_manifest_hashed(volume, None).await?;
-            let (newest, hash) = newest.ok_or(VolumeError::NoSuchVolume { volume })?;
-            self.host.check_not_deleted(&newest).await?;
+            let (newest, hash) = self.newest(volume).await?;
             if !takes_over {
                 self.host.check_not_held(&newest, &hash)?;
             }

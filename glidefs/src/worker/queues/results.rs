@@ -25,7 +25,7 @@ impl Queues {
         mut result: Result<(), Failure>,
     ) -> io::Result<()> {
         let request = token.request;
-        let TagRequest { tag, operation, range, kept, .. } = request;
+        let TagRequest { tag, operation, range, kept, promised, .. } = request;
         let bytes = request.data_bytes();
         let queue = self.of(tag);
         if result.is_ok() && operation == Operation::Read && matches!(token.buffer, RequestBuffer::Slot(_)) {
@@ -36,7 +36,7 @@ impl Queues {
                 .map_err(Failure::Copy);
         }
         drop(token);
-        if operation == Operation::Write {
+        if promised {
             queue.export.volume().settled(bytes as u64);
         }
         if let Some(kept) = kept {

@@ -336,9 +336,9 @@ pub fn ask(volume: &Volume, request: &mut TagRequest, paused: bool, coming: Comi
     if pace != Pace::Go {
         return (pace, Reason::Budget(Resource::Index));
     }
-    let pace = volume.pace(request.data_bytes() as u64, paused);
+    let (pace, promised) = volume.pace(request.data_bytes() as u64, paused);
     if pace == Pace::Go {
-        request.kept = kept;
+        (request.kept, request.promised) = (kept, promised);
     } else if let Some(kept) = kept {
         volume.give_back(kept);
     }

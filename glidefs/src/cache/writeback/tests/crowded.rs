@@ -50,14 +50,14 @@ fn writes_of_a_volume_that_is_as_crowded_as_one_may_be_wait_until_packs_were_mer
     // No engine runs, and so nobody merges yet.
     let queue = cache.writeback_queue(host.runtime.handle().clone());
     crowded.link_to_store(volume.clone(), Arc::clone(&queue), SECTORS, SECTORS);
-    assert_eq!(crowded.pace(4096, false), Pace::Wait);
+    assert_eq!(crowded.pace(4096, false).0, Pace::Wait);
     assert_eq!(crowded.packs(), Some((FAN_OUT_MAX as u64, FAN_OUT_MAX as u64)));
-    assert_eq!(host.volume().pace(4096, false), Pace::Go, "another volume does not notice");
+    assert_eq!(host.volume().pace(4096, false).0, Pace::Go, "another volume does not notice");
     let (stop, stopped) = watch::channel(false);
     let writeback = host.runtime.spawn(cache.writeback(queue, host.triggers).run(stopped));
     let deadline = std::time::Instant::now() + PATIENCE;
     let is_crowded = || volume.crowd().is_some_and(|crowd| crowd.fan_out > FAN_OUT_MAX / 4);
-    while crowded.pace(4096, false) == Pace::Wait || is_crowded() {
+    while crowded.pace(4096, false).0 == Pace::Wait || is_crowded() {
         assert!(std::time::Instant::now() < deadline, "nothing was merged");
         // A look now and then: merging notifies nobody.
         std::thread::sleep(Duration::from_millis(5));
@@ -90,14 +90,14 @@ fn an_export_that_went_back_to_a_state_with_few_packs_takes_writes_again() {
     host.catalog.add(id, volume.state());
     let queue = cache.writeback_queue(host.runtime.handle().clone());
     export.link_to_store(volume.clone(), Arc::clone(&queue), SECTORS, SECTORS);
-    assert_eq!(export.pace(4096, false), Pace::Wait);
+    assert_eq!(export.pace(4096, false).0, Pace::Wait);
     let committed = host.runtime.block_on(volume.rollback(&"before".parse().unwrap())).unwrap();
     export.replaced(committed.resume.size_sectors, committed.crowd);
     assert_eq!(volume.crowd().map(|crowd| crowd.fan_out), Some(1));
     let (stop, stopped) = watch::channel(false);
     let writeback = host.runtime.spawn(cache.writeback(queue, host.triggers).run(stopped));
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
-    while export.pace(4096, false) == Pace::Wait {
+    while export.pace(4096, false).0 == Pace::Wait {
         assert!(std::time::Instant::now() < deadline, "writes wait for ever: {:?}", export.packs());
         // A look now and then: merging notifies nobody.
         std::thread::sleep(Duration::from_millis(5));

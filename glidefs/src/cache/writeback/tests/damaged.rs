@@ -322,15 +322,32 @@ fn a_write_let_go_on_while_data_is_unreadable_takes_no_promise_of_another_write_
     let volume = host.volume();
     let bound = Bound { max_bytes: 8192, max_age: Duration::from_hours(1) };
     volume.set_durability(Durability::Bounded(bound));
-    assert_eq!(volume.pace(4096, true), Pace::Go);
+    assert_eq!(volume.pace(4096, true).0, Pace::Go);
     let link = volume.store_link().unwrap();
     link.set_unreadable(true);
-    assert_eq!(volume.pace(1 << 20, true), Pace::Go, "data can only be written again");
+    assert_eq!(volume.pace(1 << 20, true).0, Pace::Go, "data can only be written again");
     volume.settled(1 << 20);
     link.set_unreadable(false);
-    assert_eq!(volume.pace(8192, true), Pace::Wait, "4096 bytes are promised still");
+    assert_eq!(volume.pace(8192, true).0, Pace::Wait, "4096 bytes are promised still");
     volume.settled(4096);
-    assert_eq!(volume.pace(8192, true), Pace::Go);
+    assert_eq!(volume.pace(8192, true).0, Pace::Go);
+}
+
+#[test]
+fn writes_on_the_way_while_a_bound_comes_or_goes_are_promised_by_none_or_settled_all_the_same() {
+    let mut host = Host::new(memory(), 1, false);
+    host.write_back_when_asked();
+    let volume = host.volume();
+    let bounded = Durability::Bounded(Bound { max_bytes: 8192, max_age: Duration::from_hours(1) });
+    assert_eq!(volume.pace(8192, true), (Pace::Go, false), "without a bound nothing is promised");
+    volume.set_durability(bounded);
+    assert_eq!(volume.pace(8192, true), (Pace::Go, true));
+    volume.set_durability(Durability::Local);
+    assert_eq!(volume.pace(8192, true), (Pace::Go, false));
+    volume.set_durability(bounded);
+    assert_eq!(volume.pace(1, true), (Pace::Wait, false), "8192 bytes are promised still");
+    volume.settled(8192);
+    assert_eq!(volume.pace(8192, true), (Pace::Go, true));
 }
 
 #[test]

@@ -100,6 +100,40 @@ fn a_flush_that_waits_for_a_store_without_an_answer_ends_with_the_wait_of_the_ex
     }
 }
 
+/// A FLUSH on the way is of no durability any more that was ended, and a durability that was set counts for what comes next.
+#[test]
+fn a_flush_that_waits_for_the_store_ends_with_the_durability_and_waits_again_when_it_is_back() {
+    let faults = crate::store::faulty::Faults::new(2);
+    let store = FaultyStore::new(Arc::new(InMemory::new()), Arc::clone(&faults));
+    let mut host = Host::new(Backend::over(Arc::new(store), true), 1, false);
+    host.write_back_when_asked();
+    let volume = host.volume();
+    let range = SectorRange::new(0, 8).unwrap();
+    host.write(range, Some(&[6; 4096])).unwrap();
+    host.flush().unwrap();
+    volume.set_durability(Durability::Store);
+    faults.set(Fault::Stall, 1000);
+    host.write(range, Some(&[7; 4096])).unwrap();
+    let flushed = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let deadline = std::time::Instant::now() + PATIENCE;
+            while faults.fired(Fault::Stall) == 0 {
+                assert!(std::time::Instant::now() < deadline, "the FLUSH does not ask for the store");
+                std::thread::yield_now();
+            }
+            volume.set_durability(Durability::Local);
+        });
+        host.flush()
+    });
+    assert_eq!(flushed, Ok(()));
+    assert!(volume.figures().stored < volume.figures().last_seq, "the store has taken nothing");
+    volume.set_durability(Durability::Store);
+    faults.set(Fault::Stall, 0);
+    host.write(range, Some(&[8; 4096])).unwrap();
+    host.flush().unwrap();
+    assert_eq!(volume.store_link().unwrap().committed(), volume.figures().last_seq);
+}
+
 /// The pack may leave before, and the manifest is noted; but only a stable cut gets a manifest.
 #[test]
 fn nothing_is_flushed_to_the_store_that_the_disk_could_still_take_back() {

@@ -69,7 +69,8 @@ fn what_no_waiting_would_mend_is_an_error_at_once() {
 #[test]
 fn an_export_may_say_how_long_its_reads_wait() {
     let (mut host, faults) = cold(3, false);
-    host.volume().set_on_unreachable(OnUnreachable::FailAfter(Duration::from_secs(4)));
+    let on_unreachable = OnUnreachable::FailAfter(Duration::from_secs(4));
+    host.volume().set_properties(&Properties { on_unreachable, ..Properties::default() }, false);
     faults.set(Fault::Refused, 1000);
     let read = read_of(&mut host, 0);
     assert_eq!(end(&host, read), Err(IoError::Store));

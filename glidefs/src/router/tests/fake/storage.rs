@@ -60,7 +60,7 @@ impl Storage for FakeStorage {
         Ok(has_store.then_some(Begun { resume, is_released: detached, properties }))
     }
 
-    async fn regain(&self, _: ExportName, _: Arc<Volume>) -> Result<Option<Resume>, VolumeError> {
+    async fn regain(&self, _: ExportName, _: Arc<Volume>) -> Result<Option<Begun>, VolumeError> {
         Ok(None)
     }
 

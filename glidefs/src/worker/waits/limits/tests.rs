@@ -53,6 +53,7 @@ fn request(operation: Operation, number: u16, bytes: u64, started: Instant) -> T
         range: SectorRange::new(0, bytes / 512).unwrap(),
         fua: false,
         kept: None,
+        promised: false,
         started,
     }
 }
