@@ -348,13 +348,13 @@ async fn of_two_writers_of_a_volume_one_wins_each_number_and_nothing_is_mixed() 
                 won += 1;
                 byte = tried;
             }
-            Err(VolumeError::Fenced(fence)) => assert_eq!(fence, taker.writer()),
+            Err(VolumeError::Fenced(lost)) => assert_eq!(lost.fence, taker.writer()),
             Err(error) => panic!("round {round}: {error}"),
         }
         holds(&taker, 0, 8, byte).await;
         holds(&taker, 2000, 8, byte).await;
         let late = holder.commit(fill(round, &[(0, 8)], 255), SIZE).await;
-        assert!(matches!(late, Err(VolumeError::Fenced(fence)) if fence == taker.writer()));
+        assert!(matches!(late, Err(VolumeError::Fenced(lost)) if lost.fence == taker.writer()));
         holder = taker;
     }
     let manifests = daemons[0].store().list(Folder::Manifests(holder.id()), None).await.unwrap();

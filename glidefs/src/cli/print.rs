@@ -129,9 +129,14 @@ fn second(time: &str) -> String {
 /// All exports, a line each.
 pub(super) fn exports(exports: &[Export]) -> String {
     let none = "no exports: `glidefs export create NAME --size 10GiB` makes one";
-    list(exports, none, ["NAME", "SIZE", "DEVICE", "STATE", "CREATED"], &[1], |export| {
+    list(exports, none, ["NAME", "SIZE", "DEVICE", "STATE", "CREATED", "REASON"], &[1], |export| {
         let device = export.device.clone().unwrap_or_else(|| "-".into());
-        [export.name.clone(), bytes(export.size_bytes), device, export.state.clone(), second(&export.created)]
+        let created = second(&export.created);
+        // `show` has the rest, with the ways out.
+        let reason =
+            export.reason.as_deref().and_then(|reason| reason.split(". ").next()).unwrap_or_default();
+        let (size, state) = (bytes(export.size_bytes), export.state.clone());
+        [export.name.clone(), size, device, state, created, reason.into()]
     })
 }
 

@@ -285,14 +285,14 @@ impl ExportEntry {
                 format!("the store and this host have two histories of the export: {both}")
             }
             (_, Loss::Deleted) => "the export was deleted from the store".into(),
-            (_, Loss::Fenced(fence)) => format!("another host has taken the export over ({fence})"),
+            (_, Loss::Fenced(taker)) => format!("another host has taken the export over ({taker})"),
         };
         let figures = volume.figures();
         let name = &self.name;
         Some(State::Failed {
             reason: format!(
-                "{why}. Here are sequence numbers up to {}, and {} bytes that were not written back, which stay in this host's cache \
-                 until the export is deleted here. {}",
+                "{why}. Here are sequence numbers up to {}, and {} bytes that were not written back, which stay in this host's \
+                 cache. {}",
                 figures.last_seq.0,
                 figures.dirty_bytes,
                 ways_out(name),

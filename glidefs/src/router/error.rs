@@ -228,7 +228,8 @@ pub enum RouterError {
 /// The ways out of a loss, for the user.
 pub(super) fn ways_out(name: &impl std::fmt::Display) -> String {
     format!(
-        "`glidefs export open {name} --discard-local` goes on with what is in the store; `glidefs export fork {name} NEW --local` \
-         makes an export of what is here, `glidefs export fork {name} NEW` one of what is in the store"
+        "`glidefs export open {name} --discard-local` goes on here with what is in the store, once the export is detached on a host \
+         that has it; `glidefs export fork {name} NEW --local` makes an export of what is here, `glidefs export fork {name} NEW` one of \
+         what is in the store"
     )
 }

@@ -73,7 +73,7 @@ pub use self::error::{Held, VolumeError};
 pub use self::host::VolumeStoreOptions;
 pub use self::limits::{GRACE_MIN, TRUST_TIME_MAX, UPLOAD_TIME_MAX, VOLUME_BYTES_MAX};
 pub use self::notes::{Divergence, Intents, Loss, ManifestHash, Notes, NotesInMemory, Past};
-pub use self::types::{Fence, ReadExtent, Resume, SnapshotInfo, StatePoint};
+pub use self::types::{Fence, ReadExtent, Resume, SnapshotInfo, StatePoint, Taker};
 pub use self::view::View;
 pub use self::volume_store::VolumeStore;
 pub use self::writer::VolumeWriter;

@@ -71,6 +71,9 @@ fn either_side_of_a_lost_export_becomes_an_export_of_its_own() {
             first.restart(&world);
         }
         let State::Failed { reason } = first.router().show("vm").unwrap().state else { panic!("not lost") };
+        // The name of the host is not kept over a restart.
+        assert_eq!(reason.contains("(host unknown, epoch 2)"), !restarted, "{reason}");
+        assert!(!reason.contains("delete"), "{reason}");
         for part in
             ["another host", "4096 bytes", "export open vm --discard-local", "export fork vm NEW --local"]
         {

@@ -309,8 +309,12 @@ fn a_host_without_the_volume_finds_its_host_and_its_properties_in_the_store() {
     let Holder { host, released } = holder.unwrap();
     assert_eq!((size_sectors, host.as_str(), released), (SECTORS, "unknown", false));
     assert_eq!(properties, unusual().applied_to(&Properties::default()));
+    let taken = crate::observe::chain(&create(&world, &other, blank()).err().unwrap());
+    assert!(taken.contains("host unknown has vm") && !taken.contains("delete"), "{taken}");
     detach(&world, &first);
     assert!(look().sections.holder.unwrap().released);
+    let taken = crate::observe::chain(&create(&world, &other, blank()).err().unwrap());
+    assert!(taken.contains("glidefs export open vm") && !taken.contains("delete"), "{taken}");
     assert!(world.runtime.block_on(other.router().stored(&name("none"))).is_err());
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::encoding::{DecodeError, decode_json, encode_json};
-use crate::store::volume::{Divergence, Fence, Loss};
+use crate::store::volume::{Divergence, Fence, Loss, Taker};
 use crate::units::Seq;
 
 /// A loss in the catalog.
@@ -29,7 +29,8 @@ enum LossRecord {
 /// The bytes of a loss.
 pub(super) fn encode_loss(loss: &Loss) -> Result<Vec<u8>, serde_json::Error> {
     encode_json(&match loss {
-        Loss::Fenced(Fence { epoch, writer }) => {
+        // A daemon of before could not read a record with the host's name.
+        Loss::Fenced(Taker { fence: Fence { epoch, writer }, host: _ }) => {
             LossRecord::Fenced { epoch: *epoch, writer: writer.to_string() }
         }
         Loss::Deleted => LossRecord::Deleted,
@@ -50,7 +51,9 @@ pub(super) fn encode_loss(loss: &Loss) -> Result<Vec<u8>, serde_json::Error> {
 
 pub(super) fn decode_loss(bytes: &[u8]) -> Result<Loss, DecodeError> {
     Ok(match decode_json(bytes)? {
-        LossRecord::Fenced { epoch, writer } => Loss::Fenced(Fence { epoch, writer: writer.parse()? }),
+        LossRecord::Fenced { epoch, writer } => {
+            Loss::Fenced(Taker { fence: Fence { epoch, writer: writer.parse()? }, host: None })
+        }
         LossRecord::Deleted => Loss::Deleted,
         LossRecord::Diverged {
             number,
@@ -87,7 +90,8 @@ mod tests {
             found_unix_millis: 1_700_000_000_000,
             found,
         };
-        for loss in [Loss::Fenced(found), Loss::Deleted, Loss::Diverged(Box::new(divergence))] {
+        let taker = Taker { fence: found, host: None };
+        for loss in [Loss::Fenced(taker), Loss::Deleted, Loss::Diverged(Box::new(divergence))] {
             let bytes = encode_loss(&loss).unwrap();
             assert_eq!(decode_loss(&bytes).unwrap(), loss);
             for at in 0..bytes.len() {

@@ -119,7 +119,7 @@ impl Host {
                 Some(same) => same,
                 None => {
                     self.options.notes.withdraw(volume, manifest.number, hash_of(&encoded));
-                    return Err(VolumeError::NameTaken { name: name.clone() });
+                    return Err(self.name_taken(name, volume).await);
                 }
             },
         };

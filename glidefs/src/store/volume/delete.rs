@@ -69,10 +69,11 @@ impl VolumeStore {
         let volume = last.ok_or_else(|| VolumeError::NotDeleted { name: name.clone() })?.volume;
         let created_unix_millis = self.host.options.clock.unix_millis();
         let record = NameRecord { volume, created_unix_millis };
-        if self.host.store.create_name(new, &record).await? == Created::Existed
-            && self.find(new).await? != Some(volume)
-        {
-            return Err(VolumeError::NameTaken { name: new.clone() });
+        if self.host.store.create_name(new, &record).await? == Created::Existed {
+            let found = self.find(new).await?;
+            if found != Some(volume) {
+                return Err(self.host.name_taken(new, found.unwrap_or(volume)).await);
+            }
         }
         for _ in 0..ROUNDS_MAX {
             let newest = self.host.store.latest_manifest(volume, None).await?;

@@ -11,7 +11,7 @@ use chrono::{DateTime, SecondsFormat};
 
 use super::limits::VOLUME_BYTES_MAX;
 use super::notes::Divergence;
-use super::types::Fence;
+use super::types::Taker;
 use crate::store::error::{BoxError, StoreError};
 use crate::store::format::PushError;
 use crate::store::ids::{HostName, StoreName, VolumeId};
@@ -56,7 +56,7 @@ pub enum VolumeError {
         "another writer took the volume over ({}): what was not written back before is not in it; open the export on one host only",
         .0
     )]
-    Fenced(Fence),
+    Fenced(Taker),
     /// The store has another history of the volume than this host. Nothing was changed on either side.
     #[error(
         "the store and this host have two histories of volume {volume}: {divergence}. The cache directory or the store was \
@@ -126,10 +126,12 @@ pub enum VolumeError {
         volume: VolumeId,
     },
     /// A volume of this name exists.
-    #[error("the store has a volume named {name}: open it, delete it, or choose another name")]
+    #[error("{}", name_taken(name, held.as_deref()))]
     NameTaken {
         /// The name already in use.
         name: StoreName,
+        /// The other host that has the volume of the name, as far as known.
+        held: Option<Box<Held>>,
     },
     /// No volume has this name.
     #[error("the store has no volume named {name}")]
@@ -254,6 +256,17 @@ pub enum VolumeError {
     /// The runtime is shutting down.
     #[error("the daemon is stopping")]
     Stopping,
+}
+
+fn name_taken(name: &StoreName, held: Option<&Held>) -> String {
+    match held {
+        Some(held) => format!(
+            "{held}: choose another name; or detach the export there, and open it here (`glidefs export open {name}`)"
+        ),
+        None => format!(
+            "the store has a volume named {name}: open it (`glidefs export open {name}`), or choose another name"
+        ),
+    }
 }
 
 impl VolumeError {

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::types::Fence;
+use super::types::{Fence, Taker};
 use crate::locks::MutexExt;
 use crate::store::ids::VolumeId;
 use crate::units::Seq;
@@ -23,8 +23,8 @@ pub type ManifestHash = [u8; 32];
 /// Why this writer cannot write the volume any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Another writer has the volume, under this fence.
-    Fenced(Fence),
+    /// Another writer has the volume.
+    Fenced(Taker),
     /// The volume was deleted from the store.
     Deleted,
     /// The store has another history of the volume than this host.

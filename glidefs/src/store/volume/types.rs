@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::damage;
 use crate::store::format::{Manifest, PackRef};
-use crate::store::ids::{StoreName, VolumeId, WriterId};
+use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::units::{SectorRange, Seq};
 
 /// The identity under which manifests of a volume are made. Of two fences the one with the higher epoch is the newer. A manifest
@@ -24,6 +24,31 @@ pub struct Fence {
 impl fmt::Display for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "writer {}, epoch {}", self.writer, self.epoch)
+    }
+}
+
+/// The writer that has taken a volume over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taker {
+    /// Its fence.
+    pub fence: Fence,
+    /// The name of its host. `None`: that host did not say, or a daemon before this one noticed the loss.
+    pub host: Option<HostName>,
+}
+
+impl Taker {
+    pub(super) fn of(manifest: &Manifest) -> Self {
+        let fence = Fence { epoch: manifest.epoch, writer: manifest.writer };
+        Self { fence, host: manifest.sections.holder.as_ref().map(|holder| holder.host.clone()) }
+    }
+}
+
+impl fmt::Display for Taker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Some(host) => write!(f, "host {host}, epoch {}", self.fence.epoch),
+            None => self.fence.fmt(f),
+        }
     }
 }
 

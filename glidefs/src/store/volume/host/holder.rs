@@ -5,6 +5,7 @@
 
 use super::Host;
 use crate::store::format::{Deletion, Holder, Manifest, Sections};
+use crate::store::ids::{StoreName, VolumeId};
 use crate::store::volume::error::{Held, VolumeError};
 use crate::store::volume::notes::ManifestHash;
 use crate::store::volume::types::next_number;
@@ -43,21 +44,33 @@ impl Host {
         Ok(())
     }
 
-    /// An error when another host has the volume of `newest`, whose bytes have this `hash`, and has not released the volume. A copy
-    /// of this host is another host, though it writes under the same name: what it wrote is not noted here.
-    pub fn check_not_held(&self, newest: &Manifest, hash: &ManifestHash) -> Result<(), VolumeError> {
+    /// The other host that has the volume of `newest`, whose bytes have this `hash`, and has not released the volume. A copy of this
+    /// host is another host, though it writes under the same name: what it wrote is not noted here.
+    fn other_holder(&self, newest: &Manifest, hash: &ManifestHash) -> Option<Box<Held>> {
         let holder = newest.sections.holder.as_ref();
         let is_noted = || self.options.notes.intended(newest.volume, newest.number, hash) == Some(true);
         // Earlier versions named no holder, and took no notes.
         let is_own = newest.writer == self.options.writer && (holder.is_none() || is_noted());
-        if is_own || newest.is_released() {
-            return Ok(());
-        }
-        Err(VolumeError::Held(Box::new(Held {
-            name: newest.name.clone(),
-            host: holder.map(|holder| holder.host.clone()),
-            heard_unix_millis: newest.created_unix_millis,
-        })))
+        (!is_own && !newest.is_released()).then(|| {
+            Box::new(Held {
+                name: newest.name.clone(),
+                host: holder.map(|holder| holder.host.clone()),
+                heard_unix_millis: newest.created_unix_millis,
+            })
+        })
+    }
+
+    /// An error when another host has the volume of `newest` and has not released the volume.
+    pub fn check_not_held(&self, newest: &Manifest, hash: &ManifestHash) -> Result<(), VolumeError> {
+        self.other_holder(newest, hash).map_or(Ok(()), |held| Err(VolumeError::Held(held)))
+    }
+
+    /// The error of a `name` that `volume` has: two requests, to name the host.
+    pub async fn name_taken(&self, name: &StoreName, volume: VolumeId) -> VolumeError {
+        let newest = self.store.latest_manifest_hashed(volume, None).await.ok().flatten();
+        let held = newest.and_then(|(newest, hash)| self.other_holder(&newest, &hash));
+        VolumeError::NameTaken { name: name.clone(), held }
+    }
     }
 }
 

@@ -35,13 +35,13 @@ impl Host {
             };
             match self.check_not_deleted(&newest).await {
                 Ok(()) if newest.number == 1 => return Ok(record.volume),
-                Ok(()) => break,
+                Ok(()) => return Err(self.name_taken(name, record.volume).await),
                 // The deletion of the volume stopped before the name was removed.
                 Err(VolumeError::Deleted { .. }) => self.remove_name(name, record.volume).await?,
                 Err(error) => return Err(error),
             }
         }
-        Err(VolumeError::NameTaken { name: name.clone() })
+        Err(VolumeError::NameTaken { name: name.clone(), held: None })
     }
 
     /// Creates the object below `deleted/` that leads from the name of a volume to the volume. Called before the volume is

@@ -47,8 +47,9 @@ async fn another_host_takes_over_and_the_first_is_fenced_for_good() {
     for round in 0..3 {
         let before = first.requests();
         let error = old.commit(MemoryCut::new(2, &[(0, 8, 3)]), SIZE).await.unwrap_err();
-        let VolumeError::Fenced(fence) = &error else { panic!("{error}") };
-        assert_eq!((*fence, old.loss()), (new.writer(), Some(Loss::Fenced(new.writer()))));
+        let VolumeError::Fenced(taker) = &error else { panic!("{error}") };
+        assert_eq!((taker.fence, old.loss()), (new.writer(), Some(Loss::Fenced(taker.clone()))));
+        assert!(error.to_string().contains("(host host-2, epoch 2)"), "{error}");
         assert!(error.is_fatal() && !error.is_transient() && error.to_string().contains("one host"));
         assert!(round == 0 || first.since(before) == [0; 5]);
     }
@@ -80,7 +81,7 @@ async fn a_writer_whose_number_was_freed_is_fenced_all_the_same() {
             world.daemon(1).volumes.resume(&old.state())
         };
         let error = old.commit(MemoryCut::new(2, &[(0, 8, 3)]), SIZE).await.unwrap_err();
-        assert!(matches!(error, VolumeError::Fenced(fence) if fence == new.writer()), "{error}");
+        assert!(matches!(error, VolumeError::Fenced(ref taker) if taker.fence == new.writer()), "{error}");
         tags(&new, range(0, 8), &[1; 8]).await;
     }
 }

@@ -60,7 +60,10 @@ async fn another_writer_is_found_though_a_listing_does_not_show_its_manifest() {
     let other = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
     world.objects.list_without(Some("manifests"));
     let found = volume.confirm().await;
-    assert!(matches!(found, Err(VolumeError::Fenced(fence)) if fence == other.writer()), "{found:?}");
+    assert!(
+        matches!(found, Err(VolumeError::Fenced(ref taker)) if taker.fence == other.writer()),
+        "{found:?}"
+    );
 }
 
 /// Creates the manifest after the newest one of volume `of`, changed by `change`.

@@ -47,16 +47,16 @@ async fn of_two_writers_one_wins_each_number_and_nothing_is_mixed() {
                 before += 1;
                 content = [round, round];
             }
-            Err(VolumeError::Fenced(fence)) => {
+            Err(VolumeError::Fenced(taker)) => {
                 after += 1;
-                assert_eq!(fence, open.writer());
+                assert_eq!(taker.fence, open.writer());
             }
             Err(error) => panic!("round {round}: {error}"),
         }
         tags(&open, range(0, 1), &content[..1]).await;
         tags(&open, range(2000, 1), &content[1..]).await;
         let late = holder.commit(MemoryCut::new(round, &[(0, 1, 1_000_000)]), SIZE).await;
-        assert!(matches!(late, Err(VolumeError::Fenced(fence)) if fence == open.writer()));
+        assert!(matches!(late, Err(VolumeError::Fenced(taker)) if taker.fence == open.writer()));
         holder = open;
     }
     assert_eq!(before + after, ROUNDS);

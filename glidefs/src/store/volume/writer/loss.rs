@@ -7,7 +7,7 @@ use super::VolumeWriter;
 use crate::store::format::Manifest;
 use crate::store::volume::error::VolumeError;
 use crate::store::volume::notes::{Divergence, Loss};
-use crate::store::volume::types::Fence;
+use crate::store::volume::types::{Fence, Taker};
 
 impl VolumeWriter {
     /// An error when this writer knows that the volume is lost.
@@ -17,7 +17,7 @@ impl VolumeWriter {
 
     fn lost(&self, loss: Loss) -> VolumeError {
         match loss {
-            Loss::Fenced(fence) => VolumeError::Fenced(fence),
+            Loss::Fenced(taker) => VolumeError::Fenced(taker),
             Loss::Deleted => VolumeError::Deleted { volume: self.shared.id },
             Loss::Diverged(divergence) => VolumeError::Diverged { volume: self.shared.id, divergence },
         }
@@ -52,7 +52,7 @@ impl VolumeWriter {
     pub(super) fn foreign(&self, found: &Manifest) -> Loss {
         let head = self.head();
         if found.epoch > head.own.epoch {
-            return Loss::Fenced(Fence { epoch: found.epoch, writer: found.writer });
+            return Loss::Fenced(Taker::of(found));
         }
         Loss::Diverged(Box::new(Divergence {
             number: head.number,
