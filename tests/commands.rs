@@ -50,6 +50,28 @@ fn a_check_of_a_configuration_that_nobody_writes_ends_with_an_error() {
 }
 
 #[test]
+fn with_json_a_failure_is_a_line_of_json_and_standard_output_stays_empty() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("none");
+    let socket = socket.to_str().unwrap();
+    for (arguments, code, status) in [
+        (&["export", "list", "--json", "--socket", socket][..], "\"not_running\"", 7),
+        (&["export", "open", "a", "b", "--json", "--socket", socket], "\"not_running\"", 7),
+        (&["export", "resize", "a", "--json"], "\"usage\"", 2),
+    ] {
+        let output = glidefs(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(status), 0), "{arguments:?}: {said}");
+        assert!(said.starts_with("{\"error\":{\"code\":") && said.contains(code), "{said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    }
+    let output = glidefs(&["export", "list", "--socket", socket]).output().unwrap();
+    assert!(
+        String::from_utf8_lossy(&output.stderr).starts_with("glidefs: the glidefs daemon is not running")
+    );
+}
+
+#[test]
 fn a_bundle_that_is_interrupted_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let bundle = folder.path().join("bundle.tar.zst");

@@ -1,9 +1,8 @@
 //! The command line: arguments, the client of the daemon, printed answers.
 //!
 //! Owns everything people and scripts type. Does not own the daemon: `main` hands in the function that runs the daemon. Invariants:
-//! exit status 0 means done, 1 failed (of many exports: for some), 2 arguments or configuration refused, 3 a wait that ended before the work
-//! (`doctor` has a meaning of its own for 1 and 2); with `--json`
-//! standard output gets JSON and nothing else.
+//! exit status 0 means done, and any other one a class of failures (`error`; `doctor` has a meaning of its own for 1 and 2); with `--json`
+//! standard output gets JSON and nothing else, and each failure is a line of JSON on standard error.
 
 mod args;
 mod bundle;
@@ -20,6 +19,7 @@ mod transfer;
 mod wait;
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -27,7 +27,7 @@ use clap::Parser;
 
 use self::args::{Cli, Command, StoreCommand};
 use self::commands::{csi, daemon, doctor, exports, files, snapshots, upgrade};
-use self::error::CliError;
+use self::error::{CliError, USAGE};
 use crate::api::wire::Export;
 use crate::client::Client;
 use crate::config::Config;
@@ -43,24 +43,40 @@ pub fn main<E: Error + 'static>(
 ) -> ExitCode {
     let failed = |error| CliError::Daemon(Box::new(error));
     let run = |config: &Config, handed| run(config, handed).map_err(failed);
-    let done = dispatch(Cli::parse(), run, |config| check(config).map_err(failed));
+    let json = is_json(std::env::args_os());
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if json && error.use_stderr() => {
+            complain(json, "usage", error.to_string().trim_end());
+            return ExitCode::from(USAGE);
+        }
+        Err(error) => error.exit(),
+    };
+    let done = dispatch(cli, run, |config| check(config).map_err(failed));
     logging::flush();
     match done {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of a pipe has seen enough.
         Err(CliError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing can be done when standard error is closed as well.
-            let _ = writeln!(std::io::stderr(), "glidefs: {}", printable(&chain(&error)));
-            match error {
-                CliError::Config(_) | CliError::Names(_) | CliError::Found { failures: 1.., .. } => {
-                    ExitCode::from(2)
-                }
-                CliError::WaitEnded { .. } => ExitCode::from(3),
-                _ => ExitCode::FAILURE,
-            }
+            let (code, status) = error.class();
+            complain(json, code, &chain(&error));
+            ExitCode::from(status)
         }
     }
+}
+
+/// Whether failures are to be JSON, also that of arguments which are not understood.
+fn is_json(arguments: impl Iterator<Item = OsString>) -> bool {
+    arguments.take_while(|argument| argument != "--").any(|argument| argument == "--json")
+}
+
+/// Writes why the command failed to standard error.
+fn complain(json: bool, code: &str, message: &str) {
+    let error = serde_json::json!({"error": {"code": code, "message": message}});
+    let text = if json { error.to_string() } else { format!("glidefs: {message}") };
+    // Nothing can be done when standard error is closed as well.
+    let _ = writeln!(std::io::stderr(), "{}", printable(&text));
 }
 
 /// The table that `glidefs export list` prints of the daemon's answer `json`.

@@ -34,7 +34,17 @@ use crate::store::StoreUrl;
         glidefs run --config /etc/glidefs/glidefs.toml\n  \
         glidefs export create vm-1 --size 10GiB       make a volume at /dev/glidefs/vm-1\n  \
         glidefs export list --json\n\n\
-        Exit status: 0 done, 1 failed, 2 arguments or configuration refused, 3 the wait of --timeout ended and the work goes on."
+        Exit status:\n  \
+        0  done\n  \
+        1  failed; of several exports: some failed\n  \
+        2  arguments, a value or the configuration refused\n  \
+        3  the wait of --timeout ended, and the work goes on\n  \
+        4  there is no such export, volume or snapshot\n  \
+        5  not as things are: it exists with other parameters, another host has it, its state does not allow it\n  \
+        6  its device is in use\n  \
+        7  daemon or store do not answer, or not yet: try again\n\
+        With --json each failure is a line of JSON on standard error: {\"error\": {\"code\": …, \"message\": …}}, with the name where \
+        there are several."
 )]
 pub(super) struct Cli {
     #[command(flatten)]

@@ -1,14 +1,20 @@
-//! Why a command failed: the errors of all parts of the command line.
+//! Why a command failed: the errors of all parts of the command line, their codes and their exit statuses.
+//!
+//! Invariant: an exit status keeps its meaning, which the help and docs/operations.md have in the same words.
 
 use std::error::Error;
 use std::path::Path;
 
 use super::args::bulk::NamesError;
 use super::transfer::CopyError;
+use crate::api::wire::ProblemCode as P;
 use crate::client::ClientError;
 use crate::config::ConfigError;
 use crate::csi::ServeError;
 use crate::observe::logging::LogError;
+
+/// Exit status for what was refused before anything was done. Tells systemd not to start the daemon again.
+pub(super) const USAGE: u8 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
@@ -30,7 +36,12 @@ pub(super) enum CliError {
     #[error(
         "the daemon did not say what became of {missing} of {of} exports: the same command again does the rest"
     )]
-    NoResult { missing: usize, of: usize },
+    NoResult {
+        missing: usize,
+        of: usize,
+        #[source]
+        source: ClientError,
+    },
     /// The exports of the command are not known.
     #[error(transparent)]
     Names(#[from] NamesError),
@@ -80,6 +91,21 @@ pub(super) enum CliError {
 }
 
 impl CliError {
+    /// The code for programs, and the exit status, of which docs/operations.md has the table.
+    pub fn class(&self) -> (&str, u8) {
+        match self {
+            Self::Client(error) | Self::NoResult { source: error, .. } => class_of(error),
+            Self::Config(_) => ("bad_configuration", USAGE),
+            Self::Names(_) => (P::BadName.as_str(), USAGE),
+            Self::Found { failures: 1.., .. } => ("found", USAGE),
+            Self::Found { .. } => ("found", 1),
+            Self::WaitEnded { .. } => ("wait_ended", 3),
+            Self::SomeFailed { .. } => ("some_failed", 1),
+            Self::NotUpgraded { .. } => (P::UpgradeFailed.as_str(), 1),
+            _ => ("failed", 1),
+        }
+    }
+
     /// The failure of an operation of the system with `path`.
     pub fn cannot(action: &str, path: &Path) -> impl Fn(std::io::Error) -> Self + Clone + use<> {
         let what = format!("cannot {action} {}", path.display());
@@ -89,5 +115,80 @@ impl CliError {
     /// The client could not be started.
     pub fn runtime(source: std::io::Error) -> Self {
         Self::System { what: "cannot start the client".into(), source }
+    }
+}
+
+fn class_of(error: &ClientError) -> (&str, u8) {
+    match error {
+        ClientError::Refused { code, .. } => (code, P::of(code).map_or(1, status_of)),
+        ClientError::NotRunning { .. } => ("not_running", 7),
+        ClientError::Broken { .. } => ("no_answer", 7),
+        ClientError::NoPermission { .. } => ("not_permitted", 1),
+        ClientError::Url { .. } | ClientError::Token(_) => ("usage", USAGE),
+        ClientError::NotUnderstood { .. } => ("not_understood", 1),
+    }
+}
+
+/// The exit status for a refusal: by the status of the answer, but that a host without what is needed does not pass by waiting.
+fn status_of(code: P) -> u8 {
+    match code {
+        P::InUse => 6,
+        P::UpgradeFailed | P::NoDriver | P::NoPermission | P::DeviceLimitReached => 1,
+        code => match code.statuses().first() {
+            Some(400 | 413) => USAGE,
+            Some(404) => 4,
+            Some(409) => 5,
+            Some(408 | 503 | 504) => 7,
+            _ => 1,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ConfigError;
+
+    #[test]
+    fn every_refusal_has_the_exit_status_of_its_class_and_keeps_its_code() {
+        let class = |code: &str| {
+            let error = CliError::from(ClientError::Refused { code: code.into(), message: String::new() });
+            let (named, status) = error.class();
+            assert_eq!(named, code);
+            status
+        };
+        for (codes, status) in [
+            (&["store_failed", "unauthorized", "no_driver", "upgrade_failed", "of a newer daemon"][..], 1),
+            (&["bad_name", "bad_parameter", "bad_request", "too_large"], 2),
+            (&["not_found", "not_in_store"], 4),
+            (&["exists_with_other_parameters", "held", "fenced", "diverged", "no_store"], 5),
+            (&["in_use"], 6),
+            (&["store_unavailable", "not_flushed", "unconfirmed", "stopping", "device_timed_out"], 7),
+        ] {
+            for code in codes {
+                assert_eq!(class(code), status, "{code}");
+            }
+        }
+        assert!(P::ALL.iter().all(|code| class(code.as_str()) != 3), "of waits alone");
+    }
+
+    #[test]
+    fn the_help_and_the_manual_have_the_table_of_exit_statuses() {
+        use clap::CommandFactory;
+
+        let help = crate::cli::args::Cli::command().render_long_help().to_string();
+        let manual = include_str!("../../../docs/operations.md");
+        for status in 1..=7 {
+            assert!(help.contains(&format!("\n  {status}  ")), "{status} is not in\n{help}");
+            assert!(manual.contains(&format!("\n| {status} | ")), "{status} is not in the manual");
+        }
+    }
+
+    #[test]
+    fn a_failure_without_a_class_is_told_from_refused_arguments() {
+        assert_eq!(CliError::Refused("no".into()).class(), ("failed", 1));
+        assert_eq!(CliError::SomeFailed { failed: 1, of: 2 }.class().1, 1);
+        let config: Result<_, ConfigError> = crate::config::Config::load(Path::new("/does/not/exist"));
+        assert_eq!(CliError::from(config.unwrap_err()).class(), ("bad_configuration", 2));
     }
 }

@@ -52,6 +52,13 @@ fn what_is_not_understood_exits_with_two_and_says_why() {
 }
 
 #[test]
+fn json_is_asked_for_anywhere_before_the_end_of_the_options() {
+    let is_json = |line: &str| super::is_json(line.split(' ').map(Into::into));
+    assert!(is_json("glidefs export show a --json") && is_json("glidefs --json nonsense"));
+    assert!(!is_json("glidefs export show a") && !is_json("glidefs export show -- --json"));
+}
+
+#[test]
 fn several_exports_are_made_or_deleted_at_once() {
     for line in ["glidefs export create a b c --size 1GiB", "glidefs export delete a b c"] {
         let Command::Export {

@@ -65,7 +65,7 @@ impl<T: Serialize> Results<T> {
             // Nothing was done as far as known: the error says all.
             Some(broken) if items.is_empty() => return Err(broken.into()),
             None if of == 0 => {
-                complain("standard input has no names: nothing to do");
+                complain("glidefs: standard input has no names: nothing to do");
                 return if output.json { emit(b"[]\n") } else { Ok(()) };
             }
             _ => {}
@@ -76,12 +76,12 @@ impl<T: Serialize> Results<T> {
         }
         for item in &items {
             if let Item::Failed { name, error } = item {
-                complain(&format!("{name}: {}", error.message));
+                let text = format!("glidefs: {name}: {}", error.message);
+                complain(&if output.json { serde_json::to_string(item)? } else { text });
             }
         }
-        if let Some(broken) = broken {
-            complain(&CliError::NoResult { missing: of - items.len(), of }.to_string());
-            return Err(broken.into());
+        if let Some(source) = broken {
+            return Err(CliError::NoResult { missing: of - items.len(), of, source });
         }
         match items.len() - done.len() {
             0 => Ok(()),
@@ -92,7 +92,7 @@ impl<T: Serialize> Results<T> {
 
 fn complain(text: &str) {
     // Nothing can be done when standard error is closed.
-    let _ = writeln!(std::io::stderr(), "glidefs: {}", printable(text));
+    let _ = writeln!(std::io::stderr(), "{}", printable(text));
 }
 
 /// Sends the request of `operation` for each of `names`, many at a time.
