@@ -48,6 +48,7 @@ async fn serve_api(directory: &Path, router: &Arc<Router>) -> watch::Sender<bool
         export_histograms: ExportHistograms::None,
         stats,
         daemon: Arc::new(wire::DaemonStatus::default),
+        store: Arc::new(|| None),
         top: Arc::new(SharedTexts::new(|_| Ok(String::new()), Arc::default())),
         traces: Arc::default(),
         memory: Arc::new(|| None),

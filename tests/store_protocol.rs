@@ -6,6 +6,9 @@
 //! other, commit, and delete it; a collection; a host that creates a volume of the same name; and snapshots. Every state within
 //! reach is visited. Each deliberate fault takes one rule away, and must be found: otherwise the model proves nothing.
 
+#![allow(clippy::unwrap_used, reason = "tests panic")]
+#![allow(clippy::struct_excessive_bools, reason = "a state of the model is what is there and what is not")]
+
 use std::collections::HashSet;
 
 /// Manifests of the volume have the numbers 1 to this one.
@@ -345,9 +348,10 @@ impl Model<'_> {
                     return Host::Away;
                 }
                 after.put(number, manifest);
-                match self.lacks(Fault::FenceAfterManifest) {
-                    true => Host::CreatedFirst(number, manifest),
-                    false => Host::Looks(number, manifest),
+                if self.lacks(Fault::FenceAfterManifest) {
+                    Host::CreatedFirst(number, manifest)
+                } else {
+                    Host::Looks(number, manifest)
                 }
             }),
             Host::CreatedFirst(number, manifest) => add("a taker announces late", number, &|after| {
@@ -355,9 +359,10 @@ impl Model<'_> {
                 Host::Looks(number, manifest)
             }),
             Host::Looks(number, manifest) => add("a taker looks", number, &|after| {
-                let is_gone = match self.lacks(Fault::TakerTrustsListing) {
-                    true => after.listed() & (bit(number) - 1) == 0,
-                    false => after.grave,
+                let is_gone = if self.lacks(Fault::TakerTrustsListing) {
+                    after.listed() & (bit(number) - 1) == 0
+                } else {
+                    after.grave
                 };
                 if after.newest().is_some_and(|(newest, _)| newest > number) {
                     Host::Away
@@ -426,10 +431,7 @@ impl Model<'_> {
         // What follows for a name; `is_live`: the first volume was alive when it was read.
         let then = |after: &State, is_live: bool| {
             let is_due = after.name.is_none() && (is_live || after.is_second_live);
-            match is_due && !self.lacks(Fault::NameStaysLost) {
-                true => Collector::Names,
-                false => Collector::Rests,
-            }
+            if is_due && !self.lacks(Fault::NameStaysLost) { Collector::Names } else { Collector::Rests }
         };
         match state.collector {
             Collector::Rests if self.lacks(Fault::FencesListedFirst) => {

@@ -249,9 +249,11 @@ async fn feed_watchdog(workers: Vec<Worker>, troubles: Arc<Troubles>) {
         let answers = futures_util::future::join_all(pings).await;
         let (waiting, silent): (Vec<_>, Vec<_>) = answers
             .into_iter()
-            .filter_map(|(is_alive, worker)| (!is_alive).then(|| worker.thread_name()))
+            .filter(|(is_alive, _)| !is_alive)
+            .map(|(_, worker)| worker.thread_name())
             .partition(|name| waits_in_kernel(name));
-        let cause = waiting.first().map(|name| format!("{name} has waited in the kernel for {PING_PATIENCE:?}"));
+        let cause =
+            waiting.first().map(|name| format!("{name} has waited in the kernel for {PING_PATIENCE:?}"));
         troubles.set(Part::Disk, cause);
         if silent.is_empty() {
             notify(&[NotifyState::Watchdog]);
@@ -266,7 +268,9 @@ async fn feed_watchdog(workers: Vec<Worker>, troubles: Arc<Troubles>) {
 fn waits_in_kernel(name: &str) -> bool {
     let state = format!("({name}) D");
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok()).any(|stat| stat.contains(&state))
+    threads
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok())
+        .any(|stat| stat.contains(&state))
 }
 
 /// Sets the time after which systemd's watchdog ends the service, where there is one.

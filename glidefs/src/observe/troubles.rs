@@ -74,15 +74,10 @@ impl Troubles {
         match cause {
             Some(cause) if before.as_ref() != Some(&cause) => {
                 let what = part.what();
-                tracing::warn!(
-                    part = part.name(),
-                    what,
-                    cause,
-                    "a part is in trouble, and devices are served"
-                );
+                tracing::warn!(part = part.name(), what, cause, "a part is in trouble");
             }
             None if before.is_some() => {
-                tracing::info!(part = part.name(), "a part is there again");
+                tracing::info!(part = part.name(), "a part works again");
             }
             _ => {}
         }

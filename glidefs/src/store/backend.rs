@@ -69,7 +69,9 @@ impl Directory {
     /// Makes the directory of a new store at `location`. A parent that is missing may be a file system that is not mounted.
     pub fn make(&self, location: &str) -> Result<(), StoreError> {
         match fs::create_dir(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(directory_error(location, error)),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(directory_error(location, error))
+            }
             _ => Ok(()),
         }
     }

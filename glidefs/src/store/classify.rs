@@ -9,8 +9,8 @@ use std::io;
 use std::time::Duration;
 
 use super::error::BoxError;
-use crate::observe::{chain, one_line};
 use super::stats::Operation;
+use crate::observe::{chain, one_line};
 
 /// Longest part of a store's explanation in an error, bytes.
 const MESSAGE_BYTES_MAX: usize = 500;

@@ -145,7 +145,10 @@ impl Health {
 
     fn change(&self, ends: &[usize], begins: Option<(usize, (Condition, String))>) {
         let (now, mut inner) = (Instant::now(), self.0.lock_whole());
-        let has_ended = ends.iter().fold(false, |ended, at| inner.troubles[*at].take().is_some() || ended);
+        let mut has_ended = false;
+        for at in ends {
+            has_ended |= inner.troubles[*at].take().is_some();
+        }
         if let Some((at, (condition, error))) = begins {
             let had = inner.troubles[at].take().filter(|had| had.condition == condition);
             let since = had.map_or(now, |had| had.since);
@@ -186,12 +189,12 @@ mod tests {
     use super::*;
     use crate::observe::logging::captured;
 
-    fn silent() -> Option<(Condition, String)> {
-        Some((Condition::Silent, "no route".into()))
+    fn silent() -> (Condition, String) {
+        (Condition::Silent, "no route".into())
     }
 
-    fn refused() -> Option<(Condition, String)> {
-        Some((Condition::Refuses, "403".into()))
+    fn refused() -> (Condition, String) {
+        (Condition::Refuses, "403".into())
     }
 
     const GET: Operation = Operation::Get;
@@ -209,11 +212,11 @@ mod tests {
         advance(Duration::from_secs(5)).await;
         health.note(GET, None);
         assert_eq!(state(), ("up".into(), 5, None));
-        health.note(GET, silent());
+        health.note(GET, Some(silent()));
         advance(Duration::from_secs(3)).await;
         health.note(GET, Some((Condition::Silent, "503".into())));
         assert_eq!(state(), ("silent".into(), 3, Some("503".into())));
-        health.note(GET, refused());
+        health.note(GET, Some(refused()));
         assert_eq!(state(), ("refuses".into(), 0, Some("403".into())));
         assert_eq!(health.of_writeback().as_deref(), Some("403"));
         health.note(GET, None);
@@ -224,15 +227,15 @@ mod tests {
     async fn a_refusal_lasts_until_the_same_is_permitted_and_silence_until_an_answer() {
         let health = Health::default();
         let condition = || health.state("").state;
-        health.note(LIST, silent());
+        health.note(LIST, Some(silent()));
         assert_eq!(condition(), Condition::Silent);
         health.note(GET, None);
         assert_eq!(condition(), Condition::Up);
-        health.note(LIST, refused());
+        health.note(LIST, Some(refused()));
         advance(Duration::from_hours(2)).await;
         health.note(GET, None);
         assert_eq!(condition(), Condition::Refuses);
-        health.note(GET, silent());
+        health.note(GET, Some(silent()));
         assert_eq!(condition(), Condition::Silent, "nothing at all is answered");
         health.note(LIST, None);
         assert_eq!(condition(), Condition::Up);
@@ -241,19 +244,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn deletions_that_are_refused_are_shown_and_no_reason_of_writeback() {
         let health = Health::default();
-        health.note(Operation::Delete, refused());
+        health.note(Operation::Delete, Some(refused()));
         assert_eq!((health.state("").state, health.of_writeback()), (Condition::Refuses, None));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_place_that_is_found_ends_the_silence_before_it_and_no_refusal() {
         let health = Health::default();
-        health.note(LIST, silent());
+        health.note(LIST, Some(silent()));
         health.note_place(Some(&StoreError::NotAStore { location: "s3://b".into() }));
         assert!(health.state("").error.unwrap().contains("s3://b"));
         health.note_place(None);
         assert_eq!((health.state("").state, health.state("").error), (Condition::Up, None));
-        health.note(LIST, refused());
+        health.note(LIST, Some(refused()));
         health.note_place(None);
         assert_eq!(health.state("").state, Condition::Refuses);
     }
@@ -262,13 +265,13 @@ mod tests {
     fn the_log_tells_once_of_a_trouble_that_lasts_and_of_its_end() {
         let log = captured(|| {
             let health = Health::default();
-            (0..100).for_each(|_| health.note(GET, silent()));
+            (0..100).for_each(|_| health.note(GET, Some(silent())));
             health.note(GET, None);
         });
         assert_eq!(log, "", "tries that fail for a moment are usual");
         let log = captured(|| {
             let health = Health::default();
-            (0..100).for_each(|_| health.note(GET, refused()));
+            (0..100).for_each(|_| health.note(GET, Some(refused())));
             (0..100).for_each(|_| health.note(GET, None));
         });
         assert_eq!(log.lines().count(), 2, "{log}");

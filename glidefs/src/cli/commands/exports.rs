@@ -84,9 +84,7 @@ async fn carry_out(client: &Client, command: ExportCommand) -> Result<(), CliErr
         ExportCommand::Set { names, properties, output } => {
             let (chosen, request) = (names.choose(std::io::stdin())?, properties.request());
             let set = async |name| client.patch::<Export>(&export_path(&name, ""), &request).await;
-            let set = async { Ok::<_, CliError>(bulk::requests(chosen.names(), set).await) };
-            let look = async || exports_at_risk(client, chosen.names()).await;
-            let results = DaemonWait::new(output.json, None).until(set, look, "").await?;
+            let results = bulk::requests(chosen.names(), set).await;
             bulk::print_chosen(&chosen, results, output, print::export, of_exports)
         }
         ExportCommand::Attach { names, unconfirmed, output } => {

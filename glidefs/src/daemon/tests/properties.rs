@@ -431,7 +431,7 @@ proptest! {
         prop_assert_eq!(block_on(&other, request("vm", InitialContent::TakeOver)), properties, "taken over");
         // The first host learns that it has lost the volume, and makes another one of what it has.
         prop_assert!(create(&world, &host, request("vm", InitialContent::Store)).is_err());
-        let local = request("local", InitialContent::Local { of: name("vm") });
+        let local = request("local", InitialContent::Local { of: name("vm"), manifest: None });
         prop_assert_eq!(block_on(&host, local), properties, "rescued");
         let usual = PropertiesChange::default();
         let regained = world.runtime.block_on(host.router().discard_local("vm", usual)).unwrap();

@@ -97,8 +97,12 @@ impl Store {
         let found = self.top(PLACE).await?;
         let objects = found.objects.iter().map(|object| &object.location);
         let mut names = objects.chain(&found.common_prefixes).filter_map(Path::filename);
-        let is_foreign =
-            |name: &&str| !is_of_trial(name) && !name.starts_with('.') && !OF_PLACE.contains(name) && Key::Marker.to_string() != **name;
+        let is_foreign = |name: &&str| {
+            !is_of_trial(name)
+                && !name.starts_with('.')
+                && !OF_PLACE.contains(name)
+                && Key::Marker.to_string() != **name
+        };
         Ok(names.find(is_foreign).map(Into::into))
     }
 

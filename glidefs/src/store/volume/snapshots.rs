@@ -11,7 +11,7 @@ use super::commit::Committed;
 use super::create::Beginning;
 use super::error::VolumeError;
 use super::limits::{ROUNDS_MAX, UPLOAD_TIME_MAX};
-use super::types::{Fence, SnapshotInfo, StatePoint};
+use super::types::{SnapshotInfo, StatePoint, Taker};
 use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
 use super::writer::new_packs::NewPacks;
@@ -227,7 +227,7 @@ impl VolumeWriter {
             },
         };
         if base.epoch > self.writer().epoch {
-            return Err(VolumeError::Fenced(Fence { epoch: base.epoch, writer: base.writer }));
+            return Err(VolumeError::Fenced(Taker::of(&base)));
         }
         let beginning = Beginning {
             size_sectors: base.size_sectors,

@@ -71,7 +71,6 @@ impl Host {
         let held = newest.and_then(|(newest, hash)| self.other_holder(&newest, &hash));
         VolumeError::NameTaken { name: name.clone(), held }
     }
-    }
 }
 
 impl Manifest {
