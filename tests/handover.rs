@@ -87,8 +87,8 @@ fn a_program_that_refuses_its_configuration_becomes_the_program_before_with_the_
     let output = host.run(c"glidefs-handed", &host.list());
     let said = said(&output);
     assert!(said.contains("the program before serves again") && said.contains("of_the_future"), "{said}");
-    // The program before has its configuration, and there is no way back from there: one end, and not as a refused configuration, after
-    // which no daemon would be started.
+    // The program before has its configuration, and there is no way back from there: one end, and no refusal of the
+    // configuration.
     assert_eq!(said.matches("serves again").count(), 1, "{said}");
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("part=\"configuration\""), "the file is refused still: {said}");

@@ -91,6 +91,7 @@ impl From<RouterError> for ApiError {
             }
             RouterError::Shrink { .. } => P::CannotShrink,
             RouterError::TooMany { .. } => P::TooManyExports,
+            RouterError::HeldBack { .. } => P::HeldBack,
             RouterError::HalfDeleted { .. } | RouterError::PartlyDeleted { .. } => P::HalfDeleted,
             RouterError::InUse { .. } | RouterError::UserUnknown { .. } => P::InUse,
             RouterError::HalfRolledBack { .. } => P::HalfRolledBack,

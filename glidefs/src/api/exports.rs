@@ -112,9 +112,12 @@ pub(super) async fn delete(
 pub(super) async fn attach(
     State(state): State<AppState>,
     name: NameInPath,
-    InQuery(AttachQuery { unconfirmed }): InQuery<AttachQuery>,
+    InQuery(AttachQuery { unconfirmed, held_back }): InQuery<AttachQuery>,
 ) -> Result<Json<Export>, ApiError> {
     let (router, name) = (&state.router, name.0.as_str());
+    if held_back {
+        router.end_hold(name).await;
+    }
     let attached = router.attach(name, !unconfirmed).await;
     Ok(Json(attached?.into()))
 }

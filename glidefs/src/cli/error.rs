@@ -13,7 +13,7 @@ use crate::config::ConfigError;
 use crate::csi::ServeError;
 use crate::observe::logging::LogError;
 
-/// Exit status for what was refused before anything was done. Tells systemd not to start the daemon again.
+/// Exit status for what was refused before anything was done.
 pub(super) const USAGE: u8 = 2;
 
 #[derive(Debug, thiserror::Error)]

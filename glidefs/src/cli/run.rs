@@ -60,7 +60,7 @@ fn start(
         None => Config::load_or_accepted(&args.config),
     };
     let mut config = match config {
-        // Not as a refused configuration, after which no daemon would be started: devices wait, and another start may read a better one.
+        // Devices wait, and another start may read a better configuration.
         Err(error) if handed.is_some() => {
             logging::init(&Config::default().log.filter)?;
             return Err(CliError::Daemon(Box::new(error)));

@@ -52,6 +52,13 @@ pub enum ConfigError {
     Cpus(#[source] std::io::Error),
 }
 
+/// The cache directory of the file at `path`, if that is TOML at all.
+fn named_cache(path: &Path) -> Option<PathBuf> {
+    let table: toml::Table = std::fs::read_to_string(path).ok()?.parse().ok()?;
+    let dir = table.get("cache").and_then(|cache| cache.get("dir"));
+    Some(dir.map_or_else(|| Config::default().cache.dir, |dir| dir.as_str().unwrap_or_default().into()))
+}
+
 impl Config {
     /// Reads and checks the file at `path` and the environment, for the CPUs of this process.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
@@ -66,11 +73,13 @@ impl Config {
         Ok(Self { refused: Self::load(path).err().map(|error| chain(&error)), ..config })
     }
 
-    /// As [`Self::load`], for a daemon that has to serve: where the file is refused, the content with which a daemon served last.
+    /// As [`Self::load`], for a daemon that has to serve: where the file is refused, the content with which a daemon served last, unless
+    /// the file names another cache: what is in the cache of before is old where the cache was moved.
     pub fn load_or_accepted(path: &Path) -> Result<Self, ConfigError> {
         Self::load(path).or_else(|refusal| {
             let accepted = Accepted::of(path).and_then(|accepted| accepted.text());
-            accepted.and_then(|text| Self::load_again(path, &text).ok()).ok_or(refusal)
+            let config = accepted.and_then(|text| Self::load_again(path, &text).ok());
+            config.filter(|config| named_cache(path).is_none_or(|dir| dir == config.cache.dir)).ok_or(refusal)
         })
     }
 

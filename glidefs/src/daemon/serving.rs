@@ -241,9 +241,10 @@ async fn sample_loads(workers: Vec<Worker>) {
 /// Tells systemd that the daemon lives, as long as every worker answers, or waits in the kernel: a restart would wait for the same disk.
 async fn feed_watchdog(workers: Vec<Worker>, troubles: Arc<Troubles>) {
     let interval = sd_notify::watchdog_enabled().unwrap_or(PING_PATIENCE * 3);
+    let patience = PING_PATIENCE.min(interval / 3);
     loop {
         let pings = workers.iter().map(async |worker| {
-            let answer = tokio::time::timeout(PING_PATIENCE, worker.ping()).await;
+            let answer = tokio::time::timeout(patience, worker.ping()).await;
             (matches!(answer, Ok(Ok(()))), worker)
         });
         let answers = futures_util::future::join_all(pings).await;
@@ -252,8 +253,7 @@ async fn feed_watchdog(workers: Vec<Worker>, troubles: Arc<Troubles>) {
             .filter(|(is_alive, _)| !is_alive)
             .map(|(_, worker)| worker.thread_name())
             .partition(|name| waits_in_kernel(name));
-        let cause =
-            waiting.first().map(|name| format!("{name} has waited in the kernel for {PING_PATIENCE:?}"));
+        let cause = waiting.first().map(|name| format!("{name} has waited in the kernel for {patience:?}"));
         troubles.set(Part::Disk, cause);
         if silent.is_empty() {
             notify(&[NotifyState::Watchdog]);
@@ -264,7 +264,7 @@ async fn feed_watchdog(workers: Vec<Worker>, troubles: Arc<Troubles>) {
     }
 }
 
-/// Whether the thread of this process with that name is in the state `D` of proc(5), in which it cannot be ended either.
+/// Whether the thread of this process with that name is in the state `D` of proc(5): it waits for a disk.
 fn waits_in_kernel(name: &str) -> bool {
     let state = format!("({name}) D");
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();

@@ -65,7 +65,7 @@ impl StoreSide {
     }
 
     /// Checks that the store answers now, and is still the store of [`Self::check`].
-    async fn reach(&self) -> Result<(), StoreError> {
+    pub async fn reach(&self) -> Result<(), StoreError> {
         let Some(&known) = self.checked.get() else { return self.check().await };
         let store = self.volumes.store();
         let found = store.check(Access::ReadOnly).await?.store_id;

@@ -80,25 +80,19 @@ pub(super) fn connect_store(
     Ok(Some(side))
 }
 
-/// Looks for the store until it is found.
+/// Looks for the store until it is found; the store's state says why it is not. Later a store in trouble is looked at again: an idle host
+/// would ask it for nothing, and not learn that it is back.
 async fn find(side: Arc<StoreSide>) {
-    loop {
-        let look = side.check();
-        tokio::pin!(look);
-        let looked = match tokio::time::timeout(STORE_PATIENCE, &mut look).await {
-            Ok(looked) => looked,
-            Err(_) => {
-                let cause = side.volumes().store().away();
-                tracing::warn!(cause, "the store does not answer; it is asked again");
-                look.await
-            }
-        };
-        let Err(error) = looked else { return };
-        tracing::warn!(
-            error = &error as &dyn std::error::Error,
-            "the store cannot be used; it is asked again"
-        );
+    while let Err(error) = side.check().await {
+        tracing::debug!(error = &error as &dyn std::error::Error, "the store is looked for again");
         tokio::time::sleep(STORE_PATIENCE).await;
+    }
+    loop {
+        tokio::time::sleep(STORE_PATIENCE * 6).await;
+        if side.volumes().store().state().error.is_some() {
+            // The state says how it went.
+            let _ = side.reach().await;
+        }
     }
 }
 

@@ -332,8 +332,9 @@ impl Router {
                 ..
             }
         );
-        if nothing_made && self.catalog.change(Change::Remove(held.record().export_id())).await.is_ok() {
-            // A volume that was opened existed before, and stays.
+        // A volume that was opened existed before, and stays; this host has it no more once its catalog does not.
+        let may_go = nothing_made && (initial.is_new || self.obstacle(held).await.is_none());
+        if may_go && self.catalog.change(Change::Remove(held.record().export_id())).await.is_ok() {
             if initial.is_new
                 && let Err(source) = self.storage.delete(Arc::clone(self.open(held.entry()).volume())).await
             {

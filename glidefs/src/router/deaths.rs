@@ -42,8 +42,9 @@ impl Deaths {
         let (this, before) = (Arc::new(Self::read(directory)), std::panic::take_hook());
         let deaths = Arc::clone(&this);
         std::panic::set_hook(Box::new(move |panic| {
-            deaths.note(&panic.to_string());
+            // After an upgrade that failed this does not return: the program before serves on, and nothing died for its clients.
             before(panic);
+            deaths.note(&panic.to_string());
         }));
         this
     }
@@ -95,10 +96,17 @@ impl Deaths {
         self.known.lock_whole().iter().any(|(id, _)| *id == export)
     }
 
-    /// Forgets the deaths of an export that was served for a minute. May block.
-    pub(super) fn forget(&self, export: ExportId) {
+    /// Forgets the deaths of an export but for the newest `kept`: none once it was served for a minute, and one when it is attached on
+    /// purpose, so that another start serves it and another death does not. May block.
+    pub(super) fn forget(&self, export: ExportId, kept: usize) {
         let mut known = self.known.lock_whole();
-        known.retain(|(id, _)| *id != export);
+        let of_export = known.iter().filter(|(id, _)| *id == export).count();
+        let mut gone = of_export.saturating_sub(kept);
+        known.retain(|(id, _)| {
+            let goes = *id == export && gone > 0;
+            gone -= usize::from(goes);
+            !goes
+        });
         self.write(&known);
     }
 

@@ -62,6 +62,15 @@ pub enum RouterError {
     /// The export's deletion has begun and was not finished.
     #[error("export {name} is half deleted: delete it again")]
     HalfDeleted { name: String },
+    /// The daemon died twice of work for the export.
+    #[error(
+        "the daemon died twice of export {name}, and serves the others without it: `glidefs export attach {name}` tries again: {death}"
+    )]
+    HeldBack {
+        name: String,
+        /// What the daemon said when it died last.
+        death: String,
+    },
     /// The export's device is mounted, or held in another way.
     #[error(
         "export {name} is in use and stays: {device} is {usage}. Unmount or release it first, or have what its users do next fail: \

@@ -34,6 +34,16 @@ impl Router {
         .await
     }
 
+    /// Lets an export of which the daemon has died twice be attached, until it dies of it once more.
+    pub async fn end_hold(&self, name: &str) {
+        let Some(entry) = self.entry(name) else { return };
+        let (id, deaths) = (entry.id(), Arc::clone(&self.options.deaths));
+        if deaths.holds_back(id).is_some() {
+            // Fails only when the runtime ends.
+            let _ = tokio::task::spawn_blocking(move || deaths.forget(id, 1)).await;
+        }
+    }
+
     /// Makes an export larger, also while the device is in use.
     pub async fn resize(self: &Arc<Self>, name: &str, size: ExportSize) -> Result<ExportInfo, RouterError> {
         self.on_held(name, move |router, held| async move {
@@ -52,6 +62,9 @@ impl Router {
             // The path may have been lost.
             self.give_path(held).await;
             return Ok(());
+        }
+        if let Some(death) = self.options.deaths.holds_back(held.entry().id()) {
+            return Err(RouterError::HeldBack { name: held.entry().name().to_string(), death });
         }
         held.step(Event::BeginAttach)?;
         match self.attach_steps(held).await {
@@ -109,7 +122,7 @@ impl Router {
             drop(tasks::spawn(async move {
                 tokio::time::sleep(PROBATION).await;
                 if entry.upgrade().is_some_and(|entry| entry.state() == State::Serving) {
-                    drop(tokio::task::spawn_blocking(move || deaths.forget(id)));
+                    drop(tokio::task::spawn_blocking(move || deaths.forget(id, 0)));
                 }
             }));
         }

@@ -193,7 +193,7 @@ impl Router {
         let Some(death) = self.options.deaths.holds_back(held.entry().id()) else { return false };
         let name = held.entry().name();
         let reason = format!(
-            "the daemon died twice of this export, within a minute of taking it up, and serves the others without it: requests wait, and \
+            "the daemon died twice of work for this export, and serves the others without it: requests wait, and \
              nothing is written back; `glidefs export attach {name}` tries again. The last time it {death}"
         );
         let is_held_back =

@@ -63,7 +63,7 @@ impl Router {
 
     /// Tries to release an export. Returns the reason when the export could not be released. Of many exports detached while the store is
     /// away, only the first ones wait for the store.
-    async fn obstacle(&self, held: &HeldExport) -> Option<String> {
+    pub(super) async fn obstacle(&self, held: &HeldExport) -> Option<String> {
         // Without a volume in the store there is nothing to release.
         if !held.entry().is_stored() {
             return None;

@@ -192,6 +192,11 @@ impl Store {
         if self.is_open() { None } else { self.state().error }
     }
 
+    /// Whether the store takes and gives data; it may still refuse to delete.
+    pub fn is_up(&self) -> bool {
+        self.state().state != super::Condition::Unasked && self.stats().trouble().is_none()
+    }
+
     /// What the store does, since when, and why not what it is asked.
     pub fn state(&self) -> StoreState {
         self.stats().health.state(self.location())

@@ -155,14 +155,15 @@ impl StoreName {
         &self.0
     }
 
-    /// This name with a random part, which no other object ever has. A name too long for that part stays as it is.
+    /// This name with a random part, which no other object ever has. A name too long for that part stays as it is. Two dots set it
+    /// apart: names that end in a dot and a hash are usual.
     pub(super) fn made_unique(&self, entropy: &dyn Entropy) -> Self {
-        format!("{self}.{}", PackId::random(entropy)).parse().unwrap_or_else(|_| self.clone())
+        format!("{self}..{}", PackId::random(entropy)).parse().unwrap_or_else(|_| self.clone())
     }
 
     /// The name without the part that [`Self::made_unique`] adds.
     pub(super) fn without_unique(&self) -> Self {
-        let parts = self.0.rsplit_once('.').filter(|(_, last)| last.parse::<PackId>().is_ok());
+        let parts = self.0.rsplit_once("..").filter(|(_, last)| last.parse::<PackId>().is_ok());
         parts.and_then(|(name, _)| name.parse().ok()).unwrap_or_else(|| self.clone())
     }
 }

@@ -219,9 +219,7 @@ impl Store {
             match found {
                 Some(&Key::Manifest(_, number)) => {
                     (newest, low) = (Some(number), number);
-                    let count = listing.objects.len() as u64 + listing.foreign;
-                    // An unordered listing is always whole.
-                    if count != MANIFESTS_LISTED as u64 {
+                    if listing.objects.len() < MANIFESTS_LISTED {
                         return Ok(newest);
                     }
                 }

@@ -133,6 +133,8 @@ for_an_export! {
 pub struct AttachQuery {
     /// Whether to serve the cache's content although the store cannot confirm that this host still has the export; false when left out.
     pub unconfirmed: bool,
+    /// Whether to serve the export although the daemon has died twice of it; false when left out.
+    pub held_back: bool,
 }
 
 /// The query of removing a device: detach or delete.

@@ -88,8 +88,8 @@ async fn carry_out(client: &Client, command: ExportCommand) -> Result<(), CliErr
             bulk::print_chosen(&chosen, results, output, print::export, of_exports)
         }
         ExportCommand::Attach { names, unconfirmed, output } => {
-            let below = if unconfirmed { "/attach?unconfirmed=true" } else { "/attach" };
-            let attach = async |name| client.post::<Export>(&export_path(&name, below), &()).await;
+            let below = format!("/attach?held_back=true&unconfirmed={unconfirmed}");
+            let attach = async |name| client.post::<Export>(&export_path(&name, &below), &()).await;
             each(&names.choose(std::io::stdin())?, attach, output).await
         }
         ExportCommand::Detach { names, force, output } => {

@@ -12,7 +12,7 @@ use crate::daemon::collecting::Collections;
 use crate::observe::counter::Counter;
 use crate::observe::metrics::{Metric, Samples};
 use crate::observe::troubles::Part;
-use crate::store::{BlockCacheCounters, Condition, Operation, Store};
+use crate::store::{BlockCacheCounters, Operation, Store};
 
 pub(super) fn cache_samples(stats: &CacheStats, out: &mut Samples) {
     for (state, segments) in [
@@ -69,7 +69,7 @@ pub(super) fn store_samples(store: &Store, out: &mut Samples) {
     out.value(Metric::StoreGcDamaged, &[], stats.gc_damaged.load(Ordering::Relaxed));
     out.value(Metric::StoreRefused, &[], stats.refused.get());
     out.value(Metric::StoreAway, &[], u64::from(store.away().is_some()));
-    out.value(Metric::StoreUp, &[], u64::from(store.state().state == Condition::Up));
+    out.value(Metric::StoreUp, &[], u64::from(store.is_up()));
 }
 
 pub(super) fn collection_samples(collections: &Collections, out: &mut Samples) {

@@ -113,7 +113,10 @@ fn daemon(directory: &Path, wish: &str) {
                     router.create(request(name, blank)).await.unwrap();
                 }
             }
-            "attach" => drop(router.attach("bad", true).await.unwrap()),
+            "attach" => {
+                router.end_hold("bad").await;
+                drop(router.attach("bad", true).await.unwrap());
+            }
             _ => {}
         }
     });
@@ -193,6 +196,7 @@ fn an_export_that_is_held_back_is_written_back_only_when_asked_for_or_attached()
         let world = World::new(56, 0);
         let mut host = holds_back(&world);
         if attached {
+            world.runtime.block_on(host.router().end_hold("vm"));
             world.runtime.block_on(host.router().attach("vm", true)).unwrap();
             assert_eq!(host.router().show("vm").unwrap().state, State::Serving);
         } else {

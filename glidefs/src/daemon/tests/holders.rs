@@ -147,6 +147,19 @@ fn a_released_export_gets_no_device_while_the_store_cannot_say_whose_it_is() {
     assert!(holds(&mut first, 1));
 }
 
+#[test]
+fn an_export_that_was_opened_and_got_no_device_may_be_opened_again() {
+    let world = World::new(26, 0);
+    let first = serving(&world);
+    world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
+    let other = Host::new(&world);
+    *other.kernel().limit.lock().unwrap() = Some(0);
+    let refused = create(&world, &other, InitialContent::Store);
+    assert!(matches!(refused, Err(RouterError::Device { .. })), "{refused:?}");
+    *other.kernel().limit.lock().unwrap() = None;
+    create(&world, &other, InitialContent::Store).unwrap();
+}
+
 /// Ends the daemon of a host that is to be given up: no device is left, and the exports are released.
 fn leave(world: &World, host: &Host) {
     let router = host.router();

@@ -300,7 +300,7 @@ metrics! {
     ApiEncodings: Counter "glidefs_api_encodings_total" in Number by []
         = "Texts made for scrapes of /metrics; scrapes that come together share one text.";
     Trouble: Gauge "glidefs_daemon_trouble" in Number by [part]
-        = "1 where devices are served without this part: tcp, socket, group or token of the API, or configuration, of which an earlier one is used.";
+        = "1 where this part does not work: tcp, socket, group or token of the API, disk of the cache, or configuration, of which an earlier one is used.";
 
     UpgradePauseMax: Gauge "glidefs_upgrade_pause_seconds_max" in Seconds by []
         = "Longest time for which requests of a device waited for this daemon to take over from the daemon before; only after an upgrade.";

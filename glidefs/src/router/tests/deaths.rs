@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::fake::{Host, create, drop_last};
 use crate::router::deaths::Deaths;
-use crate::router::{Router, State, Users};
+use crate::router::{Router, RouterError, State, Users};
 use crate::tasks;
 use crate::units::ExportId;
 
@@ -67,22 +67,33 @@ async fn an_export_that_the_daemon_died_of_twice_is_left_alone_and_the_others_ar
     tokio::time::sleep(Duration::from_hours(1)).await;
     router.confirm().await;
     assert!(host.kernel.take_log().is_empty(), "it is not tried again");
+    let refused = router.attach("e1", true).await.unwrap_err();
+    assert!(
+        matches!(refused, RouterError::HeldBack { .. }),
+        "who only wants it served does not try again: {refused}"
+    );
+    assert!(router.create(create("e1", 1 << 20)).await.is_err());
+    router.end_hold("e1").await;
     assert_eq!(router.attach("e1", true).await.unwrap().state, State::Serving);
     assert!(router.held_back().is_empty());
 }
 
 #[tokio::test]
-async fn an_export_is_held_back_by_every_start_until_it_has_been_served_for_a_minute() {
+async fn an_export_that_was_attached_again_is_held_back_by_another_death_only() {
     let mut host = died_of_e1(2).await;
     let router = host.started().await;
+    router.end_hold("e1").await;
     router.attach("e1", true).await.unwrap();
     let router = restarted(&mut host, router).await;
-    assert_eq!(router.held_back(), ["e1"], "it was not served for a minute");
-    router.attach("e1", true).await.unwrap();
+    assert_eq!(
+        states(&router),
+        [State::Serving, State::Serving, State::Serving],
+        "no daemon died of it again"
+    );
     router.detach("e1", Users::Spare).await.unwrap();
     tokio::time::pause();
     tokio::time::sleep(Duration::from_mins(2)).await;
-    assert_eq!(file(&host).lines().count(), 2, "it was not served for a minute");
+    assert_eq!(file(&host).lines().count(), 1, "it was not served for a minute");
     router.attach("e1", true).await.unwrap();
     tokio::time::sleep(Duration::from_mins(2)).await;
     tokio::time::resume();
@@ -143,7 +154,7 @@ fn a_file_that_cannot_be_read_or_written_holds_nothing_back() {
     let deaths = Deaths::read(directory.path());
     dies(&deaths, ExportId(1));
     dies(&deaths, ExportId(1));
-    deaths.forget(ExportId(1));
+    deaths.forget(ExportId(1), 0);
     assert!(deaths.holds_back(ExportId(1)).is_none());
 }
 

@@ -26,7 +26,7 @@ const DELETE_KEYS_MAX: usize = 200;
 pub(super) const OBJECTS_MAX: usize = 1 << 24;
 /// What may be in a place without a marker, which another daemon may be making: the folders of a store, whose volumes are looked for apart,
 /// and that of a file system's check.
-const OF_PLACE: [&str; 5] = [VOLUMES, "names", "deleted", "gc", "lost+found"];
+const OF_PLACE: [&str; 6] = [VOLUMES, "names", "deleted", "gone", "gc", "lost+found"];
 
 impl Store {
     /// The objects of `folder` with keys behind `after`.

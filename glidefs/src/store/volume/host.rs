@@ -281,17 +281,21 @@ impl Host {
         }
     }
 
-    /// The manifest kept by a snapshot of `volume`, even if the volume is deleted. Of several snapshots with this name the oldest
-    /// counts: the others are of tries that failed, and arrived late.
+    /// The manifest kept by a snapshot of `volume`, even if the volume is deleted. Of several snapshots with this name the one
+    /// with the latest state counts: the others are of earlier tries, which failed and arrived late.
     pub async fn snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<Manifest, VolumeError> {
+        let mut latest: Option<Manifest> = None;
         for key in self.keys_of_snapshot(volume, name).await? {
             match self.store.snapshot(volume, &key).await {
-                Ok(snapshot) => return Ok(snapshot.manifest),
+                Ok(found) => {
+                    latest =
+                        latest.into_iter().chain([found.manifest]).max_by_key(|manifest| manifest.number);
+                }
                 Err(error) if error.is_missing() => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(VolumeError::NoSuchSnapshot { name: name.clone() })
+        latest.ok_or_else(|| VolumeError::NoSuchSnapshot { name: name.clone() })
     }
 
     /// The last parts of the keys of snapshots with `name`, the oldest first.

@@ -226,7 +226,8 @@ impl VolumeWriter {
                 base => base?,
             },
         };
-        if base.epoch > self.writer().epoch {
+        // A copy of this host has the same epoch.
+        if base.epoch > self.writer().epoch || base.number > self.head().number {
             return Err(VolumeError::Fenced(Taker::of(&base)));
         }
         let beginning = Beginning {

@@ -77,26 +77,47 @@ async fn a_deletion_of_a_snapshot_that_arrives_late_takes_no_later_snapshot_with
 }
 
 #[tokio::test]
-async fn of_snapshots_with_one_name_the_oldest_counts_and_a_deletion_takes_all_of_them() {
+async fn a_snapshot_whose_name_ends_in_a_hash_is_found_also_where_an_earlier_version_made_it() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
     let store = world.daemon(9).volumes.store().clone();
-    // As an earlier version made them: the key is the name.
+    let names = [format!("csi.{}", PackId([0xab; 16])), format!("csi.{}", PackId([0xcd; 16]))];
     let manifest = (*volume.manifest().await.unwrap()).clone();
-    let kept = |key: &str| Snapshot { name: name(key), created_unix_millis: 0, manifest: manifest.clone() };
-    let _: Created = store.create_snapshot(&kept("s")).await.unwrap();
+    let earlier = Snapshot { name: name(&names[0]), created_unix_millis: 0, manifest };
+    let _: Created = store.create_snapshot(&earlier).await.unwrap();
+    volume.snapshot(&name(&names[1])).await.unwrap();
+    let mut found: Vec<_> = volume.snapshots().await.unwrap().into_iter().map(|info| info.name).collect();
+    found.sort();
+    assert_eq!(found, [name(&names[0]), name(&names[1])]);
+    for snapshot in &names {
+        volume.rollback(&name(snapshot)).await.unwrap();
+        volume.delete_snapshot(&name(snapshot)).await.unwrap();
+    }
+    assert_eq!(store.list(Folder::Snapshots(volume.id()), None).await.unwrap().objects.len(), 0);
+}
+
+#[tokio::test]
+async fn of_snapshots_with_one_name_the_latest_state_counts_and_a_deletion_takes_all_of_them() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let store = world.daemon(9).volumes.store().clone();
+    let kept = async |key: &str| {
+        let manifest = (*volume.manifest().await.unwrap()).clone();
+        Snapshot { name: name(key), created_unix_millis: 0, manifest }
+    };
+    let failed = kept(&format!("s..{}", PackId([0xab; 16]))).await;
     world.advance_hours(1);
     volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
+    // A creation that failed arrives before the next one, whose key is the name, as an earlier version made it.
+    let _: Created = store.create_snapshot(&failed).await.unwrap();
+    let _: Created = store.create_snapshot(&kept("s").await).await.unwrap();
     let error = volume.snapshot(&name("s")).await.unwrap_err();
     assert!(matches!(error, VolumeError::SnapshotExists { .. }), "{error}");
-    // A creation that was refused for another reason arrives late.
-    let late = format!("s.{}", PackId([0xab; 16]));
-    let newer = Snapshot { manifest: (*volume.manifest().await.unwrap()).clone(), ..kept(&late) };
-    let _: Created = store.create_snapshot(&newer).await.unwrap();
     assert_eq!(volume.snapshots().await.unwrap().len(), 1);
     volume.rollback(&name("s")).await.unwrap();
-    tags(&volume, range(0, 8), &[1; 8]).await;
+    tags(&volume, range(0, 8), &[2; 8]).await;
     volume.delete_snapshot(&name("s")).await.unwrap();
     assert_eq!(store.list(Folder::Snapshots(volume.id()), None).await.unwrap().objects.len(), 0);
 }
