@@ -150,7 +150,8 @@ fn a_start_whose_file_is_refused_goes_on_with_the_content_that_served_last() {
         assert_eq!(output.status.code(), Some(2), "{}", said(output));
         assert!(said(output).contains("glidefs.toml:1: "), "{}", said(output));
     };
-    std::fs::write(&file, "[of_the_future]\n").unwrap();
+    let refused = format!("[of_the_future]\n{}", host.config());
+    std::fs::write(&file, &refused).unwrap();
     is_refused(&host.start(&[]));
     keep(&host.path("another.toml"), &host.config());
     is_refused(&host.start(&[]));
@@ -169,6 +170,9 @@ fn a_start_whose_file_is_refused_goes_on_with_the_content_that_served_last() {
         );
     };
     goes_on("of_the_future");
+    // The cache was moved, so what the daemon before had is old.
+    std::fs::write(&file, "[of_the_future]\n[cache]\ndir = \"/moved\"\n").unwrap();
+    is_refused(&host.start(&[]));
     std::fs::remove_file(&file).unwrap();
     goes_on("cannot read the configuration");
     std::fs::write(&file, host.config()).unwrap();

@@ -39,6 +39,7 @@ LONG_STAGES=(
 	"power-cuts           20 power cuts under ext4, XFS and SQLite; POWER_CUTS sets another number, POWER_CUTS_SEED a seed (30 minutes)"
 	"api                  load on the API of a host with 5,000 exports, beside fio                                     (20 minutes)"
 	"package              the Debian package: installed, upgraded under load, removed and purged on a whole system     (10 minutes)"
+	"outer                system-test with every outer thing broken, at a start, a restart and an upgrade, and while running (20 minutes)"
 	"page                 the status page in Chromium, each figure compared with the API; glidefs top in a terminal    (10 minutes)"
 	"client               a Python client made from the description of the API, used over TCP and the Unix socket      (10 minutes)"
 	"containers           volumes and devices of Podman and Docker: the commands of docs/containers.md                 (5 minutes)"
@@ -139,6 +140,7 @@ long_fairness() { scripts/fairness; }
 long_power_cuts() { scripts/power-cuts --cuts "${POWER_CUTS:-20}" ${POWER_CUTS_SEED:+--seed "$POWER_CUTS_SEED"}; }
 long_api() { scripts/vm exec --disk 8G --memory 8G --timeout 7200 -- scripts/api-load 5000; }
 long_package() { scripts/package-test; }
+long_outer() { build_release && scripts/system-test --all --time-limit 2400; }
 long_page() { scripts/page-test; }
 long_client() { scripts/client-test; }
 long_containers() { scripts/containers-test; }

@@ -76,17 +76,21 @@ pub(super) fn connect_store(
     };
     runtime.spawn(cache.writeback(Arc::clone(&link), triggers).run(stopped.clone()));
     let side = Arc::new(StoreSide::new(volumes, link, catalog));
-    runtime.spawn(find(Arc::clone(&side)));
+    runtime.spawn(look_after(Arc::clone(&side)));
     Ok(Some(side))
 }
 
-/// Looks for the store until it is found; the store's state says why it is not. Later a store in trouble is looked at again: an idle host
-/// would ask it for nothing, and not learn that it is back.
-async fn find(side: Arc<StoreSide>) {
+/// Looks for the store until it is found; the store's state says why it is not.
+async fn find(side: &StoreSide) {
     while let Err(error) = side.check().await {
         tracing::debug!(error = &error as &dyn std::error::Error, "the store is looked for again");
         tokio::time::sleep(STORE_PATIENCE).await;
     }
+}
+
+/// Finds the store, and looks at it again while it is in trouble: an idle host would ask it for nothing, and not learn that it is back.
+async fn look_after(side: Arc<StoreSide>) {
+    find(&side).await;
     loop {
         tokio::time::sleep(STORE_PATIENCE * 6).await;
         if side.volumes().store().state().error.is_some() {
@@ -174,7 +178,8 @@ mod tests {
         let side = side(directory.path(), url, runtime.handle());
         std::fs::write(&marker, OTHER).unwrap();
         runtime.block_on(async {
-            let finding = tokio::spawn(find(Arc::clone(&side)));
+            let looking = Arc::clone(&side);
+            let finding = tokio::spawn(async move { find(&looking).await });
             tokio::time::sleep(STORE_PATIENCE * 3).await;
             assert!(!finding.is_finished());
             assert!(side.volumes().store().away().unwrap().contains("format version 9"));

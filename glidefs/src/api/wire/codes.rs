@@ -73,10 +73,10 @@ codes! {
     HalfDeleted "half_deleted" [409, 503] "A deletion has begun and not ended, as the store did not answer." "Delete the export again.";
     HalfRolledBack "half_rolled_back" [409] "A rollback has begun and not ended, as the store did not answer."
         "Attach the export, or roll back again, when the store answers.";
-    HeldBack "held_back" [409] "The daemon died twice of work for the export."
-        "Read the reason in `detail`; attach the export with `held_back`, which tries again.";
     Held "held" [409] "Another host has the volume open and has not released it."
         "Detach the export on the host that `detail` names, or open it with `take_over`.";
+    HeldBack "held_back" [409] "The daemon died twice of work for the export."
+        "Read the reason in `detail`; attach the export with `held_back`, which tries again.";
     IdsExhausted "ids_exhausted" [507] "No export id is left." "Begin with an empty cache on another directory.";
     InUse "in_use" [409] "The device is mounted, held in another way, or its users cannot be found out."
         "Unmount the device, or set `force`.";

@@ -257,10 +257,19 @@ impl Host {
             // Garbage collection takes nothing of a volume whose newest manifest is damaged, and a fork may be the way out.
             (Err(StoreError::Damaged { .. }), Some(kept)) => Ok((kept, None)),
             (newest, kept) => {
-                let newest = newest?.ok_or(VolumeError::NoSuchVolume { volume })?;
+                let Some(newest) = newest? else { return Err(self.without_state(volume).await) };
                 self.check_not_deleted(&newest).await?;
                 Ok((kept.unwrap_or_else(|| newest.clone()), Some(newest)))
             }
+        }
+    }
+
+    /// The error of a volume without a manifest: one request.
+    pub async fn without_state(&self, volume: VolumeId) -> VolumeError {
+        match self.store.is_buried(volume).await {
+            Ok(true) => VolumeError::Deleted { volume },
+            Ok(false) => VolumeError::NoSuchVolume { volume },
+            Err(error) => error.into(),
         }
     }
 

@@ -57,7 +57,7 @@ impl VolumeStore {
     /// The newest manifest, and its hash.
     async fn newest(&self, volume: VolumeId) -> Result<(Manifest, [u8; 32]), VolumeError> {
         let newest = self.host.store.latest_manifest_hashed(volume, None).await?;
-        let (newest, hash) = newest.ok_or(VolumeError::NoSuchVolume { volume })?;
+        let Some((newest, hash)) = newest else { return Err(self.host.without_state(volume).await) };
         self.host.check_not_deleted(&newest).await?;
         Ok((newest, hash))
     }
