@@ -203,7 +203,7 @@ metrics! {
     StoreRefused: Counter "glidefs_store_refused_total" in Number by []
         = "Requests that the object store refused because of credentials, permissions or a wrong place.";
     StoreUp: Gauge "glidefs_store_up" in Number by []
-        = "1 while the store does what it is asked; 0 before the first answer, and while it does not answer, refuses requests or is not at its place.";
+        = "1 while the store does what it is asked; 0 before the first answer, and while it does not answer, refuses requests other than deletions or is not at its place.";
     StoreAway: Gauge "glidefs_store_away" in Number by []
         = "1 from the first look since the start that does not find the store at its place until a look finds it, else 0: nothing is written back or fetched then.";
     GcOverdue: Gauge "glidefs_store_gc_overdue_seconds" in Seconds by []
