@@ -121,9 +121,9 @@ stage_system_test() {
 
 long_crash() {
 	# Optimized, with all its assertions.
-	export CARGO_PROFILE_TEST_OPT_LEVEL=2
-	GLIDEFS_CRASH_ROUNDS=${GLIDEFS_CRASH_ROUNDS:-12000} cargo test --locked --test crash -- --nocapture &&
-		GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-10000} cargo test --locked --lib daemon::tests::model::histories::host_and_store -- --nocapture
+	local optimized=(--config profile.dev.package.glidefs.opt-level=2)
+	GLIDEFS_CRASH_ROUNDS=${GLIDEFS_CRASH_ROUNDS:-12000} cargo test --locked "${optimized[@]}" --test crash -- --nocapture &&
+		GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-10000} cargo test --locked "${optimized[@]}" --lib daemon::tests::model::histories::host_and_store -- --nocapture
 }
 long_churn() { scripts/vm exec --disk 8G --memory 4G --timeout 7200 -- scripts/churn "${CHURN_MINUTES:-60}"; }
 long_density() { scripts/vm exec --disk 16G --memory 8G --timeout 3600 -- scripts/density 1025 --output target/vm/share/density-1025.json; }

@@ -136,6 +136,7 @@ impl Health {
     pub fn note_place(&self, error: Option<&StoreError>) {
         let Some(error) = error else { return self.change(&[PLACE, SILENCE], None) };
         let condition = match error {
+            StoreError::ShuttingDown { .. } => return,
             StoreError::Refused { .. } => Condition::Refuses,
             StoreError::Unreachable { .. } => Condition::Silent,
             _ => Condition::NotFound,
