@@ -369,11 +369,13 @@ async fn a_volume_lives_on_s3_from_its_creation_to_its_collection() {
     let volumes = VolumeStore::new(store.clone(), VolumeStoreOptions::new(WriterId([1; 16])));
     let volume = volumes.create(&name("vm"), SIZE).await.unwrap();
     let requests = |operation| store.stats().of(operation).requests.get();
+    // A server that is slow for a moment gets a GET twice.
+    let reads = || requests(Operation::Get) - store.stats().hedges.get();
     for seq in 1..=8 {
-        let before = (requests(Operation::Get), requests(Operation::Put), requests(Operation::List));
+        let before = (reads(), requests(Operation::Put), requests(Operation::List));
         let cut = fill(seq, &[(seq * 100, 50), (5000, 8)], u8::try_from(seq).unwrap());
         volume.commit(cut, SIZE).await.unwrap();
-        let after = (requests(Operation::Get), requests(Operation::Put), requests(Operation::List));
+        let after = (reads(), requests(Operation::Put), requests(Operation::List));
         assert_eq!(after, (before.0, before.1 + 2, before.2));
     }
     volume.snapshot(&name("s")).await.unwrap();
@@ -389,11 +391,11 @@ async fn a_volume_lives_on_s3_from_its_creation_to_its_collection() {
     }
     holds(&volume, 5000, 8, 8).await;
     holds(&fork, 5004, 4, 9).await;
-    let before = requests(Operation::Get);
+    let before = reads();
     holds(&fork, 5000, 4, 77).await;
-    assert_eq!(requests(Operation::Get), before + 2, "the index and the block");
+    assert_eq!(reads(), before + 2, "the index and the block");
     holds(&fork, 5000, 4, 77).await;
-    assert_eq!(requests(Operation::Get), before + 3, "the block");
+    assert_eq!(reads(), before + 3, "the block");
 
     volume.delete().await.unwrap();
     let options = GcOptions { grace: Duration::ZERO, dry_run: false, alone: true };

@@ -1,8 +1,8 @@
 //! Garbage collection of the store at intervals.
 //!
-//! Owns when the store is collected, and since when that fails. Does not own which objects are removed (`store::gc`). Invariant: a
-//! host does not collect the store if the host has created nothing since its last run, and that run ended well and left nothing to
-//! later runs.
+//! Owns when the store is collected, and since when that fails. Does not own which objects are removed (`store::gc`). Invariants: a
+//! host does not collect the store if it has created nothing since its last run, and that run ended well and left nothing to later
+//! runs; of many hosts about one collects in an interval, and where that one ends another one does from the next interval on.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::locks::MutexExt;
 use crate::router::Router;
 use crate::store::gc::{GcOptions, GcReport};
-use crate::store::{Operation, StoreStats};
+use crate::store::{Key, Operation, StoreStats};
 
 /// The runs of garbage collection.
 #[derive(Debug, Default)]
@@ -65,7 +65,12 @@ impl Need {
     }
 }
 
-/// Collects the store every `interval`.
+/// Whether a run of another host came between two looks at the observations of the store. A look that failed tells nothing.
+fn has_changed(before: Option<&[Key]>, after: Option<&[Key]>) -> bool {
+    before.zip(after).is_some_and(|(before, after)| before != after)
+}
+
+/// Collects the store every `interval`, unless another host does.
 pub async fn collect(
     router: Arc<Router>,
     stats: Arc<StoreStats>,
@@ -73,14 +78,23 @@ pub async fn collect(
     collections: Arc<Collections>,
 ) {
     let mut need = Need::AT_START;
+    // What the last look at the store found. Whatever has changed, another host has collected since.
+    let mut seen = router.observations().await.ok();
     loop {
         // Random, so that hosts started together do not collect together.
         tokio::time::sleep(interval.mul_f64(rand::random_range(0.75..1.25))).await;
         if !need.is_due(stats.of(Operation::Put).requests.get()) {
             continue;
         }
+        let found = router.observations().await.ok();
+        let is_collected = has_changed(seen.as_deref(), found.as_deref());
+        seen = found;
+        if is_collected {
+            continue;
+        }
         collections.begins(Instant::now());
         let result = router.collect(GcOptions::default()).await;
+        seen = router.observations().await.ok();
         collections.ends(result.is_ok());
         need = Need::after(&result, stats.of(Operation::Put).requests.get());
         match result {

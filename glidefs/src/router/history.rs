@@ -12,7 +12,7 @@ use crate::cache::Volume;
 use crate::store::format::Manifest;
 use crate::store::gc::{self, GcOptions, GcReport};
 use crate::store::volume::{self, DeletedVolume, SnapshotInfo, VolumeError, VolumeStore};
-use crate::store::{StoreError, SystemClock};
+use crate::store::{Key, StoreError, SystemClock};
 use crate::units::Seq;
 
 /// How long an operation may wait for the writeback that it begins with, or ends with.
@@ -118,6 +118,12 @@ impl Router {
     pub async fn collect(&self, options: GcOptions) -> Result<GcReport, RouterError> {
         let volumes = self.volumes(|error| RouterError::Collect(error.into())).await?;
         gc::collect(volumes.store(), &SystemClock, &options).await.map_err(RouterError::Collect)
+    }
+
+    /// The observations of runs in the store, which change with each run of any host.
+    pub async fn observations(&self) -> Result<Vec<Key>, RouterError> {
+        let volumes = self.volumes(|error| RouterError::Collect(error.into())).await?;
+        gc::observations(volumes.store()).await.map_err(|error| RouterError::Collect(error.into()))
     }
 
     /// The volume of an export in the cache, and the writer of the volume in the store.

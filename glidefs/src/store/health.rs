@@ -262,6 +262,13 @@ mod tests {
         assert_eq!(health.state("").state, Condition::Refuses);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_that_stops_says_nothing_about_the_place() {
+        let health = Health::default();
+        health.note_place(Some(&StoreError::ShuttingDown { operation: GET, key: "glidefs.json".into() }));
+        assert_eq!(health.state("").state, Condition::Unasked);
+    }
+
     #[test]
     fn the_log_tells_once_of_a_trouble_that_lasts_and_of_its_end() {
         let log = captured(|| {

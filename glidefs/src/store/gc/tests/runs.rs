@@ -261,3 +261,49 @@ async fn an_observation_that_arrives_days_late_is_not_believed_alone() {
     let report = gc(&world, false).await;
     assert_eq!((report.packs_removed, report.packs_waiting), (0, 8));
 }
+
+/// A volume with `count` packs that no manifest names.
+async fn with_garbage(world: &World, count: u64) -> VolumeWriter {
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    for number in 0..count {
+        let pack = Key::Pack(volume.id(), PackId((u128::from(number)).to_be_bytes()));
+        let _: Created = daemon.volumes.store().create(&pack, &["garbage".into()]).await.unwrap();
+    }
+    volume.release().await.unwrap();
+    volume
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_number_of_packs_goes_in_one_run() {
+    let world = World::new();
+    let count = (RECORD_MAX * RECORDS_MAX) as u64 + 100;
+    with_garbage(&world, count).await;
+    assert_eq!(gc(&world, false).await.packs_waiting, count);
+    world.advance_hours(25);
+    let report = gc(&world, false).await;
+    assert_eq!((report.packs_removed, report.packs_waiting), (count, 0));
+    let left = all_keys(&world).await;
+    assert!(!left.iter().any(|key| matches!(key, Key::Pack(..))), "{left:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observation_with_a_part_missing_or_damaged_says_nothing() {
+    let world = World::new();
+    with_garbage(&world, 50).await;
+    let store = world.daemon(9).volumes.store().clone();
+    for is_damaged in [false, true] {
+        gc(&world, false).await;
+        world.advance_hours(25);
+        let parts = observations(&store).await.unwrap();
+        assert_eq!(parts.len(), 4);
+        store.delete(&parts[..1]).await.unwrap();
+        if is_damaged {
+            let _: Created = store.create(&parts[0], &["damaged".into()]).await.unwrap();
+        }
+        let report = gc(&world, false).await;
+        assert_eq!((report.packs_removed, report.packs_waiting), (0, 50), "{is_damaged}");
+    }
+    world.advance_hours(25);
+    assert_eq!(gc(&world, false).await.packs_removed, 50);
+}
