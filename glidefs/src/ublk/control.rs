@@ -11,21 +11,19 @@ use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
+use libublk::UblkError;
+use libublk::ctrl::UblkCtrl;
 use libublk::io::UblkDev;
-use libublk::{UblkError, UblkFlags};
 
 use self::info::ask;
 pub use self::info::{all, info, is_taken, list};
-pub use self::making::{NewDevice, add, lock, take_back};
+use self::making::handle;
+pub use self::making::{NewDevice, add, take_back};
 use self::ring::{accepted, ensure_ring, kernel, open};
 use super::driver::{is_unknown_command, mode_of};
 use super::notes::{self, TARGET};
 use super::queue::Mode;
 use crate::router::devices::{DeviceError, DeviceId};
-
-/// Name of the step that keeps other daemons from making devices.
-pub(super) const LOCKING: &str = "locking";
 
 /// A device which has been added or taken over, but is not yet started.
 pub struct Opened {
@@ -65,19 +63,13 @@ impl Opened {
 /// Takes over a quiesced device with `owner_tag`, and opens it. A device of the same number made by somebody else meanwhile is left alone.
 pub fn start_recovery(id: DeviceId, owner_tag: u64) -> Result<Opened, DeviceError> {
     let fail = |command| move |error| kernel(command, Some(id), error);
-    let number = i32::try_from(id.0).map_err(|_| DeviceError::NotFound { path: id.path() })?;
     if !notes::is_whole(id) {
         if ask(id)?.is_none_or(|info| info.owner_tag != owner_tag) {
             return Err(DeviceError::NotFound { path: id.path() });
         }
         notes::leave(id);
     }
-    let ctrl = UblkCtrlBuilder::default()
-        .name(TARGET)
-        .id(number)
-        .dev_flags(UblkFlags::UBLK_DEV_F_RECOVER_DEV)
-        .build()
-        .map_err(fail("GET_DEV_INFO"))?;
+    let ctrl = handle(id).map_err(fail("GET_DEV_INFO"))?;
     if ctrl.dev_info().ublksrv_flags != owner_tag {
         return Err(DeviceError::NotFound { path: id.path() });
     }

@@ -18,7 +18,7 @@ use futures_util::future::{BoxFuture, Shared};
 
 use super::abandoned::Untouchable;
 use super::control::{self, NewDevice};
-use super::driver::{CONTROL_PATH, Info, State};
+use super::driver::{Info, State};
 use super::features::Features;
 use super::in_use;
 use super::names::Names;
@@ -155,12 +155,11 @@ impl Devices for UblkDevices {
                 mode: if self.bounce { Mode::Bounce } else { Mode::UserCopy },
                 owner_tag: self.owner_tag(export.id()),
                 sectors: export.sectors(),
-                quiesce: self.features.quiesce() && !self.bounce,
+                features: self.features,
             };
             let path = preferred.map_or_else(|| "a new device".into(), DeviceId::path);
-            let (locking, adding) = ((control::LOCKING, CONTROL_PATH), ("ADD_DEV", path));
-            let add = move |alone| control::add(alone, new);
-            let opened = self.steps.making(locking, control::lock, adding, add, control::take_back).await?;
+            let add = move || control::add(new);
+            let opened = self.steps.making("ADD_DEV", path, add, control::take_back).await?;
             let (id, name) = (opened.id(), export.name().to_owned());
             let key = (export.id(), id);
             // Before the kernel shows the device to udev. `give_path` says why there is no path.

@@ -29,6 +29,9 @@ const BROKEN: &[(&str, &[&str])] = &[
     ("control commands can be lost", &["6.18.40", "7.0.14", "7.0.0-28-generic"]),
 ];
 
+/// The driver looks for no partitions when a device is started: `UBLK_F_NO_AUTO_PART_SCAN` of `linux/ublk_cmd.h`.
+pub const NO_AUTO_PART_SCAN: u32 = 1 << 18;
+
 /// The features which matter to glidefs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
@@ -87,6 +90,11 @@ impl Features {
     /// of 7.1 is the first with SHMEM_ZC. Not used on kernels that may lose the command.
     pub fn quiesce(self) -> bool {
         self.has(sys::UBLK_F_QUIESCE) && self.has(sys::UBLK_F_SHMEM_ZC) && self.defect.is_none()
+    }
+
+    /// Whether the kernel can be told not to look for partitions on a new device (Linux 7.0).
+    pub fn no_partition_scan(self) -> bool {
+        self.has(NO_AUTO_PART_SCAN)
     }
 
     /// The encoding of commands (ioctl since Linux 6.4).

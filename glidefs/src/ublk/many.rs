@@ -1,11 +1,12 @@
-//! A control command about many devices: one thread, one ring, many commands at the same time.
+//! A control command about many devices: one thread, one ring, many commands at the same time; and the command that adds a device.
 //!
 //! Owns the ring and the memory of answers. Does not own the choice of devices, nor what follows from an answer. Blocks, for as long as
 //! the caller allows: to be run off the workers. Invariants: up to [`AT_ONCE_MAX`] commands that hang cost no other device's answer;
 //! memory for an answer is freed only when the kernel has ended the command.
 //!
 //! libublk (`control`) carries out one command a thread, with further questions before each. Most control commands wait in the kernel,
-//! which has a thread of its own for each waiting command of a ring.
+//! which has a thread of its own for each waiting command of a ring. libublk 0.4.8 adds no device with a feature that it does not know,
+//! and when the kernel refuses a number in use, it deletes the device of that number.
 
 use std::fs::File;
 use std::io;
@@ -38,6 +39,29 @@ impl Encoding {
     }
 }
 
+/// Adds the device that `asked` describes, of number `u32::MAX` any one. Returns the device as the driver has made it, which may have
+/// less queues. Waits for as long as the driver takes: a device that is made too late is the caller's all the same.
+///
+/// # Errors
+/// The driver's, EEXIST for a number in use.
+pub fn add(asked: sys::ublksrv_ctrl_dev_info, encoding: Encoding) -> io::Result<sys::ublksrv_ctrl_dev_info> {
+    let command = encoding.of(sys::UBLK_U_CMD_ADD_DEV);
+    let control = open()?;
+    let mut info = Box::new(asked);
+    let addr = (&raw mut *info) as u64;
+    let about = sys::ublksrv_ctrl_cmd { addr, len: INFO_BYTES, ..about(DeviceId(info.dev_id)) };
+    let codes = carry_out(1, FOREVER, |_| entry(&control, command, about))?;
+    match codes.first().copied().flatten() {
+        Some(0..) => Ok(*info),
+        Some(code) => Err(io::Error::from_raw_os_error(code.saturating_abs())),
+        None => {
+            // The kernel may still write there.
+            std::mem::forget(info);
+            Err(io::ErrorKind::TimedOut.into())
+        }
+    }
+}
+
 /// The kernel's answer about each of `devices`: `None` for a device that is gone, an error also after `limit`.
 ///
 /// # Errors
@@ -52,10 +76,8 @@ pub fn infos(
     let mut answers = vec![sys::ublksrv_ctrl_dev_info::default(); devices.len()];
     let first = answers.as_mut_ptr();
     let codes = carry_out(devices.len(), limit, |number| {
-        // Of the type's own size, which is 64 bytes.
-        let len = u16::try_from(size_of::<sys::ublksrv_ctrl_dev_info>()).unwrap_or(0);
         let addr = first.wrapping_add(number) as u64;
-        let about = sys::ublksrv_ctrl_cmd { addr, len, ..about(devices[number]) };
+        let about = sys::ublksrv_ctrl_cmd { addr, len: INFO_BYTES, ..about(devices[number]) };
         entry(&control, command, about)
     })?;
     let infos = devices
@@ -128,6 +150,12 @@ fn entry(control: &File, command: u32, about: sys::ublksrv_ctrl_cmd) -> squeue::
 }
 
 const _: () = assert!(size_of::<sys::ublksrv_ctrl_cmd>() == 32);
+
+/// Bytes of what the driver says of a device, and is told of a new one.
+const INFO_BYTES: u16 = 64;
+const _: () = assert!(size_of::<sys::ublksrv_ctrl_dev_info>() == INFO_BYTES as usize);
+/// Longer than any command takes.
+const FOREVER: Duration = Duration::from_hours(24 * 365);
 
 /// Carries out `count` commands: sends for as long as `limit`, and waits `limit` for each command that was sent. Commands for which no
 /// time was left are never sent, and have the code ECANCELED.

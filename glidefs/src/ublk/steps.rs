@@ -73,29 +73,25 @@ impl Steps {
         self.bounded(command, "a new device".into(), off_the_workers(step, undo)).await
     }
 
-    /// Runs `step`, which makes a device, alone: no other step of this process makes one, and no other process as long as
-    /// the step has the result of `lock`. When the caller has given up meanwhile, `undo` takes the result of `step` back.
+    /// Runs `step`, which makes a device, alone: no other step makes one. When the caller has given up meanwhile, `undo` takes the
+    /// result of `step` back.
     ///
     /// # Errors
     /// [`DeviceError::Stuck`] at once, while the step of an earlier caller runs for longer than the limit.
-    pub async fn making<L: Send + 'static, T: Send + 'static>(
+    pub async fn making<T: Send + 'static>(
         &self,
-        (locking, lock_path): (&'static str, &str),
-        lock: impl FnOnce() -> Result<L, DeviceError> + Send + 'static,
-        (command, path): (&'static str, String),
-        step: impl FnOnce(L) -> Result<T, DeviceError> + Send + 'static,
+        command: &'static str,
+        path: String,
+        step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
         undo: impl FnOnce(T) + Send + 'static,
     ) -> Result<T, DeviceError> {
         let deadline = self.deadline();
         let turn =
             self.until(deadline, command, &path, async { Ok(self.making.turn(self.limit).await) }).await?;
-        turn.begin(locking, lock_path);
-        let locked = off_the_workers(move || Ok((lock()?, turn)), drop);
-        let (locked, turn) = self.until(deadline, locking, lock_path, locked).await?;
         turn.begin(command, &path);
         let step = move || {
             let _turn = turn;
-            step(locked)
+            step()
         };
         self.until(deadline, command, &path, off_the_workers(step, undo)).await
     }
@@ -190,7 +186,6 @@ mod tests {
     use super::*;
 
     const DEVICE: DeviceId = DeviceId(7);
-    const LOCKING: (&str, &str) = ("locking", "/dev/ublk-control");
 
     /// A runtime in which one step runs at a time.
     fn one_thread() -> tokio::runtime::Runtime {
@@ -229,7 +224,7 @@ mod tests {
         path: &str,
         step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
-        steps.making(LOCKING, || Ok(()), ("ADD_DEV", path.into()), |()| step(), drop).await
+        steps.making("ADD_DEV", path.into(), step, drop).await
     }
 
     fn say(sender: &mpsc::Sender<&'static str>, word: &'static str) -> Result<(), DeviceError> {
@@ -315,29 +310,6 @@ mod tests {
         while make(&steps, "/dev/ublkb4", || Ok(())).await.is_err() {
             tokio::task::yield_now().await;
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lock_that_another_process_keeps_is_named_and_no_device_is_made_for_those_who_gave_up() {
-        let limit = Duration::from_secs(10);
-        let steps = Steps::new(limit);
-        let (locked, release, begun) = stuck();
-        let (ran, is_run) = mpsc::channel();
-        let step = move |()| say(&ran, "ran");
-        let mut first = pin!(steps.making(LOCKING, locked, ("ADD_DEV", "/dev/ublkb3".into()), step, drop));
-        assert!(poll!(&mut first).is_pending());
-        begun.await.unwrap();
-        tokio::time::advance(limit).await;
-        let text = first.await.unwrap_err().to_string();
-        assert!(text.starts_with("locking on /dev/ublk-control did not return"), "{text}");
-        let text = make(&steps, "/dev/ublkb4", || Ok(())).await.unwrap_err().to_string();
-        assert!(text.contains("locking on /dev/ublk-control has not returned for 10 s"), "{text}");
-        release.send(()).unwrap();
-        // The thread of the first step may take a moment to end.
-        while make(&steps, "/dev/ublkb4", || Ok(())).await.is_err() {
-            tokio::task::yield_now().await;
-        }
-        assert!(is_run.recv().is_err(), "nobody waits for the first device any more");
     }
 
     #[tokio::test]

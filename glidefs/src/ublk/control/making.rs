@@ -1,20 +1,16 @@
-//! Makes devices.
-//!
-//! Invariant: libublk is never asked for a number in use, and no two daemons look and ask at the same time: when the kernel refuses a
-//! number in use, libublk 0.4.8 deletes the device of that number, which is somebody else's.
+//! Makes devices. The kernel chooses the number, or refuses one in use.
 
-use std::fs::File;
-
-use libublk::ctrl::UblkCtrlBuilder;
+use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
 use libublk::io::UblkDev;
 use libublk::{UblkError, UblkFlags, sys};
 
-use super::info::is_taken;
-use super::ring::kernel;
-use super::{LOCKING, Opened, delete};
+use super::ring::{ensure_ring, kernel};
+use super::{Opened, delete};
 use crate::router::devices::{DeviceError, DeviceId};
-use crate::ublk::driver::{CONTROL_PATH, mode_of};
+use crate::ublk::driver::mode_of;
+use crate::ublk::features::{Features, NO_AUTO_PART_SCAN};
 use crate::ublk::limit::DeviceLimit;
+use crate::ublk::many;
 use crate::ublk::notes::{self, TARGET};
 use crate::ublk::queue::Mode;
 use crate::units::REQUEST_BYTES_MAX;
@@ -34,66 +30,62 @@ pub struct NewDevice {
     /// Left in the kernel to recognise the device by.
     pub owner_tag: u64,
     pub sectors: u64,
-    /// Whether the device can be taken back from a server later, which the kernel must know from the beginning.
-    pub quiesce: bool,
+    /// The driver's: what a device can do, the kernel must know from the beginning.
+    pub features: Features,
 }
 
-/// Returns when no other daemon makes a device, as long as the file is open.
-pub fn lock() -> Result<File, DeviceError> {
-    let locked = File::open(CONTROL_PATH).and_then(|file| file.lock().map(|()| file));
-    locked.map_err(|source| DeviceError::Kernel { command: LOCKING, path: CONTROL_PATH.into(), source })
-}
-
-/// Adds a device. No other daemon makes one as long as `alone` is open.
-pub fn add(alone: File, new: NewDevice) -> Result<Opened, DeviceError> {
+/// Adds a device.
+pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
+    ensure_ring()?;
     let mut flags =
         sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE | sys::UBLK_F_CMD_IOCTL_ENCODE;
     flags |= match new.mode {
         Mode::UserCopy => sys::UBLK_F_USER_COPY,
         Mode::Bounce => 0,
     };
-    if new.quiesce {
+    if new.features.quiesce() && new.mode == Mode::UserCopy {
         flags |= sys::UBLK_F_QUIESCE;
     }
-    let build = |id: i32| {
-        UblkCtrlBuilder::default()
-            .name(TARGET)
-            .id(id)
-            .nr_queues(new.queues)
-            .depth(new.depth)
-            .io_buf_bytes(REQUEST_SECTORS_MAX << 9)
-            .ctrl_flags(u64::from(flags))
-            .ctrl_target_flags(new.owner_tag)
-            .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV)
-            .build()
-    };
-    let free = new.preferred.filter(|id| !is_taken(*id));
-    let preferred = free.and_then(|id| i32::try_from(id.0).ok()).and_then(|id| build(id).ok());
-    let ctrl = match preferred {
-        Some(ctrl) => ctrl,
-        None => build(-1).map_err(|error| {
-            if DeviceLimit::read().is_some_and(DeviceLimit::is_reached) {
-                DeviceError::LimitReached
-            } else {
-                kernel("ADD_DEV", None, error)
-            }
-        })?,
-    };
-    drop(alone);
-    // From here on the device stays until deleted by number: dropping `ctrl` must not delete the device.
-    ctrl.disown();
-    let id = DeviceId(ctrl.dev_info().dev_id);
-    notes::leave(id);
-    match UblkDev::new(TARGET.into(), with_params(new.sectors), &ctrl) {
-        Ok(dev) => {
-            let mode = mode_of(ctrl.dev_info().flags).unwrap_or(new.mode);
-            Ok(Opened { ctrl, dev, mode })
-        }
-        Err(error) => {
-            let _ = ctrl.del_dev();
-            Err(kernel("opening", Some(id), error))
-        }
+    // What is on the disk is the business of whoever uses it: a table of partitions there would have the kernel make devices of them.
+    if new.features.no_partition_scan() {
+        flags |= NO_AUTO_PART_SCAN;
     }
+    let asked = sys::ublksrv_ctrl_dev_info {
+        nr_hw_queues: new.queues,
+        queue_depth: new.depth,
+        max_io_buf_bytes: REQUEST_SECTORS_MAX << 9,
+        dev_id: u32::MAX,
+        ublksrv_pid: std::process::id().cast_signed(),
+        flags: u64::from(flags),
+        ublksrv_flags: new.owner_tag,
+        ..Default::default()
+    };
+    let add = |dev_id| many::add(sys::ublksrv_ctrl_dev_info { dev_id, ..asked }, new.features.encoding());
+    let preferred = new.preferred.and_then(|id| add(id.0).ok());
+    let added = preferred.map_or_else(|| add(u32::MAX), Ok).map_err(|source| {
+        if DeviceLimit::read().is_some_and(DeviceLimit::is_reached) {
+            DeviceError::LimitReached
+        } else {
+            DeviceError::Kernel { command: "ADD_DEV", path: "a new device".into(), source }
+        }
+    })?;
+    let id = DeviceId(added.dev_id);
+    notes::leave(id);
+    let fail = |error| kernel("opening", Some(id), error);
+    let opened = handle(id).map_err(fail).and_then(|ctrl| {
+        let dev = UblkDev::new(TARGET.into(), with_params(new.sectors), &ctrl).map_err(fail)?;
+        Ok(Opened { mode: mode_of(added.flags).unwrap_or(new.mode), ctrl, dev })
+    });
+    if opened.is_err() {
+        let _ = delete(id);
+    }
+    opened
+}
+
+/// libublk's handle on a device that this process serves from now on.
+pub(super) fn handle(id: DeviceId) -> Result<UblkCtrl, UblkError> {
+    let number = i32::try_from(id.0).map_err(|_| UblkError::InvalidVal)?;
+    UblkCtrlBuilder::default().name(TARGET).id(number).dev_flags(UblkFlags::UBLK_DEV_F_RECOVER_DEV).build()
 }
 
 /// Deletes a device which was added for a caller who has given up.
