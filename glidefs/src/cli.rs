@@ -116,12 +116,12 @@ fn dispatch(
         }
         Command::Store { command: StoreCommand::Init { url } } => files::make_store(&url),
         Command::SupportBundle { config, out, json } => bundle::run(&cli.daemon, &config, out, json),
-        Command::Export { limit, command } => {
-            with_client(&cli.daemon, async |client| exports::run(client, command, limit.timeout).await)
-        }
-        Command::Snapshot { limit, command } => {
-            with_client(&cli.daemon, async |client| snapshots::run(client, command, limit.timeout).await)
-        }
+        Command::Export { limit, output, command } => with_client(&cli.daemon, async |client| {
+            exports::run(client, command, limit.timeout, output).await
+        }),
+        Command::Snapshot { limit, output, command } => with_client(&cli.daemon, async |client| {
+            snapshots::run(client, command, limit.timeout, output).await
+        }),
         Command::Csi(args) => csi::run(&cli.daemon, args),
         Command::Import(args) => {
             with_client(&cli.daemon, async |client| transfer::import(client, *args).await)

@@ -4,6 +4,7 @@
 //! (`api::wire`). Invariant: a request is sent once.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::rt::{Read, Write};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
+use nix::unistd::geteuid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::{TcpStream, UnixStream};
@@ -54,6 +56,12 @@ pub(crate) enum ClientError {
     /// The token file was refused.
     #[error(transparent)]
     Token(#[from] TokenError),
+    /// Another user's program may have taken the daemon's port: it must not have the token, and does not say which device to write to.
+    #[error(
+        "the program that listens on {address} is neither root's nor yours, but of user {uid}: nothing was sent. Leave --api out, \
+         which takes the socket, and see whose program that is with `ss -lptn`"
+    )]
+    Stranger { address: String, uid: u32 },
     #[error("the daemon did not answer on {address}: see its log")]
     Broken {
         address: String,
@@ -114,7 +122,7 @@ impl Client {
         let DaemonAddress::Tcp(address) = &self.address else { return true };
         let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
         let ip = host.trim_start_matches('[').trim_end_matches(']').parse();
-        host == "localhost" || ip.is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+        host == "localhost" || ip.is_ok_and(|ip: IpAddr| ip.is_loopback())
     }
 
     fn address(&self) -> String {
@@ -194,6 +202,13 @@ impl Client {
             }
             DaemonAddress::Tcp(address) => {
                 let stream = self.connect(TcpStream::connect(address)).await?;
+                let listener = stream.peer_addr().map(|peer| listener_of(peer, &own_tables()));
+                if let Ok(Some(uid)) = listener
+                    && uid != 0
+                    && uid != geteuid().as_raw()
+                {
+                    return Err(ClientError::Stranger { address: self.address(), uid });
+                }
                 self.exchange(TokioIo::new(stream), method, path, body).await
             }
         }?;
@@ -248,6 +263,40 @@ impl Client {
     }
 }
 
+/// The kernel's tables of the sockets of TCP, as text.
+fn own_tables() -> String {
+    ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default()).concat()
+}
+
+/// The user whose program listens at the loopback address `peer`, by the kernel's `tables`; `None` where nothing is known, as of an address
+/// that is forwarded. Of several listeners that of a user counts, not that of root.
+fn listener_of(peer: SocketAddr, tables: &str) -> Option<u32> {
+    const LISTENS: &str = "0A";
+    if !peer.ip().is_loopback() {
+        return None;
+    }
+    let (wanted, digits) = (format!("{:04X}", peer.port()), digits_of(peer.ip()));
+    let listeners = tables.lines().filter_map(|line| {
+        // sl, local address, remote address, state, queues, timer, retransmissions, uid.
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (ip, port) = fields.get(1)?.rsplit_once(':')?;
+        let is_any = ip.bytes().all(|digit| digit == b'0');
+        let is_meant = port == wanted && (is_any || ip.ends_with(&digits));
+        (is_meant && fields.get(3) == Some(&LISTENS)).then(|| fields.get(7)?.parse().ok())?
+    });
+    listeners.max()
+}
+
+/// An address as the kernel's tables have it: words of the machine's own order, in hexadecimal digits.
+fn digits_of(ip: IpAddr) -> String {
+    let octets = match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let words = octets.as_chunks().0.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word)));
+    words.collect()
+}
+
 /// A body as JSON. Bodies are plain structs, and a plain struct always serialises.
 fn json(body: &impl Serialize) -> Bytes {
     serde_json::to_vec(body).unwrap_or_default().into()
@@ -256,4 +305,40 @@ fn json(body: &impl Serialize) -> Bytes {
 /// Path of an export. Export names need no escaping.
 pub(crate) fn export_path(name: &ExportName, operation: &str) -> String {
     format!("/v1/exports/{name}{operation}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn the_user_of_a_listener_is_read_from_the_tables_of_the_kernel() {
+        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0", "[::ffff:127.0.0.1]:0"] {
+            let listener = TcpListener::bind(address).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let host = if address == "[::1]:0" { "[::1]" } else { "127.0.0.1" };
+            let peer = format!("{host}:{port}").parse().unwrap();
+            assert_eq!(listener_of(peer, &own_tables()), Some(geteuid().as_raw()), "{address}");
+            drop(listener);
+            assert_eq!(listener_of(peer, &own_tables()), None, "{address}");
+        }
+    }
+
+    #[test]
+    fn of_a_port_that_root_and_a_user_listen_on_the_user_counts_and_other_states_do_not() {
+        let line = |address: &str, state: &str, uid: u32| {
+            format!(
+                "   0: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}  0 1 1 0\n"
+            )
+        };
+        let any = format!("{:08X}:24FE", 0);
+        let own = format!("{:08X}:24FE", u32::from_ne_bytes([127, 0, 0, 1]));
+        let table = line(&any, "0A", 0) + &line(&own, "0A", 1000) + &line(&own, "01", 2000);
+        let user = |peer: &str| listener_of(peer.parse().unwrap(), &table);
+        assert_eq!(user("127.0.0.1:9470"), Some(1000));
+        assert_eq!(user("127.0.0.2:9470"), Some(0));
+        assert_eq!((user("127.0.0.1:9471"), user("192.0.2.1:9470")), (None, None));
+    }
 }

@@ -72,14 +72,28 @@ pub(super) fn open(
         let (present, count) = segments_in(&*disk, limit)?;
         disk.expect_segments(present.len());
         let table = SegmentTable::new(count, limit, superblock.cache_id, frames);
+        let volume = |(id, marks): &(ExportId, SeqMarks)| (*id, Arc::new(Volume::at(*id, *marks)));
         let mut recovery = Recovery {
+            disk: &*disk,
+            patience: &patience,
+            table: &table,
+            volumes: exports.iter().map(volume).collect(),
             last_segment_id: missing.last_listed,
+            announces: false,
+            fronts: Vec::new(),
+            made_up: Vec::new(),
+            noted: HashMap::new(),
+            given_up: Vec::new(),
+            of_blank_files: 0,
+            notes: HashSet::new(),
             is_last_try: tries_left == 1,
+            ranks: Ranks::default(),
             tries_checkpoint,
             hands: options.hands,
+            last_export: None,
             next_export: known.next_export,
             missing: std::mem::take(&mut missing),
-            ..Recovery::new(&*disk, &patience, &table, &exports)
+            found: Recovered::default(),
         };
         let outcome = recovery.run(&present, &mut superblock, &*known.catalog)?;
         refused += recovery.found.checkpoints_refused;
@@ -142,39 +156,7 @@ pub(super) fn open(
     Err(CacheError::Disk { operation: "reading", file: disk.location(), source })
 }
 
-impl<'a> Recovery<'a> {
-    /// A reading of the log on `disk`, of which nothing is read yet.
-    fn new(
-        disk: &'a dyn Disk,
-        patience: &'a Patience<'a>,
-        table: &'a SegmentTable,
-        exports: &[(ExportId, SeqMarks)],
-    ) -> Self {
-        let volume = |(id, marks): &(ExportId, SeqMarks)| (*id, Arc::new(Volume::at(*id, *marks)));
-        Self {
-            disk,
-            patience,
-            table,
-            volumes: exports.iter().map(volume).collect(),
-            last_segment_id: 0,
-            announces: false,
-            fronts: Vec::new(),
-            made_up: Vec::new(),
-            noted: HashMap::new(),
-            given_up: Vec::new(),
-            of_blank_files: 0,
-            notes: HashSet::new(),
-            is_last_try: false,
-            ranks: Ranks::default(),
-            tries_checkpoint: true,
-            hands: 1,
-            last_export: None,
-            next_export: None,
-            missing: Missing::default(),
-            found: Recovered::default(),
-        }
-    }
-
+impl Recovery<'_> {
     /// Reads the segment files with the numbers `present` into the indexes and closes the segments.
     fn run(
         &mut self,

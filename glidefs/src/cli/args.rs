@@ -137,6 +137,8 @@ pub(super) enum Command {
     Export {
         #[command(flatten)]
         limit: Limit,
+        #[command(flatten)]
+        output: OutputArgs,
         #[command(subcommand)]
         command: ExportCommand,
     },
@@ -144,6 +146,8 @@ pub(super) enum Command {
     Snapshot {
         #[command(flatten)]
         limit: Limit,
+        #[command(flatten)]
+        output: OutputArgs,
         #[command(subcommand)]
         command: SnapshotCommand,
     },

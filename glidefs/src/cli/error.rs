@@ -12,6 +12,7 @@ use crate::client::ClientError;
 use crate::config::ConfigError;
 use crate::csi::ServeError;
 use crate::observe::logging::LogError;
+use crate::store::StoreError;
 
 /// Exit status for what was refused before anything was done.
 pub(super) const USAGE: u8 = 2;
@@ -62,6 +63,9 @@ pub(super) enum CliError {
         /// Who serves, and why.
         reason: String,
     },
+    /// A store, which the command asks itself.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The driver of the container storage interface could not run.
     #[error(transparent)]
     Csi(#[from] ServeError),
@@ -74,6 +78,9 @@ pub(super) enum CliError {
     /// Something is not as the command needs it: what, and what to do.
     #[error("{0}")]
     Refused(String),
+    /// Arguments that do not go together.
+    #[error("{0}")]
+    Usage(String),
     #[error("{what}")]
     System {
         what: String,
@@ -99,8 +106,14 @@ impl CliError {
             Self::Names(_) => (P::BadName.as_str(), USAGE),
             Self::Found { failures: 1.., .. } => ("found", USAGE),
             Self::Found { .. } => ("found", 1),
+            Self::Usage(_) => ("usage", USAGE),
             Self::WaitEnded { .. } => ("wait_ended", 3),
             Self::SomeFailed { .. } => ("some_failed", 1),
+            Self::Store(
+                StoreError::Another { .. } | StoreError::Foreign { .. } | StoreError::Occupied { .. },
+            ) => (P::StoreFailed.as_str(), 5),
+            Self::Store(error) if error.is_transient() => (P::StoreUnavailable.as_str(), 7),
+            Self::Store(_) => (P::StoreFailed.as_str(), 1),
             Self::NotUpgraded { .. } => (P::UpgradeFailed.as_str(), 1),
             _ => ("failed", 1),
         }
@@ -123,7 +136,7 @@ fn class_of(error: &ClientError) -> (&str, u8) {
         ClientError::Refused { code, .. } => (code, P::of(code).map_or(1, status_of)),
         ClientError::NotRunning { .. } => ("not_running", 7),
         ClientError::Broken { .. } => ("no_answer", 7),
-        ClientError::NoPermission { .. } => ("not_permitted", 1),
+        ClientError::NoPermission { .. } | ClientError::Stranger { .. } => ("not_permitted", 1),
         ClientError::Url { .. } | ClientError::Token(_) => ("usage", USAGE),
         ClientError::NotUnderstood { .. } => ("not_understood", 1),
     }

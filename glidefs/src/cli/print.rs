@@ -140,6 +140,14 @@ pub(super) fn exports(exports: &[Export]) -> String {
     })
 }
 
+/// What stands in the place of a device.
+fn no_device(export: &Export) -> String {
+    match export.state.as_str() {
+        "detached" => format!("none: `glidefs export attach {}` makes one", export.name),
+        _ => "-".into(),
+    }
+}
+
 /// One export, a line each field that there is.
 pub(super) fn export(export: &Export) -> String {
     let text = |text: &str| Some(text.to_owned());
@@ -154,7 +162,7 @@ pub(super) fn export(export: &Export) -> String {
     let fields = [
         ("name", text(&export.name)),
         ("size", Some(format!("{} ({} bytes)", bytes(export.size_bytes), export.size_bytes))),
-        ("device", text(export.device.as_deref().unwrap_or("-"))),
+        ("device", Some(export.device.clone().unwrap_or_else(|| no_device(export)))),
         ("path", export.path.clone()),
         ("no path", export.no_path.clone()),
         ("state", text(&export.state)),

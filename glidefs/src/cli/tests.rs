@@ -103,7 +103,8 @@ fn sizes_take_units_and_options_may_stand_anywhere() {
     let cli = parse("glidefs export --socket /x create a --json --size 10GiB").unwrap();
     assert_eq!(cli.daemon.socket.to_str(), Some("/x"));
     let Command::Export {
-        command: ExportCommand::Create { names, size, output, device: DeviceArgs { queues: None, .. }, .. },
+        command: ExportCommand::Create { names, size, device: DeviceArgs { queues: None, .. }, .. },
+        output,
         ..
     } = cli.command
     else {
@@ -335,7 +336,7 @@ async fn every_command_reaches_the_daemon() {
         ("delete a --yes --json", None),
         ("list --json", None),
     ] {
-        exports::run(&client, export_command(line), None).await.unwrap();
+        exports::run(&client, export_command(line), None, OutputArgs { json: false }).await.unwrap();
         let states: Vec<_> = router.list().iter().map(|info| info.state.name()).collect();
         assert_eq!(states, Vec::from_iter(state), "{line}");
     }
@@ -347,23 +348,33 @@ async fn every_command_reaches_the_daemon() {
         ("delete vm-1 vm-2 vm-3 vm-4 none --yes --json", 1, 1),
         ("create vm-6 vm-7 --size 1GiB", 3, 3),
     ] {
-        exports::run(&client, export_command(line), None).await.unwrap();
+        exports::run(&client, export_command(line), None, OutputArgs { json: false }).await.unwrap();
         let states: Vec<_> = router.list().iter().map(|info| info.state.name()).collect();
         let found = states.iter().filter(|state| **state == "serving").count();
         assert_eq!((states.len(), found), (exports, serving), "{line}");
     }
-    let failed = exports::run(&client, export_command("detach vm-5 none vm-6"), None).await.unwrap_err();
+    let failed =
+        exports::run(&client, export_command("detach vm-5 none vm-6"), None, OutputArgs { json: false })
+            .await
+            .unwrap_err();
     assert!(matches!(failed, CliError::SomeFailed { failed: 1, of: 3 }), "{failed}");
     assert_eq!(
         router.list().iter().filter(|info| info.state.name() == "serving").count(),
         1,
         "the others are done"
     );
-    let refused =
-        exports::run(&client, export_command("create vm-5 vm-9 --size 2GiB"), None).await.unwrap_err();
+    let refused = exports::run(
+        &client,
+        export_command("create vm-5 vm-9 --size 2GiB"),
+        None,
+        OutputArgs { json: false },
+    )
+    .await
+    .unwrap_err();
     assert!(matches!(refused, CliError::SomeFailed { failed: 1, of: 2 }), "{refused}");
     for line in ["set none vm-5 --weight 7", "open none vm-6 --json", "flush none vm-7 none2 --json"] {
-        let failed = exports::run(&client, export_command(line), None).await.unwrap_err();
+        let failed =
+            exports::run(&client, export_command(line), None, OutputArgs { json: false }).await.unwrap_err();
         assert!(matches!(failed, CliError::SomeFailed { .. }), "{line}: {failed}");
     }
     let weights = router.list().iter().filter(|info| info.properties.settings.weight == 7).count();
@@ -372,6 +383,8 @@ async fn every_command_reaches_the_daemon() {
     assert!(upgraded.to_string().contains("when the daemon is ready"), "{upgraded}");
     daemon::status(&client, true).await.unwrap();
     daemon::status(&client, false).await.unwrap();
-    let error = exports::run(&client, export_command("show none"), None).await.unwrap_err();
+    let error = exports::run(&client, export_command("show none"), None, OutputArgs { json: false })
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("there is no export"), "{error}");
 }

@@ -25,6 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub(super) use self::copy::CopyError;
 use self::copy::{Before, Report, Source, copy};
+use super::args::common::OutputArgs;
 use super::args::transfer::{DumpArgs, ImportArgs};
 use super::error::CliError;
 use super::print::{ProgressLine, answer, bytes};
@@ -102,7 +103,7 @@ async fn import_to(client: &Client, args: ImportArgs, open: Open<'_>) -> Result<
     let source = open_image(&args.file)?;
     let size = export_size(&args, source.length_bytes)?;
     let (export, before) = make(client, &args, size).await?;
-    let (target, device) = match export_device(&args.name, &export, true, open) {
+    let (target, device) = match export_device(client, &export, true, open).await {
         Ok(opened) => opened,
         Err(error) => {
             if before == Before::Zeroes {
@@ -225,13 +226,14 @@ fn is_other_export(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused { code, .. } if code == ProblemCode::ExistsWithOtherParameters.as_str())
 }
 
-pub(super) async fn dump(client: &Client, args: DumpArgs) -> Result<(), CliError> {
-    dump_from(client, args, &open_device, &Arc::default()).await
+pub(super) async fn dump(client: &Client, args: DumpArgs, output: OutputArgs) -> Result<(), CliError> {
+    dump_from(client, args, output, &open_device, &Arc::default()).await
 }
 
 async fn dump_from(
     client: &Client,
     args: DumpArgs,
+    output: OutputArgs,
     open: Open<'_>,
     stop: &Arc<AtomicBool>,
 ) -> Result<(), CliError> {
@@ -246,25 +248,27 @@ async fn dump_from(
     let summary = match &args.snapshot {
         None => {
             let export = client.get::<Export>(&export_path(name, "")).await?;
-            dump_export(&args, name, &export, partial.as_deref(), open, stop).await?
+            dump_export(client, &args, output, &export, partial.as_deref(), open, stop).await?
         }
-        Some(snapshot) => dump_snapshot(client, &args, snapshot, partial.as_deref(), open, stop).await?,
+        Some(snapshot) => {
+            dump_snapshot(client, &args, output, snapshot, partial.as_deref(), open, stop).await?
+        }
     };
     let of = args.snapshot.as_ref().map(|snapshot| format!("snapshot {snapshot} of ")).unwrap_or_default();
     let head = format!("{} is a copy of {of}{name}", spoken(&args.file, "standard output"));
     if is_stdout {
         // Standard output carries the image.
-        let text =
-            if args.output.json { serde_json::to_string_pretty(&summary)? } else { summary.text(&head) };
+        let text = if output.json { serde_json::to_string_pretty(&summary)? } else { summary.text(&head) };
         return writeln!(io::stderr(), "{text}").map_err(CliError::Output);
     }
-    answer(args.output.json, &summary, |summary| summary.text(&head))
+    answer(output.json, &summary, |summary| summary.text(&head))
 }
 
 /// Forks `snapshot`, dumps the fork and deletes it. The first signal stops the copy, and the second does not wait for the deletion.
 async fn dump_snapshot(
     client: &Client,
     args: &DumpArgs,
+    output: OutputArgs,
     snapshot: &ExportName,
     partial: Option<&Path>,
     open: Open<'_>,
@@ -305,10 +309,14 @@ async fn dump_snapshot(
     let taken =
         || CliError::Refused(format!("there is an export {fork} already: try again, for another name"));
     let dumped = match client.make(&export_path(&args.name.name, "/fork"), &request).await {
-        Ok((true, export)) => dump_export(args, &fork, &export, partial, open, stop).await,
+        Ok((true, export)) => dump_export(client, args, output, &export, partial, open, stop).await,
         Ok((false, _)) => return Err(taken()),
         Err(ref error) if is_other_export(error) => return Err(taken()),
-        Err(error @ (ClientError::NotRunning { .. } | ClientError::NoPermission { .. })) => {
+        Err(
+            error @ (ClientError::NotRunning { .. }
+            | ClientError::NoPermission { .. }
+            | ClientError::Stranger { .. }),
+        ) => {
             return Err(error.into());
         }
         // The fork may exist in spite of the error.
@@ -325,16 +333,17 @@ async fn dump_snapshot(
     dumped
 }
 
-/// Dumps the device of `export`, which has the name `name`, into `partial` and then FILE, or to standard output.
+/// Dumps the device of `export` into `partial` and then FILE, or to standard output.
 async fn dump_export(
+    client: &Client,
     args: &DumpArgs,
-    name: &ExportName,
+    output: OutputArgs,
     export: &Export,
     partial: Option<&Path>,
     open: Open<'_>,
     stop: &Arc<AtomicBool>,
 ) -> Result<Summary, CliError> {
-    let (file, device) = export_device(name, export, false, open)?;
+    let (file, device) = export_device(client, export, false, open).await?;
     let source = Source::of_file(file).map_err(CliError::cannot("read", &device))?;
     let (target, before) = match partial {
         Some(path) => open_partial(path, export.size_bytes, args.resume)?,
@@ -349,7 +358,7 @@ async fn dump_export(
         to: spoken(&args.file, "standard output"),
         length_bytes: export.size_bytes,
         before,
-        is_quiet: args.output.json,
+        is_quiet: output.json,
         stop: Arc::clone(stop),
     };
     let report = work.run(source, target).await?;
@@ -500,12 +509,13 @@ fn open_device(path: &Path, writes: bool) -> io::Result<File> {
 }
 
 /// Opens the device of `export`, and refuses one that is not as large as the export. Returns its path as well.
-fn export_device(
-    name: &ExportName,
+async fn export_device(
+    client: &Client,
     export: &Export,
     writes: bool,
     open: Open<'_>,
 ) -> Result<(File, PathBuf), CliError> {
+    let name = &export.name;
     let Some(path) = export.device.as_ref().map(PathBuf::from) else {
         let reason = export.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
         return Err(CliError::Refused(format!(
@@ -534,6 +544,13 @@ fn export_device(
             "{shown} has {found_bytes} bytes and the export {}: run this on the daemon's host; after a resize, detach and attach the \
              export",
             export.size_bytes
+        )));
+    }
+    // The number may have gone to another export since the answer. As long as the device is open, it cannot.
+    let now: Export = client.get(&format!("/v1/exports/{name}")).await?;
+    if (now.id, &now.device) != (export.id, &export.device) {
+        return Err(CliError::Refused(format!(
+            "{shown} is not the device of export {name} any more: run the command again"
         )));
     }
     Ok((file, path))

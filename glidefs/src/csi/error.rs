@@ -119,9 +119,10 @@ impl From<CsiError> for Status {
 
 fn daemon_code(error: &ClientError) -> Code {
     match error {
-        ClientError::NotRunning { .. } | ClientError::NoPermission { .. } | ClientError::Broken { .. } => {
-            Code::Unavailable
-        }
+        ClientError::NotRunning { .. }
+        | ClientError::NoPermission { .. }
+        | ClientError::Stranger { .. }
+        | ClientError::Broken { .. } => Code::Unavailable,
         ClientError::Refused { code, .. } => refusal_code(code),
         ClientError::Url { .. } | ClientError::Token(_) | ClientError::NotUnderstood { .. } => Code::Internal,
     }

@@ -1,4 +1,4 @@
-//! The kernel and its ublk driver, and the host around the daemon: udev and the clock.
+//! The kernel and its ublk driver, and the host around the daemon: udev, LVM and the clock.
 //!
 //! Owns the judgement. Does not own the list of broken drivers nor the question to the driver (`ublk`), nor the skew between this clock and
 //! the store's (`store`).
@@ -6,6 +6,7 @@
 use std::fs;
 use std::mem::MaybeUninit;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use super::daemon::Host;
 use super::{Finding, failure, for_root, note, ok, warning};
@@ -50,6 +51,7 @@ pub(super) fn check(host: &Host) -> Vec<Finding> {
         limit(&release, DeviceLimit::read(), host.config.exports.max).named("ublks_max"),
         udev(udev_runs, rules.as_ref().map(|(path, text)| (*path, text.as_str()))).named("udev rules"),
         hung_tasks(sysctl("hung_task_panic"), sysctl("hung_task_timeout_secs")).named("hung tasks"),
+        lvm(lvm_settings().as_deref(), Path::new("/etc/lvm/devices/system.devices").exists()).named("LVM"),
         clock(clock_is_kept(), has_remote_store).named("clock"),
     ]
 }
@@ -177,6 +179,26 @@ fn hung_tasks(panic: Option<u64>, limit_seconds: Option<u64>) -> Finding {
     }
 }
 
+/// What LVM heeds when it chooses devices; `None` without LVM. The program reads files only.
+fn lvm_settings() -> Option<String> {
+    let settings = ["devices/global_filter", "devices/filter", "devices/use_devicesfile"];
+    let asked =
+        Command::new("lvmconfig").args(["--typeconfig", "full"]).args(settings).stdin(Stdio::null()).output();
+    Some(String::from_utf8_lossy(&asked.ok()?.stdout).into_owned())
+}
+
+/// Whether LVM of this host opens the devices of exports. `settings`: as `lvmconfig` prints them. `has_list`: LVM has a list of its devices.
+fn lvm(settings: Option<&str>, has_list: bool) -> Finding {
+    match settings {
+        None => ok("not installed"),
+        Some(settings) if has_list && settings.contains("use_devicesfile=1") => ok("opens the devices of its list only"),
+        Some(settings) if settings.contains("ublkb") => ok("has a filter for ublk devices"),
+        Some(_) => warning("opens the devices of exports")
+            .why("pvs and its like wait as long as the daemon or the store is away, and show the volume groups of guests as this host's")
+            .mend(r#"write devices { global_filter = [ "r|^/dev/(ublkb|glidefs/)|" ] } into /etc/lvm/lvmlocal.conf"#),
+    }
+}
+
 /// Whether the kernel counts the clock as kept by a time service; `None` where the kernel does not tell.
 fn clock_is_kept() -> Option<bool> {
     let mut clock = MaybeUninit::<libc::timex>::zeroed();
@@ -286,5 +308,16 @@ mod tests {
         let verdict = |is_kept, has_remote_store| clock(is_kept, has_remote_store).verdict;
         assert_eq!([true, false].map(|remote| verdict(Some(false), remote)), [Warning, Note]);
         assert_eq!([verdict(None, true), verdict(Some(true), true)], [Note, Ok]);
+    }
+
+    #[test]
+    fn lvm_is_to_keep_away_from_the_devices_of_exports() {
+        let all = "global_filter=[\"a|.*|\"]\nfilter=[\"a|.*|\"]\n";
+        let verdict = |text: &str, has_list| lvm(Some(text), has_list).verdict;
+        assert_eq!(lvm(None, false).verdict, Ok);
+        assert_eq!(verdict(&format!("{all}use_devicesfile=0\n"), true), Warning);
+        assert_eq!(verdict(&format!("{all}use_devicesfile=1\n"), false), Warning);
+        assert_eq!(verdict(&format!("{all}use_devicesfile=1\n"), true), Ok);
+        assert_eq!(verdict("global_filter=[\"r|^/dev/(ublkb|glidefs/)|\"]\nuse_devicesfile=0\n", false), Ok);
     }
 }

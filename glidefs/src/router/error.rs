@@ -208,7 +208,7 @@ pub enum RouterError {
         source: DeviceError,
     },
     /// The store refused or failed.
-    #[error("the store cannot serve export {name}")]
+    #[error("export {name}")]
     Store {
         name: String,
         #[source]

@@ -194,7 +194,7 @@ pub enum StoreError {
     /// The store does not honour the condition of a creation.
     #[error(
         "{location} replaces objects that it is asked to create only if they are absent: the server ignores the header \
-         If-None-Match, and two hosts could overwrite each other's volumes; use a server with conditional creation (Amazon \
+         If-None-Match, at least of requests that race, and two hosts could overwrite each other's volumes; use a server with conditional creation (Amazon \
          S3, Google Cloud Storage, Azure Blob Storage, Cloudflare R2, current MinIO or Ceph), or a directory (file://)"
     )]
     Replaces {

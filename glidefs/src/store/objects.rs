@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat};
+use futures_util::future::join_all;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -28,6 +29,8 @@ const LONG_INDEX_ENTRIES: u32 = 1 << 15;
 const MANIFESTS_LISTED: usize = 1000;
 /// How often an object that fails the check is read.
 const READS_MAX: usize = 2;
+/// Creations of the marker of a new store, of which one may succeed.
+const MARKERS: usize = 4;
 /// How often an object without a checksum is read while no two reads agree.
 const READS_UNLIKE_MAX: u32 = 4;
 
@@ -80,11 +83,7 @@ impl Store {
                     if let Some(found) = self.foreign().await? {
                         return Err(StoreError::Occupied { location: location(), found });
                     }
-                    let marker = new_marker(self, now_unix_millis).encode().into();
-                    // If another daemon was faster, the marker of that daemon counts.
-                    if self.create(&Key::Marker, &[marker]).await? == Created::Created {
-                        tracing::info!(url = self.location(), "made a new store");
-                    }
+                    self.make_marker(now_unix_millis).await?;
                 }
                 // Another daemon may have made the store meanwhile, and the volumes.
                 self.marker().await
@@ -130,6 +129,30 @@ impl Store {
         }
         self.open_up();
         Ok(marker)
+    }
+
+    /// Creates the marker, by several requests at once: a place may keep the condition of creations, and not in a race.
+    async fn make_marker(&self, now_unix_millis: u64) -> Result<(), StoreError> {
+        let creations = (0..MARKERS).map(|_| async {
+            let marker = new_marker(self, now_unix_millis).encode().into();
+            self.create(&Key::Marker, &[marker]).await
+        });
+        let mut winners = 0;
+        for created in join_all(creations).await {
+            winners += usize::from(created? == Created::Created);
+        }
+        match winners {
+            // Another daemon was faster: its marker counts.
+            0 => Ok(()),
+            1 => {
+                tracing::info!(url = self.location(), "made a new store");
+                Ok(())
+            }
+            _ => {
+                self.delete(&[Key::Marker]).await?;
+                Err(StoreError::Replaces { location: self.location().to_owned() })
+            }
+        }
     }
 
     /// The decoded marker and its bytes.

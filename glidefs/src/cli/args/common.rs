@@ -60,7 +60,7 @@ pub(in crate::cli) struct Limit {
 #[derive(Clone, Copy, Debug, Args)]
 pub(in crate::cli) struct OutputArgs {
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, global = true)]
     pub json: bool,
 }
 

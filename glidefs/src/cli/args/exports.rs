@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 use super::bulk::{BulkNames, Count};
-use super::common::{DeviceArgs, Name, OutputArgs, SnapshotName, size};
+use super::common::{DeviceArgs, Name, SnapshotName, size};
 use super::settings::PropertyArgs;
 use super::transfer::DumpArgs;
 use crate::router::{ExportName, ExportSize};
@@ -35,8 +35,6 @@ pub(in crate::cli) enum ExportCommand {
         detached: bool,
         #[command(flatten)]
         device: DeviceArgs,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// Open an export from the store, on this host
     #[command(after_help = "Examples:\n  \
@@ -60,8 +58,6 @@ pub(in crate::cli) enum ExportCommand {
         discard_local: bool,
         #[command(flatten)]
         device: DeviceArgs,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// Bring a deleted export back, and open it on this host
     #[command(after_help = "Examples:\n  \
@@ -79,8 +75,6 @@ pub(in crate::cli) enum ExportCommand {
         new: Option<ExportName>,
         #[command(flatten)]
         device: DeviceArgs,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// Make an export with the content of another one
     #[command(after_help = "Examples:\n  \
@@ -107,8 +101,6 @@ pub(in crate::cli) enum ExportCommand {
         manifest: Option<u64>,
         #[command(flatten)]
         device: DeviceArgs,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// Write back everything that was acknowledged, and wait until it is in the store
     #[command(
@@ -120,8 +112,6 @@ pub(in crate::cli) enum ExportCommand {
         /// Begin only, and do not wait
         #[arg(long, conflicts_with = "timeout")]
         no_wait: bool,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// Copy an export into a file
     #[command(after_help = "Examples:\n  \
@@ -141,15 +131,11 @@ pub(in crate::cli) enum ExportCommand {
         /// List deleted exports that can be undeleted
         #[arg(long)]
         deleted: bool,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// Show one export
     Show {
         #[command(flatten)]
         name: Name,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// Make an export larger, also while in use
     #[command(after_help = "Example:\n  glidefs export resize vm-1 --size 20GiB")]
@@ -159,8 +145,6 @@ pub(in crate::cli) enum ExportCommand {
         /// New size in bytes, or with KiB, MiB, GiB or TiB
         #[arg(long, value_parser = size)]
         size: ExportSize,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// Change durability, limits and weight of an export, also while in use
     #[command(
@@ -181,8 +165,6 @@ pub(in crate::cli) enum ExportCommand {
         names: BulkNames,
         #[command(flatten)]
         properties: PropertyArgs,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// Give an export a block device
     #[command(after_help = "Examples:\n  glidefs export attach vm-1\n  \
@@ -195,8 +177,6 @@ pub(in crate::cli) enum ExportCommand {
         /// Also when the store cannot be asked which host has the export
         #[arg(long)]
         unconfirmed: bool,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// Remove the block device of an export, keep the data, and let other hosts open the export
     #[command(after_help = "Examples:\n  glidefs export detach vm-1\n  glidefs export detach vm-1 vm-2\n\n\
@@ -208,8 +188,6 @@ pub(in crate::cli) enum ExportCommand {
         /// Also while the device is mounted or held in another way: I/O of its users fails from then on
         #[arg(long)]
         force: bool,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// Delete an export: the block device and the data
     #[command(
@@ -226,30 +204,7 @@ pub(in crate::cli) enum ExportCommand {
         /// Also while the device is mounted or held in another way: I/O of its users fails from then on
         #[arg(long)]
         force: bool,
-        #[command(flatten)]
-        output: OutputArgs,
     },
-}
-
-impl ExportCommand {
-    /// Whether the answer is to be JSON; `None` for a command that shows how far it is.
-    pub fn is_json(&self) -> Option<bool> {
-        match self {
-            Self::Create { output, .. }
-            | Self::Open { output, .. }
-            | Self::Undelete { output, .. }
-            | Self::Fork { output, .. }
-            | Self::Flush { output, .. }
-            | Self::List { output, .. }
-            | Self::Show { output, .. }
-            | Self::Resize { output, .. }
-            | Self::Set { output, .. }
-            | Self::Attach { output, .. }
-            | Self::Detach { output, .. }
-            | Self::Delete { output, .. } => Some(output.json),
-            Self::Dump(_) => None,
-        }
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -259,15 +214,11 @@ pub(in crate::cli) enum SnapshotCommand {
     Create {
         #[command(flatten)]
         snapshot: SnapshotName,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// List the snapshots of an export
     List {
         #[command(flatten)]
         name: Name,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// Give an export the content and size kept by a snapshot
     #[command(after_help = "Example:\n  \
@@ -276,15 +227,11 @@ pub(in crate::cli) enum SnapshotCommand {
     Rollback {
         #[command(flatten)]
         snapshot: SnapshotName,
-        #[command(flatten)]
-        output: OutputArgs,
     },
     /// Delete a snapshot
     #[command(after_help = "Deleting a snapshot that does not exist is no error.")]
     Delete {
         #[command(flatten)]
         snapshot: SnapshotName,
-        #[command(flatten)]
-        output: OutputArgs,
     },
 }

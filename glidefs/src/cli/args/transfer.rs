@@ -48,6 +48,4 @@ pub(in crate::cli) struct DumpArgs {
     /// Replace an existing FILE, and start FILE.partial anew
     #[arg(long)]
     pub force: bool,
-    #[command(flatten)]
-    pub output: OutputArgs,
 }

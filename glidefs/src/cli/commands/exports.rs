@@ -24,22 +24,22 @@ pub(in crate::cli) async fn run(
     client: &Client,
     command: ExportCommand,
     limit: Option<TimeSpan>,
+    output: OutputArgs,
 ) -> Result<(), CliError> {
-    match command.is_json() {
-        Some(json) => {
-            DaemonWait::new(json, limit).for_daemon(client, carry_out(client, command), GOES_ON).await
-        }
-        // It shows how far it is.
-        None if limit.is_none() => carry_out(client, command).await,
-        None => Err(CliError::Refused(
-            "a dump has no time limit: end it with Ctrl-C, and go on with --resume".into(),
-        )),
+    if !matches!(command, ExportCommand::Dump(_)) {
+        let wait = DaemonWait::new(output.json, limit);
+        return wait.for_daemon(client, carry_out(client, command, output), GOES_ON).await;
     }
+    // It shows how far it is.
+    if limit.is_none() {
+        return carry_out(client, command, output).await;
+    }
+    Err(CliError::Usage("a dump has no time limit: end it with Ctrl-C, and go on with --resume".into()))
 }
 
-async fn carry_out(client: &Client, command: ExportCommand) -> Result<(), CliError> {
+async fn carry_out(client: &Client, command: ExportCommand, output: OutputArgs) -> Result<(), CliError> {
     match command {
-        ExportCommand::Create { names, count, size, detached, device, output } => {
+        ExportCommand::Create { names, count, size, detached, device } => {
             let chosen = count.of(names.choose(std::io::stdin())?)?;
             let size = ByteSize(size.bytes());
             let request = CreateRequest { size, detached, ..CreateRequest::default() }.with(device.choices());
@@ -49,55 +49,55 @@ async fn carry_out(client: &Client, command: ExportCommand) -> Result<(), CliErr
             };
             each(&chosen, create, output).await
         }
-        ExportCommand::Open { names, take_over, discard_local, device, output } => {
+        ExportCommand::Open { names, take_over, discard_local, device } => {
             let chosen = names.choose(std::io::stdin())?;
             let request = OpenRequest { discard_local, take_over, ..OpenRequest::default() };
             let request = request.with(device.choices());
             let open = async |name| client.post::<Export>(&export_path(&name, "/open"), &request).await;
             each(&chosen, open, output).await
         }
-        ExportCommand::Undelete { name, new, device, output } => {
+        ExportCommand::Undelete { name, new, device } => {
             let name_again = new.map(|name| name.to_string());
             let request = UndeleteRequest { name: name_again, ..UndeleteRequest::default() };
             let request = request.with(device.choices());
             change(client, &name, "/undelete", &request, output).await
         }
-        ExportCommand::Fork { name, new, snapshot, local, manifest, device, output } => {
+        ExportCommand::Fork { name, new, snapshot, local, manifest, device } => {
             let (name_of_fork, snapshot) = (new.to_string(), snapshot.map(|name| name.to_string()));
             let request =
                 ForkRequest { name: name_of_fork, snapshot, local, manifest, ..ForkRequest::default() };
             change(client, &name, "/fork", &request.with(device.choices()), output).await
         }
-        ExportCommand::Flush { names, no_wait, output } => {
+        ExportCommand::Flush { names, no_wait } => {
             write_back(client, names.choose(std::io::stdin())?, no_wait, output).await
         }
-        ExportCommand::Dump(args) => transfer::dump(client, *args).await,
-        ExportCommand::List { store, deleted, output } => list(client, store, deleted, output).await,
-        ExportCommand::Show { name, output } => {
+        ExportCommand::Dump(args) => transfer::dump(client, *args, output).await,
+        ExportCommand::List { store, deleted } => list(client, store, deleted, output).await,
+        ExportCommand::Show { name } => {
             let export: Export = client.get(&export_path(&name.name, "")).await?;
             answer(output.json, &export, print::export)
         }
-        ExportCommand::Resize { name, size, output } => {
+        ExportCommand::Resize { name, size } => {
             let request = ResizeRequest { size: ByteSize(size.bytes()) };
             change(client, &name, "/resize", &request, output).await
         }
-        ExportCommand::Set { names, properties, output } => {
+        ExportCommand::Set { names, properties } => {
             let (chosen, request) = (names.choose(std::io::stdin())?, properties.request());
             let set = async |name| client.patch::<Export>(&export_path(&name, ""), &request).await;
             let results = bulk::requests(chosen.names(), set).await;
             bulk::print_chosen(&chosen, results, output, print::export, of_exports)
         }
-        ExportCommand::Attach { names, unconfirmed, output } => {
+        ExportCommand::Attach { names, unconfirmed } => {
             let below = format!("/attach?held_back=true&unconfirmed={unconfirmed}");
             let attach = async |name| client.post::<Export>(&export_path(&name, &below), &()).await;
             each(&names.choose(std::io::stdin())?, attach, output).await
         }
-        ExportCommand::Detach { names, force, output } => {
+        ExportCommand::Detach { names, force } => {
             let below = if force { "/detach?force=true" } else { "/detach" };
             let detach = async |name| client.post::<Export>(&export_path(&name, below), &()).await;
             each(&names.choose(std::io::stdin())?, detach, output).await
         }
-        ExportCommand::Delete { names, yes, force, output } => {
+        ExportCommand::Delete { names, yes, force } => {
             delete(client, &names.choose(std::io::stdin())?, yes, force, output).await
         }
     }

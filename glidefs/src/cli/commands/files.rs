@@ -13,9 +13,8 @@ use crate::cli::args::Cli;
 use crate::cli::error::CliError;
 use crate::cli::print::emit;
 use crate::config::keys::commented_config;
-use crate::observe::chain;
 use crate::store::{
-    Access, Backend, RetryPolicy, Store, StoreError, StoreOptions, StoreUrl, TrialSize, process_variables,
+    Access, Backend, RetryPolicy, Store, StoreError, StoreOptions, StoreUrl, process_variables,
 };
 
 /// How long a request to a place may take, with all tries.
@@ -61,17 +60,12 @@ pub(in crate::cli) fn make_store(url: &StoreUrl) -> Result<(), CliError> {
             Ok(_) => "there is a store already",
             Err(_) => "made a new store",
         };
-        // A server may keep the condition of creations, and not in a race.
-        let trial = store.try_out(TrialSize::BRIEF).await?;
-        if trial.replaces || trial.winners > 1 {
-            return Err(StoreError::Replaces { location: url.to_string() });
-        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let now_unix_millis = u64::try_from(now).unwrap_or(u64::MAX);
         let marker = store.check(Access::ReadWrite { now_unix_millis }).await?;
-        Ok(format!("{what} at {url}: {}\n", marker.store_id))
+        Ok::<_, StoreError>(format!("{what} at {url}: {}\n", marker.store_id))
     });
-    emit(made.map_err(|error| CliError::Refused(chain(&error)))?.as_bytes())
+    emit(made?.as_bytes())
 }
 
 /// Prints the manual page; or writes the pages of all commands, the completions and the description of the API into `dir`.

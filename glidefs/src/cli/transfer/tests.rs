@@ -243,8 +243,8 @@ impl Daemon {
         let line = line.replace("DIR", self.dir.path().to_str().unwrap());
         let done = match Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?.command {
             Command::Import(args) => import_to(&self.client, *args, open).await,
-            Command::Export { command: ExportCommand::Dump(args), .. } => {
-                dump_from(&self.client, *args, open, &self.stop_copy).await
+            Command::Export { command: ExportCommand::Dump(args), output, .. } => {
+                dump_from(&self.client, *args, output, open, &self.stop_copy).await
             }
             _ => panic!("{line} is no import and no dump"),
         };
@@ -363,6 +363,21 @@ async fn a_device_that_cannot_be_opened_says_why_and_leaves_no_empty_export() {
     let other = |_: &Path, _| File::open("/dev/null");
     let failed = daemon.run_with("glidefs import DIR/x.raw --name vm", &other).await.unwrap_err();
     assert!(failed.contains("has 0 bytes"), "{failed}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_written_to_a_device_that_another_export_may_have_by_now() {
+    let daemon = Daemon::start().await;
+    daemon.write_image();
+    let open = |device: &Path, writes| {
+        let opened = daemon.open(device, writes);
+        let detached = daemon.router.detach("vm", crate::router::Users::Spare);
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(detached)).unwrap();
+        opened
+    };
+    let failed = daemon.run_with("glidefs import DIR/x.raw --name vm", &open).await.unwrap_err();
+    assert!(failed.contains("is not the device of export vm any more"), "{failed}");
+    assert!(fs::read(daemon.path("ublkb0")).unwrap().iter().all(|byte| *byte == 0));
 }
 
 #[tokio::test]

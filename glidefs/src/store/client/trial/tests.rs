@@ -13,7 +13,7 @@ use object_store::{
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::{Backend, StoreOptions, StoreUrl};
+use crate::store::{Access, Backend, StoreOptions, StoreUrl};
 
 const SIZE: TrialSize = TrialSize::BRIEF;
 
@@ -168,6 +168,14 @@ async fn a_place_that_looks_first_and_creates_later_is_found_out_by_a_race_alone
     let trial = store.try_out(SIZE).await.unwrap();
     assert!(!trial.replaces, "one after the other the condition is kept");
     assert!(trial.winners > 1, "{trial:?}");
+    assert_eq!(memory.list(None).count().await, 0);
+}
+
+#[tokio::test]
+async fn no_store_is_made_at_a_place_that_keeps_no_condition_in_a_race() {
+    let (store, memory) = broken(Break::Races);
+    let made = store.check(Access::ReadWrite { now_unix_millis: 1 }).await;
+    assert!(matches!(made, Err(StoreError::Replaces { .. })), "{made:?}");
     assert_eq!(memory.list(None).count().await, 0);
 }
 
