@@ -202,8 +202,9 @@ impl Client {
             }
             DaemonAddress::Tcp(address) => {
                 let stream = self.connect(TcpStream::connect(address)).await?;
-                let listener = stream.peer_addr().map(|peer| listener_of(peer, &own_tables()));
-                if let Ok(Some(uid)) = listener
+                let (own, peer) = (stream.local_addr(), stream.peer_addr());
+                if let (Ok(own), Ok(peer)) = (own, peer)
+                    && let Some(uid) = server_of(own, peer, &own_tables())
                     && uid != 0
                     && uid != geteuid().as_raw()
                 {
@@ -268,23 +269,33 @@ fn own_tables() -> String {
     ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default()).concat()
 }
 
-/// The user whose program listens at the loopback address `peer`, by the kernel's `tables`; `None` where nothing is known, as of an address
-/// that is forwarded. Of several listeners that of a user counts, not that of root.
-fn listener_of(peer: SocketAddr, tables: &str) -> Option<u32> {
+/// The user whose program listens at the loopback address `peer`, or has the other end of the connection from `own`, by the kernel's
+/// `tables`; `None` where nothing is known, as of an address that is forwarded. Of several that of a user counts, not that of root.
+fn server_of(own: SocketAddr, peer: SocketAddr, tables: &str) -> Option<u32> {
     const LISTENS: &str = "0A";
     if !peer.ip().is_loopback() {
         return None;
     }
-    let (wanted, digits) = (format!("{:04X}", peer.port()), digits_of(peer.ip()));
-    let listeners = tables.lines().filter_map(|line| {
+    let is = |field: &str, address: SocketAddr| {
+        let digits = format!("{}:{:04X}", digits_of(address.ip()), address.port());
+        field.ends_with(&digits)
+    };
+    let is_any = |field: &str| {
+        field
+            .strip_suffix(&format!(":{:04X}", peer.port()))
+            .is_some_and(|ip| ip.bytes().all(|digit| digit == b'0'))
+    };
+    let servers = tables.lines().filter_map(|line| {
         // sl, local address, remote address, state, queues, timer, retransmissions, uid.
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let (ip, port) = fields.get(1)?.rsplit_once(':')?;
-        let is_any = ip.bytes().all(|digit| digit == b'0');
-        let is_meant = port == wanted && (is_any || ip.ends_with(&digits));
-        (is_meant && fields.get(3) == Some(&LISTENS)).then(|| fields.get(7)?.parse().ok())?
+        let (local, remote, state) = (fields.get(1)?, fields.get(2)?, fields.get(3)?);
+        let is_meant = match *state {
+            LISTENS => is(local, peer) || is_any(local),
+            _ => is(local, peer) && is(remote, own),
+        };
+        is_meant.then(|| fields.get(7)?.parse().ok())?
     });
-    listeners.max()
+    servers.max()
 }
 
 /// An address as the kernel's tables have it: words of the machine's own order, in hexadecimal digits.
@@ -314,30 +325,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_user_of_a_listener_is_read_from_the_tables_of_the_kernel() {
+    fn the_user_of_a_server_is_read_from_the_tables_of_the_kernel() {
         for address in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0", "[::ffff:127.0.0.1]:0"] {
             let listener = TcpListener::bind(address).unwrap();
             let port = listener.local_addr().unwrap().port();
             let host = if address == "[::1]:0" { "[::1]" } else { "127.0.0.1" };
             let peer = format!("{host}:{port}").parse().unwrap();
-            assert_eq!(listener_of(peer, &own_tables()), Some(geteuid().as_raw()), "{address}");
+            let connected = std::net::TcpStream::connect(peer).unwrap();
+            let server = || server_of(connected.local_addr().unwrap(), peer, &own_tables());
+            assert_eq!(server(), Some(geteuid().as_raw()), "{address}");
+            let _accepted = listener.accept().unwrap();
             drop(listener);
-            assert_eq!(listener_of(peer, &own_tables()), None, "{address}");
+            assert_eq!(server(), Some(geteuid().as_raw()), "{address}: the one who has accepted");
         }
     }
 
     #[test]
-    fn of_a_port_that_root_and_a_user_listen_on_the_user_counts_and_other_states_do_not() {
+    fn of_a_port_that_root_and_a_user_listen_on_the_user_counts_and_so_does_who_has_the_connection() {
         let line = |address: &str, state: &str, uid: u32| {
             format!(
-                "   0: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}  0 1 1 0\n"
+                "   0: {address} 0100007F:0050 {state} 00000000:00000000 00:00000000 00000000  {uid}  0 1 1 0\n"
             )
         };
         let any = format!("{:08X}:24FE", 0);
         let own = format!("{:08X}:24FE", u32::from_ne_bytes([127, 0, 0, 1]));
         let table = line(&any, "0A", 0) + &line(&own, "0A", 1000) + &line(&own, "01", 2000);
-        let user = |peer: &str| listener_of(peer.parse().unwrap(), &table);
-        assert_eq!(user("127.0.0.1:9470"), Some(1000));
+        let from = |own: &str, peer: &str| server_of(own.parse().unwrap(), peer.parse().unwrap(), &table);
+        let user = |peer| from("127.0.0.1:81", peer);
+        assert_eq!(
+            (user("127.0.0.1:9470"), from("127.0.0.1:80", "127.0.0.1:9470")),
+            (Some(1000), Some(2000))
+        );
         assert_eq!(user("127.0.0.2:9470"), Some(0));
         assert_eq!((user("127.0.0.1:9471"), user("192.0.2.1:9470")), (None, None));
     }

@@ -71,6 +71,9 @@ host() {
 		[api]
 		listen = "none"
 		socket = "$WORK/$1/glidefs.sock"
+		[control]
+		# Before Linux 7.0 the start of a device ends when the kernel has looked for partitions, by a READ of 24 indexes.
+		command_timeout = "2min"
 		[store]
 		url = "file://$WORK/store"
 	TOML

@@ -103,7 +103,7 @@ async fn import_to(client: &Client, args: ImportArgs, open: Open<'_>) -> Result<
     let source = open_image(&args.file)?;
     let size = export_size(&args, source.length_bytes)?;
     let (export, before) = make(client, &args, size).await?;
-    let (target, device) = match export_device(client, &export, true, open).await {
+    let (target, device) = match export_device(&export, true, open) {
         Ok(opened) => opened,
         Err(error) => {
             if before == Before::Zeroes {
@@ -113,6 +113,8 @@ async fn import_to(client: &Client, args: ImportArgs, open: Open<'_>) -> Result<
             return Err(error);
         }
     };
+    // After this the export may be anybody's, and stays.
+    recheck(client, &export).await?;
     let work = Work {
         from: spoken(&args.file, "standard input"),
         to: device.display().to_string(),
@@ -343,7 +345,8 @@ async fn dump_export(
     open: Open<'_>,
     stop: &Arc<AtomicBool>,
 ) -> Result<Summary, CliError> {
-    let (file, device) = export_device(client, export, false, open).await?;
+    let (file, device) = export_device(export, false, open)?;
+    recheck(client, export).await?;
     let source = Source::of_file(file).map_err(CliError::cannot("read", &device))?;
     let (target, before) = match partial {
         Some(path) => open_partial(path, export.size_bytes, args.resume)?,
@@ -509,12 +512,7 @@ fn open_device(path: &Path, writes: bool) -> io::Result<File> {
 }
 
 /// Opens the device of `export`, and refuses one that is not as large as the export. Returns its path as well.
-async fn export_device(
-    client: &Client,
-    export: &Export,
-    writes: bool,
-    open: Open<'_>,
-) -> Result<(File, PathBuf), CliError> {
+fn export_device(export: &Export, writes: bool, open: Open<'_>) -> Result<(File, PathBuf), CliError> {
     let name = &export.name;
     let Some(path) = export.device.as_ref().map(PathBuf::from) else {
         let reason = export.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
@@ -546,14 +544,21 @@ async fn export_device(
             export.size_bytes
         )));
     }
-    // The number may have gone to another export since the answer. As long as the device is open, it cannot.
-    let now: Export = client.get(&format!("/v1/exports/{name}")).await?;
-    if (now.id, &now.device) != (export.id, &export.device) {
-        return Err(CliError::Refused(format!(
-            "{shown} is not the device of export {name} any more: run the command again"
-        )));
-    }
     Ok((file, path))
+}
+
+/// Refuses an export that has another device by now than in the answer `export`. The device is open: as long as it is, its number goes to
+/// no other export.
+async fn recheck(client: &Client, export: &Export) -> Result<(), CliError> {
+    let name = &export.name;
+    let now: Export = client.get(&format!("/v1/exports/{name}")).await?;
+    if (now.id, &now.device) == (export.id, &export.device) {
+        return Ok(());
+    }
+    let device = export.device.as_deref().unwrap_or("-");
+    Err(CliError::Refused(format!(
+        "{device} is not the device of export {name} any more: run the command again"
+    )))
 }
 
 /// `path` in messages, or `standard` for standard input or output.

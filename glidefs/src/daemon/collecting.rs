@@ -65,9 +65,10 @@ impl Need {
     }
 }
 
-/// Whether a run of another host came between two looks at the observations of the store. A look that failed tells nothing.
-fn has_changed(before: Option<&[Key]>, after: Option<&[Key]>) -> bool {
-    before.zip(after).is_some_and(|(before, after)| before != after)
+/// Whether a run of another host ended well between two looks at the observations of the store: then those of before are gone. A look
+/// that failed tells nothing.
+fn has_collected(before: Option<&[Key]>, after: Option<&[Key]>) -> bool {
+    before.zip(after).is_some_and(|(before, after)| before.iter().any(|key| !after.contains(key)))
 }
 
 /// Collects the store every `interval`, unless another host does.
@@ -78,7 +79,7 @@ pub async fn collect(
     collections: Arc<Collections>,
 ) {
     let mut need = Need::AT_START;
-    // What the last look at the store found. Whatever has changed, another host has collected since.
+    // What the last look at the store found.
     let mut seen = router.observations().await.ok();
     loop {
         // Random, so that hosts started together do not collect together.
@@ -87,9 +88,10 @@ pub async fn collect(
             continue;
         }
         let found = router.observations().await.ok();
-        let is_collected = has_changed(seen.as_deref(), found.as_deref());
+        let is_collected = has_collected(seen.as_deref(), found.as_deref());
         seen = found;
         if is_collected {
+            collections.ends(true);
             continue;
         }
         collections.begins(Instant::now());
@@ -128,6 +130,16 @@ mod tests {
         assert!(need_after(true).is_due(7));
         let finished = need_after(false);
         assert_eq!((finished.is_due(7), finished.is_due(8)), (false, true));
+    }
+
+    #[test]
+    fn a_run_of_another_host_counts_when_it_ended_well() {
+        let key = |number: u8| Key::Gc(format!("candidates-{number:032x}").parse().unwrap());
+        let counts = |before: &[Key], after: &[Key]| has_collected(Some(before), Some(after));
+        assert!(counts(&[key(1)], &[key(2)]) && counts(&[key(1), key(2)], &[key(2)]));
+        assert!(!counts(&[key(1)], &[key(1)]) && !counts(&[], &[key(1)]));
+        assert!(!counts(&[key(1)], &[key(1), key(2)]), "a run has begun, and has perhaps failed");
+        assert!(!has_collected(None, Some(&[])) && !has_collected(Some(&[key(1)]), None));
     }
 
     #[test]

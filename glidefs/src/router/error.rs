@@ -207,8 +207,8 @@ pub enum RouterError {
         #[source]
         source: DeviceError,
     },
-    /// The store refused or failed.
-    #[error("export {name}")]
+    /// The store refused or failed. Without a name: a list of exports.
+    #[error("{}", if name.is_empty() { "the exports in the store".into() } else { format!("export {name}") })]
     Store {
         name: String,
         #[source]

@@ -139,5 +139,5 @@ impl Router {
 }
 
 fn list_error(error: impl Into<VolumeError>) -> RouterError {
-    RouterError::Store { name: "list".into(), source: error.into() }
+    RouterError::Store { name: String::new(), source: error.into() }
 }

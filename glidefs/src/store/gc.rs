@@ -185,7 +185,7 @@ async fn collect_once(
     let now_millis = if options.dry_run {
         clock.unix_millis()
     } else {
-        seen.replace(store, unused.iter().filter_map(Unused::candidate).collect()).await?
+        Observations::create(store, unused.iter().filter_map(Unused::candidate).collect()).await?
     };
     let grace_millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     let deadline = Deadline { now_millis, grace_millis };
@@ -256,6 +256,7 @@ async fn collect_once(
         let over = others.into_iter().filter(|other| other.is_over(|pack| left.contains(&pack)));
         let over: Vec<_> = removals.into_iter().chain(over).map(|removal| removal.key).collect();
         store.delete(&over).await?;
+        seen.delete(store).await?;
     }
     Ok((report, has_more))
 }

@@ -137,22 +137,18 @@ impl Store {
             let marker = new_marker(self, now_unix_millis).encode().into();
             self.create(&Key::Marker, &[marker]).await
         });
-        let mut winners = 0;
-        for created in join_all(creations).await {
-            winners += usize::from(created? == Created::Created);
+        let created = join_all(creations).await;
+        let winners = created.iter().filter(|created| matches!(created, Ok(Created::Created))).count();
+        if winners > 1 {
+            self.delete(&[Key::Marker]).await?;
+            return Err(StoreError::Replaces { location: self.location().to_owned() });
         }
-        match winners {
-            // Another daemon was faster: its marker counts.
-            0 => Ok(()),
-            1 => {
-                tracing::info!(url = self.location(), "made a new store");
-                Ok(())
-            }
-            _ => {
-                self.delete(&[Key::Marker]).await?;
-                Err(StoreError::Replaces { location: self.location().to_owned() })
-            }
+        created.into_iter().collect::<Result<Vec<_>, _>>()?;
+        // Without a winner another daemon was faster: its marker counts.
+        if winners == 1 {
+            tracing::info!(url = self.location(), "made a new store");
         }
+        Ok(())
     }
 
     /// The decoded marker and its bytes.

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::client::{Created, Store};
+use super::client::{Created, ObjectInfo, Store};
 use super::error::StoreError;
 use super::format::{Candidate, Candidates, PackRef};
 use super::ids::{PackId, StoreName};
@@ -76,31 +76,40 @@ impl Store {
     pub(super) async fn removals(&self) -> Result<Vec<Removal>, StoreError> {
         let mut removals = Vec::new();
         for object in self.list(Folder::Gc, None).await?.objects {
-            if !matches!(&object.key, Key::Gc(name) if name.as_str().starts_with(REMOVAL)) {
-                continue;
-            }
-            let packs = match self.candidates(&object.key).await {
-                Ok(packs) => Some(ids(&packs)),
-                Err(StoreError::Damaged { .. } | StoreError::OtherVersion { .. }) => None,
-                // The run has ended.
-                Err(error) if error.is_missing() => continue,
-                Err(error) => return Err(error),
-            };
-            let created_unix_millis = Some(object.created_unix_millis);
-            removals.push(Removal { key: object.key, created_unix_millis, packs });
+            removals.extend(self.removal(object).await?);
         }
         Ok(removals)
     }
 
+    /// The record that `object` is; `None` for another object, and for the record of a run that has ended meanwhile.
+    async fn removal(&self, object: ObjectInfo) -> Result<Option<Removal>, StoreError> {
+        if !matches!(&object.key, Key::Gc(name) if name.as_str().starts_with(REMOVAL)) {
+            return Ok(None);
+        }
+        let packs = match self.candidates(&object.key).await {
+            Ok(packs) => Some(ids(&packs)),
+            Err(StoreError::Damaged { .. } | StoreError::OtherVersion { .. }) => None,
+            Err(error) if error.is_missing() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(Some(Removal { key: object.key, created_unix_millis: Some(object.created_unix_millis), packs }))
+    }
+
     /// Whether garbage collection leaves `packs` in the store, which are listed by an object that is in the store already. One
-    /// listing, one request for each record, and one for each pack.
+    /// listing, one request for each record up to the first with a pack, and one for each pack.
     pub(super) async fn will_stay(&self, packs: Vec<PackRef>) -> Result<Stay, StoreError> {
         if packs.is_empty() {
             return Ok(Stay::Stays);
         }
-        let removals = self.removals().await?;
-        let has_any = |removal: &Removal| packs.iter().any(|pack| removal.has(pack.pack));
-        let unsure = removals.into_iter().find(has_any).map(|removal| removal.key);
+        let mut unsure = None;
+        for object in self.list(Folder::Gc, None).await?.objects {
+            let removal = self.removal(object).await?;
+            let has_any = |removal: &Removal| packs.iter().any(|pack| removal.has(pack.pack));
+            unsure = removal.filter(has_any).map(|removal| removal.key);
+            if unsure.is_some() {
+                break;
+            }
+        }
         let store = self.clone();
         let heads = stream::iter(packs).map(move |pack| {
             let (store, key) = (store.clone(), Key::Pack(pack.volume, pack.pack));

@@ -4,7 +4,7 @@
 //! run and every later one saw the pack unused.
 //!
 //! An observation of more than [`PART_MAX`] packs has several objects, `gc/candidates-RUN-PART-PARTS`. A run whose parts are not all
-//! there counts as one that saw every pack in use.
+//! there counts as one that saw every pack in use: a deletion of the parts that ends half-way begins all grace periods anew.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -38,7 +38,7 @@ struct Run {
     candidates: Vec<Candidate>,
 }
 
-/// The observations in the store. They change with each run that is not a dry one.
+/// The observations in the store. A run that ends well makes those of before vanish.
 pub async fn observations(store: &Store) -> Result<Vec<Key>, StoreError> {
     let objects = store.list(Folder::Gc, None).await?.objects.into_iter().map(|object| object.key);
     Ok(objects.filter(|key| run_of(key).is_some()).collect())
@@ -90,8 +90,8 @@ impl Observations {
         (!self.runs.iter().any(used)).then_some(since)
     }
 
-    /// Replaces all objects read by an observation of `candidates`. Returns the time by the clock of the store.
-    pub async fn replace(&self, store: &Store, candidates: Vec<Candidate>) -> Result<u64, StoreError> {
+    /// Creates an observation of `candidates`, to take the place of those read. Returns the time by the clock of the store.
+    pub async fn create(store: &Store, candidates: Vec<Candidate>) -> Result<u64, StoreError> {
         // The name is random, like the identity of a pack.
         let run = PackId::random(store.entropy());
         // The new object stays even without candidates: the object of a run that ended long ago may still arrive, and must not be
@@ -112,8 +112,12 @@ impl Observations {
             now_millis = store.head(&key).await?.created_unix_millis.max(now_millis);
             left = rest;
         }
-        store.delete(&self.keys).await?;
         Ok(now_millis)
+    }
+
+    /// Deletes all objects read. A host that finds them gone knows that a run has ended well, so this comes last.
+    pub async fn delete(&self, store: &Store) -> Result<(), StoreError> {
+        store.delete(&self.keys).await
     }
 }
 

@@ -1,5 +1,7 @@
 //! Makes devices. The kernel chooses the number, or refuses one in use.
 
+use std::fs::File;
+
 use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
 use libublk::io::UblkDev;
 use libublk::{UblkError, UblkFlags, sys};
@@ -7,7 +9,7 @@ use libublk::{UblkError, UblkFlags, sys};
 use super::ring::{ensure_ring, kernel};
 use super::{Opened, delete};
 use crate::router::devices::{DeviceError, DeviceId};
-use crate::ublk::driver::mode_of;
+use crate::ublk::driver::{CONTROL_PATH, mode_of};
 use crate::ublk::features::{Features, NO_AUTO_PART_SCAN};
 use crate::ublk::limit::DeviceLimit;
 use crate::ublk::many;
@@ -60,6 +62,9 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
         ublksrv_flags: new.owner_tag,
         ..Default::default()
     };
+    // When the kernel refuses a number in use, libublk, by which daemons before this version add devices, deletes the device of that
+    // number: they lock this while they look and ask.
+    let alone = File::open(CONTROL_PATH).and_then(|file| file.lock().map(|()| file));
     let add = |dev_id| many::add(sys::ublksrv_ctrl_dev_info { dev_id, ..asked }, new.features.encoding());
     let preferred = new.preferred.and_then(|id| add(id.0).ok());
     let added = preferred.map_or_else(|| add(u32::MAX), Ok).map_err(|source| {
@@ -69,6 +74,7 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
             DeviceError::Kernel { command: "ADD_DEV", path: "a new device".into(), source }
         }
     })?;
+    drop(alone);
     let id = DeviceId(added.dev_id);
     notes::leave(id);
     let fail = |error| kernel("opening", Some(id), error);
