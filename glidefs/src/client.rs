@@ -204,6 +204,7 @@ impl Client {
                 let stream = self.connect(TcpStream::connect(address)).await?;
                 let (own, peer) = (stream.local_addr(), stream.peer_addr());
                 if let (Ok(own), Ok(peer)) = (own, peer)
+                    && peer.ip().is_loopback()
                     && let Some(uid) = server_of(own, peer, &own_tables())
                     && uid != 0
                     && uid != geteuid().as_raw()
@@ -273,9 +274,6 @@ fn own_tables() -> String {
 /// `tables`; `None` where nothing is known, as of an address that is forwarded. Of several that of a user counts, not that of root.
 fn server_of(own: SocketAddr, peer: SocketAddr, tables: &str) -> Option<u32> {
     const LISTENS: &str = "0A";
-    if !peer.ip().is_loopback() {
-        return None;
-    }
     let is = |field: &str, address: SocketAddr| {
         let digits = format!("{}:{:04X}", digits_of(address.ip()), address.port());
         field.ends_with(&digits)
@@ -326,11 +324,10 @@ mod tests {
 
     #[test]
     fn the_user_of_a_server_is_read_from_the_tables_of_the_kernel() {
-        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0", "[::ffff:127.0.0.1]:0"] {
+        for address in ["127.0.0.1:0", "0.0.0.0:0"] {
             let listener = TcpListener::bind(address).unwrap();
             let port = listener.local_addr().unwrap().port();
-            let host = if address == "[::1]:0" { "[::1]" } else { "127.0.0.1" };
-            let peer = format!("{host}:{port}").parse().unwrap();
+            let peer = SocketAddr::from(([127, 0, 0, 1], port));
             let connected = std::net::TcpStream::connect(peer).unwrap();
             let server = || server_of(connected.local_addr().unwrap(), peer, &own_tables());
             assert_eq!(server(), Some(geteuid().as_raw()), "{address}");
@@ -357,6 +354,19 @@ mod tests {
             (Some(1000), Some(2000))
         );
         assert_eq!(user("127.0.0.2:9470"), Some(0));
-        assert_eq!((user("127.0.0.1:9471"), user("192.0.2.1:9470")), (None, None));
+        assert_eq!(user("127.0.0.1:9471"), None);
+        // As the kernel has [::1], and 127.0.0.1 in a table of IPv6.
+        let words =
+            |words: [[u8; 4]; 4]| words.map(|word| format!("{:08X}", u32::from_ne_bytes(word))).concat();
+        let six = format!("{}:24FE", words([[0; 4], [0; 4], [0; 4], [0, 0, 0, 1]]));
+        let mapped = format!("{}:24FE", words([[0; 4], [0; 4], [0, 0, 255, 255], [127, 0, 0, 1]]));
+        for (address, peer) in [(six, "[::1]:9470"), (mapped, "127.0.0.1:9470")] {
+            let own = "127.0.0.1:81".parse().unwrap();
+            assert_eq!(
+                server_of(own, peer.parse().unwrap(), &line(&address, "0A", 3000)),
+                Some(3000),
+                "{peer}"
+            );
+        }
     }
 }

@@ -207,7 +207,7 @@ metrics! {
     StoreAway: Gauge "glidefs_store_away" in Number by []
         = "1 from the first look since the start that does not find the store at its place until a look finds it, else 0: nothing is written back or fetched then.";
     GcOverdue: Gauge "glidefs_store_gc_overdue_seconds" in Seconds by []
-        = "Time since the begin of the first garbage collection after the last successful one; 0 when the last one was successful.";
+        = "Time since the begin of the first garbage collection after the last successful one, of this host or another; 0 when the last one was successful.";
     StoreGcDamaged: Gauge "glidefs_store_gc_damaged_objects" in Number by []
         = "Manifests, snapshots and removal records that the last garbage collection of this host could not read, with every pack kept that a manifest or snapshot may list; and packs in use that are missing.";
 
