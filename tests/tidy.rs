@@ -53,7 +53,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("io_uring", &["ublk", "worker"]),
     ("object_store", &["store"]),
     ("arc_swap", &["cache"]),
-    ("async_trait", &["store", "router", "daemon"]),
+    ("async_trait", &["store", "router", "daemon", "ublk", "api"]),
     ("aws_config", &["store"]),
     ("aws_credential_types", &["store"]),
     ("aws_runtime", &["store"]),
