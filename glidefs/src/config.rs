@@ -15,4 +15,5 @@ mod values;
 pub use self::accepted::Accepted;
 pub use self::load::{BOUNCE_MODE_VARIABLE, ConfigError, DEFAULT_PATH};
 pub use self::sections::{CacheSection, Config, OnStop, Unconfirmed};
-pub use self::values::{ByteSize, CpuList, TimeSpan, ValueError};
+pub use self::values::{CpuList, TimeSpan, ValueError};
+pub use crate::units::ByteSize;

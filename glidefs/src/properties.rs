@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
-use self::limits::{Settings, SettingsChange};
+use self::limits::{LimitsChange, Settings};
 
 /// The loss that an acknowledged FLUSH survives, and the bound of the data that can be lost with the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -112,24 +112,38 @@ impl Properties {
     }
 }
 
-/// A choice of properties. A property not named stays as the volume has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Asks for other properties of an export. A property that is left out stays as the volume has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = SetRequest, example = json!({"durability": "store", "limits": {"write_iops": 5000, "read_iops": null}, "weight": 200}))]
 pub struct PropertiesChange {
-    /// The loss that acknowledged FLUSHes survive.
+    /// The durability of an acknowledged FLUSH.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
-    /// How a READ ends that needs a store which is away.
+    /// How a READ behaves that needs a store that is away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30s")]
     pub on_unreachable: Option<OnUnreachable>,
-    /// Limits and weight, each by itself.
-    pub settings: SettingsChange,
+    /// The limits to change; the others stay.
+    #[serde(skip_serializing_if = "LimitsChange::is_empty")]
+    pub limits: LimitsChange,
+    /// The export's part where exports share, 1 to 1000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u64>,
 }
 
 impl PropertiesChange {
     /// The properties that this change makes of `properties`.
     pub fn applied_to(&self, properties: &Properties) -> Properties {
+        let Settings { limits, weight } = properties.settings;
         Properties {
             durability: self.durability.unwrap_or(properties.durability),
             on_unreachable: self.on_unreachable.unwrap_or(properties.on_unreachable),
-            settings: self.settings.applied_to(&properties.settings),
+            settings: Settings {
+                limits: self.limits.applied_to(limits),
+                // The router refuses a weight that is too large.
+                weight: self.weight.map_or(weight, |weight| u16::try_from(weight).unwrap_or(u16::MAX)),
+            },
         }
     }
 }
@@ -141,4 +155,30 @@ pub fn millis(span: Duration) -> u64 {
 
 fn is_in_millis(span: Duration) -> bool {
     Duration::from_millis(millis(span)) == span
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::ByteSize;
+
+    #[test]
+    fn left_out_null_and_a_value_are_told_apart_and_print_as_they_were() {
+        for text in [
+            "{}",
+            r#"{"limits":{"read_iops":5,"write_iops":null}}"#,
+            r#"{"durability":"store","on_unreachable":"30s"}"#,
+            r#"{"limits":{"write_bytes_per_second":null,"burst_milliseconds":20},"weight":7}"#,
+        ] {
+            let request: PropertiesChange = serde_json::from_str(text).unwrap();
+            assert_eq!(serde_json::to_string(&request).unwrap(), text);
+        }
+        let text = r#"{"read_iops":null,"read_bytes_per_second":"1MiB"}"#;
+        let change: LimitsChange = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            (change.read_iops, change.read_bytes_per_second),
+            (Some(None), Some(Some(ByteSize(1 << 20))))
+        );
+        assert!(serde_json::from_str::<LimitsChange>(r#"{"read_ops": 5}"#).is_err());
+    }
 }

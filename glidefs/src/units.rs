@@ -33,6 +33,10 @@ pub const REQUEST_COST_BYTES: u64 = 8 << 10;
 /// Size of a segment of the cache, bytes.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
+/// A number of bytes. Its text, such as "10GiB", is made by `config`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
 /// Identity of an export, unique for the life of a cache directory and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExportId(pub u32);

@@ -17,8 +17,6 @@ use super::wire::{
     SetRequest,
 };
 use crate::observe::chain;
-use crate::properties::PropertiesChange;
-use crate::properties::limits::{Settings, SettingsChange};
 use crate::router::{self, ExportSize, Router, RouterError};
 
 /// All exports, sorted by name, or a page of them.
@@ -72,8 +70,7 @@ pub(super) async fn set(
     name: NameInPath,
     JsonBody(request): JsonBody<SetRequest>,
 ) -> Result<Json<Export>, ApiError> {
-    let change = properties(&request)?;
-    Ok(Json(state.router.set(name.0.as_str(), change).await?.into()))
+    Ok(Json(state.router.set(name.0.as_str(), request).await?.into()))
 }
 
 /// Delete an export: its block device and its data. Data that was written back to the store can be restored with `undelete`
@@ -200,14 +197,6 @@ pub(super) async fn resize(
 ) -> Result<Json<Export>, ApiError> {
     let size = ExportSize::new(request.size.0)?;
     Ok(Json(state.router.resize(name.0.as_str(), size).await?.into()))
-}
-
-/// The change of properties for which a request asks.
-fn properties(request: &SetRequest) -> Result<PropertiesChange, RouterError> {
-    let SetRequest { durability, on_unreachable, limits, weight } = *request;
-    let weight = small("weight", weight, Settings::WEIGHT_MAX)?;
-    let settings = SettingsChange { rates: limits.rates(), burst: limits.burst(), weight };
-    Ok(PropertiesChange { durability, on_unreachable, settings })
 }
 
 /// Refuses a parameter that does not fit 16 bits. The router checks the real bounds.

@@ -24,7 +24,7 @@ pub use self::requests::{
     AttachQuery, Choices, CreateRequest, FlushQuery, ForkRequest, GcRequest, MetricsQuery, OpenRequest,
     PageQuery, RemoveQuery, ResizeRequest, RollbackRequest, SnapshotRequest, UndeleteRequest,
 };
-pub use self::settings::{Limits, LimitsChange, SetRequest};
+pub use self::settings::Limits;
 pub use self::status::{
     CacheStatus, DaemonStatus, ExportCounts, Memory, MemoryCategory, Status, WorkerStatus,
 };
@@ -32,5 +32,6 @@ pub use self::top::{Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopSt
 pub use self::trace::{Trace, TraceParts, TraceQuery, TracedRequest};
 pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
 pub(crate) use self::values::rfc3339;
-pub use crate::properties::{Bound, Durability, OnUnreachable};
+pub use crate::properties::limits::LimitsChange;
+pub use crate::properties::{Bound, Durability, OnUnreachable, PropertiesChange as SetRequest};
 pub use crate::store::{Condition, StoreState};

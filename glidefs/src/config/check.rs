@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::sections::{ApiSection, CacheSection, Config, StoreSection, WorkersSection};
-use super::values::{ByteSize, TimeSpan};
+use super::values::TimeSpan;
 use crate::observe::{chain, logging};
-use crate::units::SEGMENT_BYTES;
+use crate::units::{ByteSize, SEGMENT_BYTES};
 use crate::worker::cpus::Usable;
 
 /// Longest path of a Unix socket, bytes: the kernel's address has room for no more.

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{ByteSize, CpuList, Listen, TimeSpan};
+use super::values::{CpuList, Listen, TimeSpan};
 use crate::cache::OnFull;
 use crate::observe::metrics::ExportHistograms;
 use crate::store::{Hours, StoreUrl};
+use crate::units::ByteSize;
 use crate::worker::engine::Engine;
 
 /// A section of the configuration file.

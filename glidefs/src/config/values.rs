@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::properties::{Bound, Durability, OnUnreachable};
 use crate::store::{Hours, StoreUrl};
+use crate::units::ByteSize;
 
 /// Units of sizes, largest first.
 const SIZE_UNITS: [(&str, u64); 5] =
@@ -38,10 +39,6 @@ impl ValueError {
         Self { text, what, allowed }
     }
 }
-
-/// A number of bytes, written as `10GiB`, `512MiB` or plain bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ByteSize(pub u64);
 
 impl FromStr for ByteSize {
     type Err = ValueError;

@@ -5,9 +5,12 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
+
 use super::millis;
 use crate::fair;
-use crate::units::REQUEST_BYTES_MAX;
+use crate::units::{ByteSize, REQUEST_BYTES_MAX};
 
 /// One of the four limits of an export. `write` stands for WRITE, DISCARD and WRITE_ZEROES; only a WRITE has bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,30 +108,62 @@ pub struct Settings {
     pub weight: u16,
 }
 
-/// A change of limits and weight. A setting not named stays as before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(clippy::option_option, reason = "a limit stays, ends, or gets a value")]
-pub struct SettingsChange {
-    /// In the order of [`Limit::ALL`]; `Some(None)` ends the limit.
-    pub rates: [Option<Option<u64>>; 4],
-    /// The time's worth of each limit which may be used at once.
-    pub burst: Option<Duration>,
-    /// The export's part where exports share.
-    pub weight: Option<u16>,
+/// A change of limits. A limit that is left out stays as before, null ends the limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[allow(clippy::option_option, reason = "left out, null and a number are three requests")]
+pub struct LimitsChange {
+    /// Most READs a second, 1 to 10000000.
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub read_iops: Option<Option<u64>>,
+    /// Most WRITE, DISCARD and WRITE_ZEROES requests a second, 1 to 10000000.
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub write_iops: Option<Option<u64>>,
+    /// Most bytes read a second, 128 KiB to 64 GiB.
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ByteSize>)]
+    pub read_bytes_per_second: Option<Option<ByteSize>>,
+    /// Most bytes written a second, 128 KiB to 64 GiB.
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ByteSize>)]
+    pub write_bytes_per_second: Option<Option<ByteSize>>,
+    /// An idle export saves up this much time's worth of each limit, and may use it at once: milliseconds, 10 to 3600000; 100 unless changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst_milliseconds: Option<u64>,
 }
 
-impl SettingsChange {
-    /// The settings after this change of `settings`.
-    pub fn applied_to(&self, settings: &Settings) -> Settings {
-        let mut limits = settings.limits;
-        limits.burst = self.burst.unwrap_or(limits.burst);
-        for (limit, change) in Limit::ALL.into_iter().zip(self.rates) {
+impl LimitsChange {
+    /// Whether nothing is to change.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The limits after this change of `limits`.
+    pub fn applied_to(&self, mut limits: Limits) -> Limits {
+        let bytes = |change: Option<Option<ByteSize>>| change.map(|rate| rate.map(|size| size.0));
+        for (limit, change) in [
+            (Limit::ReadIops, self.read_iops),
+            (Limit::WriteIops, self.write_iops),
+            (Limit::ReadBytes, bytes(self.read_bytes_per_second)),
+            (Limit::WriteBytes, bytes(self.write_bytes_per_second)),
+        ] {
             if let Some(rate) = change {
                 limits.set_rate(limit, rate);
             }
         }
-        Settings { limits, weight: self.weight.unwrap_or(settings.weight) }
+        limits.burst = self.burst_milliseconds.map_or(limits.burst, Duration::from_millis);
+        limits
     }
+}
+
+/// A field that is given, as null or as a value.
+#[allow(clippy::option_option, reason = "as the fields")]
+fn given<'a, T: Deserialize<'a>, D: Deserializer<'a>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }
 
 /// A setting outside its bounds.

@@ -348,10 +348,16 @@ impl Router {
     }
 }
 
-fn check_parameter(parameter: &'static str, value: Option<u16>, max: u16) -> Result<(), RouterError> {
-    match value {
+/// Refuses a value that is 0 or above `max`.
+pub(super) fn check_parameter<N: Into<u64>>(
+    parameter: &'static str,
+    value: Option<N>,
+    max: u16,
+) -> Result<(), RouterError> {
+    let max = max.into();
+    match value.map(Into::into) {
         Some(value) if value == 0 || value > max => {
-            Err(RouterError::Parameter { parameter, value: value.into(), min: 1, max: max.into() })
+            Err(RouterError::Parameter { parameter, value, min: 1, max })
         }
         _ => Ok(()),
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::Router;
 use super::catalog::record::Desired;
+use super::create::check_parameter;
 use super::error::RouterError;
 use super::info::ExportInfo;
 use super::state::State;
@@ -35,7 +36,8 @@ impl PropertiesChange {
             min: error.min,
             max: error.max,
         };
-        self.settings.applied_to(&Settings::default()).check().map_err(refused)
+        check_parameter("weight", self.weight, Settings::WEIGHT_MAX)?;
+        self.applied_to(&Properties::default()).settings.check().map_err(refused)
     }
 
     /// Checks that the existing export `name` has the properties that a request to create the export names.

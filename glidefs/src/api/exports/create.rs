@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 
-use super::{properties, small};
+use super::small;
 use crate::api::body::{JsonBody, NameInPath};
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
@@ -55,7 +55,7 @@ pub(in crate::api) async fn open(
     JsonBody(request): JsonBody<OpenRequest>,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     if request.discard_local {
-        let change = properties(&request.choices().properties)?;
+        let change = request.choices().properties;
         return Ok(answer(state.router.discard_local(name.0.as_str(), change).await?));
     }
     let content = if request.take_over { InitialContent::TakeOver } else { InitialContent::Store };
@@ -115,8 +115,7 @@ async fn create_from(
     choices: Choices,
     detached: bool,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
-    let Choices { properties: named, queues, queue_depth } = choices;
-    let properties = properties(&named)?;
+    let Choices { properties, queues, queue_depth } = choices;
     let (queues, queue_depth) =
         (small("queues", queues, QUEUES_MAX)?, small("queue_depth", queue_depth, QUEUE_DEPTH_MAX)?);
     let new = CreateExport { name, content, properties, queues, queue_depth, detached };

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::settings::{LimitsChange, SetRequest};
+use super::{LimitsChange, SetRequest};
 use crate::config::ByteSize;
 use crate::observe::metrics::ExportHistograms;
 use crate::properties::{Durability, OnUnreachable};

@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use super::host::{Host, World, durable, name, request};
 use super::loss::lost;
 use crate::cache::driver::PATIENCE;
-use crate::properties::limits::{Limit, Limits, Settings, SettingsChange};
-use crate::properties::{Bound, Durability, OnUnreachable, Properties, PropertiesChange};
+use crate::properties::limits::{Limit, Limits, LimitsChange, Settings};
+use crate::properties::{Bound, Durability, OnUnreachable, Properties, PropertiesChange, millis};
 use crate::router::Users;
 use crate::router::{CreateExport, ExportInfo, ExportSize, InitialContent, RouterError};
 use crate::store::format::{Holder, Manifest, Sections};
 use crate::store::volume::StatePoint;
-use crate::units::{SECTOR_BYTES, SectorRange};
+use crate::units::{ByteSize, SECTOR_BYTES, SectorRange};
 
 const SECTORS: u64 = 64;
 
@@ -67,18 +67,20 @@ fn unusual() -> PropertiesChange {
     PropertiesChange {
         durability: Some(Durability::Store),
         on_unreachable: Some(OnUnreachable::FailAfter(Duration::from_secs(30))),
-        settings: SettingsChange {
-            rates: [Some(Some(9)), Some(Some(500)), None, Some(Some(1 << 20))],
-            burst: Some(Duration::from_secs(2)),
-            weight: Some(7),
+        limits: LimitsChange {
+            read_iops: Some(Some(9)),
+            write_iops: Some(Some(500)),
+            read_bytes_per_second: None,
+            write_bytes_per_second: Some(Some(ByteSize(1 << 20))),
+            burst_milliseconds: Some(2000),
         },
+        weight: Some(7),
     }
 }
 
 fn change(write_iops: u64) -> PropertiesChange {
-    let settings =
-        SettingsChange { rates: [None, Some(Some(write_iops)), None, None], ..SettingsChange::default() };
-    PropertiesChange { settings, ..PropertiesChange::default() }
+    let limits = LimitsChange { write_iops: Some(Some(write_iops)), ..LimitsChange::default() };
+    PropertiesChange { limits, ..PropertiesChange::default() }
 }
 
 #[test]
@@ -342,9 +344,15 @@ fn any_properties() -> impl Strategy<Value = Properties> {
 /// The change that makes any properties `properties`.
 fn all_of(properties: &Properties) -> PropertiesChange {
     let Properties { durability, on_unreachable, settings: Settings { limits, weight } } = *properties;
-    let rates = Limit::ALL.map(|limit| Some(limits.rate(limit)));
-    let settings = SettingsChange { rates, burst: Some(limits.burst), weight: Some(weight) };
-    PropertiesChange { durability: Some(durability), on_unreachable: Some(on_unreachable), settings }
+    let limits = LimitsChange {
+        read_iops: Some(limits.rate(Limit::ReadIops)),
+        write_iops: Some(limits.rate(Limit::WriteIops)),
+        read_bytes_per_second: Some(limits.rate(Limit::ReadBytes).map(ByteSize)),
+        write_bytes_per_second: Some(limits.rate(Limit::WriteBytes).map(ByteSize)),
+        burst_milliseconds: Some(millis(limits.burst)),
+    };
+    let (durability, on_unreachable) = (Some(durability), Some(on_unreachable));
+    PropertiesChange { durability, on_unreachable, limits, weight: Some(weight.into()) }
 }
 
 /// The ways in which a volume gets properties. Afterwards `vm` is an export of the host with these properties, with or without a device.

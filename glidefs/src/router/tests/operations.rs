@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::fake::{Fault, Host, catalog_is_closed, create, drop_last};
 use crate::properties::PropertiesChange;
-use crate::properties::limits::{Limit, Limits, SettingsChange};
+use crate::properties::limits::{Limit, Limits, LimitsChange};
 use crate::router::Users;
 use crate::router::{
     CreateExport, Deleted, ExportName, ExportSize, InitialContent, Router, RouterError, State,
@@ -255,20 +255,16 @@ async fn what_does_not_exist_is_named() {
     assert!(ExportName::new("x/y").is_err());
 }
 
-fn set(settings: SettingsChange) -> PropertiesChange {
-    PropertiesChange { settings, ..PropertiesChange::default() }
-}
-
-fn limited(rate: u64, weight: u16) -> SettingsChange {
-    let rates = [None, Some(Some(rate)), None, None];
-    SettingsChange { rates, weight: Some(weight), ..SettingsChange::default() }
+fn limited(rate: u64, weight: u64) -> PropertiesChange {
+    let limits = LimitsChange { write_iops: Some(Some(rate)), ..LimitsChange::default() };
+    PropertiesChange { limits, weight: Some(weight), ..PropertiesChange::default() }
 }
 
 #[tokio::test]
 async fn settings_are_in_force_at_once_and_survive_a_restart_and_a_resize() {
     let host = Host::new();
     let router = host.started().await;
-    let request = CreateExport { properties: set(limited(1000, 7)), ..create("a", MIB) };
+    let request = CreateExport { properties: limited(1000, 7), ..create("a", MIB) };
     assert_eq!(router.create(request.clone()).await.unwrap().info.properties.settings.weight, 7);
     let in_force = |router: &Router| {
         let export = router.exports().remove(0);
@@ -277,7 +273,7 @@ async fn settings_are_in_force_at_once_and_survive_a_restart_and_a_resize() {
     };
     assert_eq!(in_force(&router), (Some(1000), 7));
     for _ in 0..2 {
-        let info = router.set("a", set(limited(2000, 8))).await.unwrap();
+        let info = router.set("a", limited(2000, 8)).await.unwrap();
         assert_eq!(
             (info.properties.settings.limits.rate(Limit::WriteIops), info.properties.settings.weight),
             (Some(2000), 8)
@@ -287,10 +283,11 @@ async fn settings_are_in_force_at_once_and_survive_a_restart_and_a_resize() {
     drop_last(router);
     let router = host.started().await;
     assert_eq!(in_force(&router), (Some(2000), 8));
-    let ended = SettingsChange { rates: [Some(None); 4], ..SettingsChange::default() };
-    assert_eq!(router.set("a", set(ended)).await.unwrap().properties.settings.limits, Limits::default());
+    let limits = LimitsChange { write_iops: Some(None), ..LimitsChange::default() };
+    let ended = PropertiesChange { limits, ..PropertiesChange::default() };
+    assert_eq!(router.set("a", ended).await.unwrap().properties.settings.limits, Limits::default());
     assert_eq!(in_force(&router), (None, 8));
-    assert!(matches!(router.set("b", set(ended)).await, Err(RouterError::NotFound { .. })));
+    assert!(matches!(router.set("b", ended).await, Err(RouterError::NotFound { .. })));
 }
 
 #[tokio::test]
@@ -301,12 +298,12 @@ async fn an_export_has_nothing_for_io_before_its_first_device_and_then_what_was_
     let detached = CreateExport { detached: true, ..create("a", MIB) };
     router.create(detached.clone()).await.unwrap();
     assert!(router.create(detached).await.unwrap().existed);
-    router.set("a", set(limited(1000, 7))).await.unwrap();
+    router.set("a", limited(1000, 7)).await.unwrap();
     router.resize("a", size(2 * MIB)).await.unwrap();
     drop_last(router);
     host.reboot();
     let router = host.started().await;
-    router.set("a", set(limited(2000, 8))).await.unwrap();
+    router.set("a", limited(2000, 8)).await.unwrap();
     router.resize("a", size(3 * MIB)).await.unwrap();
     assert!(router.exports().is_empty(), "a record is all there is");
     let info = router.attach("a", true).await.unwrap();
@@ -366,18 +363,18 @@ async fn an_export_without_a_device_that_was_never_attached_is_deleted_in_cache_
 async fn creating_what_exists_with_other_settings_is_a_conflict_and_without_any_is_not() {
     let host = Host::new();
     let router = host.started().await;
-    let with = |settings| CreateExport { properties: set(settings), ..create("a", MIB) };
+    let with = |settings| CreateExport { properties: settings, ..create("a", MIB) };
     router.create(with(limited(1000, 7))).await.unwrap();
-    for settings in [limited(1000, 7), SettingsChange::default()] {
+    for settings in [limited(1000, 7), PropertiesChange::default()] {
         assert!(router.create(with(settings)).await.unwrap().existed);
     }
     for settings in [limited(1001, 7), limited(1000, 8)] {
         assert!(matches!(router.create(with(settings)).await, Err(RouterError::OtherProperty { .. })));
     }
     for settings in [limited(0, 7), limited(1, 0), limited(1, 1001)] {
-        assert!(matches!(router.set("a", set(settings)).await, Err(RouterError::Parameter { .. })));
+        assert!(matches!(router.set("a", settings).await, Err(RouterError::Parameter { .. })));
         assert!(matches!(
-            router.create(CreateExport { properties: set(settings), ..create("b", MIB) }).await,
+            router.create(CreateExport { properties: settings, ..create("b", MIB) }).await,
             Err(RouterError::Parameter { .. })
         ));
     }
