@@ -30,7 +30,7 @@ mod writer;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -67,7 +67,6 @@ const PAGE_CACHE_BYTES: usize = 512 << 10;
 /// The daemon's database of exports.
 #[derive(Debug)]
 pub struct Catalog {
-    path: PathBuf,
     /// The exports read by [`Catalog::open`], until the router takes them.
     loaded: Vec<(ExportName, ExportRecord)>,
     /// The volumes of these exports in the store, until the router takes the exports.
@@ -119,7 +118,7 @@ impl Catalog {
         let next_export_id = u32::try_from(contents.next).unwrap_or(u32::MAX);
         let Loaded { exports, volumes, journal } = Loaded::decode(path, contents)?;
 
-        let (changes, queue) = Changes::new();
+        let (changes, queue) = Changes::new(path);
         let health = Arc::<CatalogHealth>::default();
         let journal = Arc::new(Mutex::new(journal));
         let writer = Writer {
@@ -137,7 +136,6 @@ impl Catalog {
             .spawn(move || writer.run())
             .map_err(|error| open_error(redb::Error::Io(error)))?;
         Ok(Self {
-            path: path.into(),
             loaded: exports,
             volumes,
             store_id,
@@ -219,10 +217,9 @@ impl Catalog {
     pub(super) async fn change(&self, change: Change) -> Result<(), CatalogError> {
         #[cfg(test)]
         if self.refuses.load(std::sync::atomic::Ordering::SeqCst) {
-            return Err(CatalogError::Closed { path: self.path.clone() });
+            return Err(self.handle.changes.closed());
         }
-        let written = self.handle.changes.write(change).await;
-        written.unwrap_or_else(|_| Err(CatalogError::Closed { path: self.path.clone() }))
+        self.handle.changes.write(change).await
     }
 }
 

@@ -23,18 +23,11 @@ pub(in crate::router) enum Change {
     WrittenBack(ExportId, Resume, Seq),
     /// No data up to these sequence numbers may be read from the log. Exports without a volume in the store are passed over.
     Evicted(Vec<(ExportId, Seq)>),
-    /// Changes the journal of a volume.
-    Journal(JournalChange),
     Remove(ExportId),
     /// The identity of the store with the volumes.
     Store(Uuid),
     /// The last start, counted in the log too.
     Start(Start),
-}
-
-/// One change of a volume's journal.
-#[derive(Debug)]
-pub(in crate::router) enum JournalChange {
     /// The store is about to be asked to create this manifest.
     Intend(VolumeId, u64, ManifestHash),
     /// The store can never get this manifest.

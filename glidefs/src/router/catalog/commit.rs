@@ -4,7 +4,7 @@
 
 use redb::{Database, ReadableTable, Table, WriteTransaction};
 
-use super::change::{Change, JournalChange};
+use super::change::Change;
 use super::encoding::DecodeError;
 use super::loss::encode_loss;
 use super::record::ExportRecord;
@@ -108,7 +108,26 @@ impl<'a> Tables<'a> {
             Change::Store(id) => {
                 self.transaction.open_table(STORE)?.insert(STORE_ID_KEY, id.as_u128())?;
             }
-            Change::Journal(change) => apply_to_journal(self.transaction, change)?,
+            Change::EndAllowance(volume) => {
+                self.transaction.open_table(ALLOWED)?.remove(key_of(*volume))?;
+            }
+            Change::Forget(past) => forget_journal(self.transaction, *past)?,
+            Change::Intend(volume, number, hash) => {
+                let mut intents = self.transaction.open_table(INTENTS)?;
+                let volume = key_of(*volume);
+                self.transaction.open_table(ALLOWED)?.remove(volume)?;
+                let old = (volume, 0, &[0; 32])..(volume, number.saturating_sub(1), &[0; 32]);
+                intents.retain_in(old, |_, ()| false)?;
+                intents.insert((volume, *number, hash), ())?;
+            }
+            Change::Withdraw(volume, number, hash) => {
+                self.transaction.open_table(INTENTS)?.remove((key_of(*volume), *number, hash))?;
+            }
+            Change::Lost(volume, epoch, loss) => {
+                let bytes = encode_loss(loss).map_err(|error| other(error.to_string()))?;
+                let key = (key_of(*volume), *epoch);
+                self.transaction.open_table(LOST)?.insert(key, bytes.as_slice())?;
+            }
         }
         Ok(None)
     }
@@ -166,33 +185,6 @@ impl<'a> Tables<'a> {
         }
         Ok(Past { number: u64::MAX, epoch: u64::MAX, ..past })
     }
-}
-
-/// Makes a change of a volume's journal.
-fn apply_to_journal(transaction: &WriteTransaction, change: &JournalChange) -> Result<(), redb::Error> {
-    match change {
-        JournalChange::EndAllowance(volume) => {
-            transaction.open_table(ALLOWED)?.remove(key_of(*volume))?;
-        }
-        JournalChange::Forget(past) => forget_journal(transaction, *past)?,
-        JournalChange::Intend(volume, number, hash) => {
-            let mut intents = transaction.open_table(INTENTS)?;
-            let volume = key_of(*volume);
-            transaction.open_table(ALLOWED)?.remove(volume)?;
-            let old = (volume, 0, &[0; 32])..(volume, number.saturating_sub(1), &[0; 32]);
-            intents.retain_in(old, |_, ()| false)?;
-            intents.insert((volume, *number, hash), ())?;
-        }
-        JournalChange::Withdraw(volume, number, hash) => {
-            transaction.open_table(INTENTS)?.remove((key_of(*volume), *number, hash))?;
-        }
-        JournalChange::Lost(volume, epoch, loss) => {
-            let bytes = encode_loss(loss).map_err(|error| other(error.to_string()))?;
-            let key = (key_of(*volume), *epoch);
-            transaction.open_table(LOST)?.insert(key, bytes.as_slice())?;
-        }
-    }
-    Ok(())
 }
 
 /// Removes the journal of `past`.

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
-use super::change::{Change, JournalChange};
+use super::change::Change;
 use super::journal::JournalMemory;
 use super::queue::Changes;
 use crate::cache::{self, Start};
@@ -31,7 +31,7 @@ pub struct CatalogHandle {
 impl CatalogHandle {
     /// Writes down the identity of the store with the exports' volumes.
     pub fn set_store_id(&self, id: Uuid) -> io::Result<()> {
-        self.changes.write_blocking(Change::Store(id))
+        Ok(self.changes.write_blocking(Change::Store(id))?)
     }
 
     /// Whether all journals are empty.
@@ -44,7 +44,7 @@ impl CatalogHandle {
     /// Queues `change`, and waits for its transaction. The catalog's writer applies the change to the journals in memory.
     fn write(&self, change: Change) -> BoxFuture<'static, io::Result<()>> {
         let changes = self.changes.clone();
-        async move { changes.write(change).await?.map_err(io::Error::other) }.boxed()
+        async move { changes.write(change).await.map_err(io::Error::other) }.boxed()
     }
 }
 
@@ -60,7 +60,7 @@ impl cache::CacheCatalog for CatalogHandle {
     }
 
     fn evicted(&self, marks: &[(ExportId, Seq)]) -> io::Result<()> {
-        self.changes.write_blocking(Change::Evicted(marks.to_vec()))
+        Ok(self.changes.write_blocking(Change::Evicted(marks.to_vec()))?)
     }
 
     fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> BoxFuture<'static, io::Result<()>> {
@@ -75,7 +75,7 @@ impl Notes for CatalogHandle {
         number: u64,
         hash: ManifestHash,
     ) -> BoxFuture<'static, io::Result<()>> {
-        self.write(Change::Journal(JournalChange::Intend(volume, number, hash)))
+        self.write(Change::Intend(volume, number, hash))
     }
 
     fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
@@ -88,20 +88,20 @@ impl Notes for CatalogHandle {
 
     fn is_current(&self, volume: VolumeId) {
         if self.journal.lock_whole().intents.end_allowance(volume) {
-            self.changes.write_later(Change::Journal(JournalChange::EndAllowance(volume)));
+            self.changes.write_later(Change::EndAllowance(volume));
         }
     }
 
     fn withdraw(&self, volume: VolumeId, number: u64, hash: ManifestHash) {
-        self.changes.write_later(Change::Journal(JournalChange::Withdraw(volume, number, hash)));
+        self.changes.write_later(Change::Withdraw(volume, number, hash));
     }
 
     fn forget(&self, past: Past) {
-        self.changes.write_later(Change::Journal(JournalChange::Forget(past)));
+        self.changes.write_later(Change::Forget(past));
     }
 
     fn lose(&self, volume: VolumeId, epoch: u64, loss: &Loss) -> BoxFuture<'static, io::Result<()>> {
-        self.write(Change::Journal(JournalChange::Lost(volume, epoch, loss.clone())))
+        self.write(Change::Lost(volume, epoch, loss.clone()))
     }
 
     fn loss(&self, volume: VolumeId, epoch: u64) -> Option<Loss> {

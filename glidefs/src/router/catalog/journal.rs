@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::change::{Change, JournalChange};
+use super::change::Change;
 use crate::store::VolumeId;
 use crate::store::volume::{Intents, Loss, Past, Resume};
 
@@ -21,28 +21,19 @@ impl JournalMemory {
     /// Applies `change`, which is on disk. `forgotten` names the journal that the transaction removed together with an export.
     pub fn apply(&mut self, change: &Change, forgotten: Option<Past>) {
         match change {
-            Change::Journal(change) => self.apply_own(change),
-            Change::WrittenBack(_, Resume { volume, .. }, _) => {
+            Change::Intend(volume, number, hash) => self.intents.add(*volume, *number, *hash),
+            Change::Withdraw(volume, number, hash) => self.intents.withdraw(*volume, *number, hash),
+            Change::Lost(volume, epoch, loss) => {
+                self.losses.insert((*volume, *epoch), loss.clone());
+            }
+            Change::EndAllowance(volume) | Change::WrittenBack(_, Resume { volume, .. }, _) => {
                 self.intents.end_allowance(*volume);
             }
+            Change::Forget(past) => self.forget(*past),
             _ => {}
         }
         if let Some(past) = forgotten {
             self.forget(past);
-        }
-    }
-
-    fn apply_own(&mut self, change: &JournalChange) {
-        match change {
-            JournalChange::Intend(volume, number, hash) => self.intents.add(*volume, *number, *hash),
-            JournalChange::Withdraw(volume, number, hash) => self.intents.withdraw(*volume, *number, hash),
-            JournalChange::Lost(volume, epoch, loss) => {
-                self.losses.insert((*volume, *epoch), loss.clone());
-            }
-            JournalChange::EndAllowance(volume) => {
-                self.intents.end_allowance(*volume);
-            }
-            JournalChange::Forget(past) => self.forget(*past),
         }
     }
 

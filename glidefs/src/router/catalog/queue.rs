@@ -2,8 +2,8 @@
 //!
 //! Owns the sending side and how the answer is waited for. Does not own the receiving side (`writer`).
 
-use std::io;
-use std::sync::mpsc;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
 
 use tokio::sync::oneshot;
 
@@ -26,51 +26,49 @@ pub(super) enum WriterMessage {
 
 /// The sending side of the queue.
 #[derive(Clone, Debug)]
-pub(super) struct Changes(mpsc::Sender<WriterMessage>);
-
-/// The writer has ended.
-#[derive(Debug)]
-pub(super) struct WriterEnded;
+pub(super) struct Changes {
+    queue: mpsc::Sender<WriterMessage>,
+    /// The file of the catalog, for errors.
+    path: Arc<Path>,
+}
 
 impl Changes {
-    /// A queue, with the receiving side for the writer.
-    pub fn new() -> (Self, mpsc::Receiver<WriterMessage>) {
-        let (sender, receiver) = mpsc::channel();
-        (Self(sender), receiver)
+    /// A queue for the catalog at `path`, with the receiving side for the writer.
+    pub fn new(path: &Path) -> (Self, mpsc::Receiver<WriterMessage>) {
+        let (queue, receiver) = mpsc::channel();
+        (Self { queue, path: path.into() }, receiver)
     }
 
     /// Queues `change`. The answer comes after the transaction with the change, or after its failure.
-    pub fn push(&self, change: Change) -> Result<oneshot::Receiver<Result<(), CatalogError>>, WriterEnded> {
+    fn push(&self, change: Change) -> Result<oneshot::Receiver<Result<(), CatalogError>>, CatalogError> {
         let (done, answer) = oneshot::channel();
         let queued = WriterMessage::Change(Box::new(QueuedChange { change, done }));
-        self.0.send(queued).map_err(|_| WriterEnded)?;
+        self.queue.send(queued).map_err(|_| self.closed())?;
         Ok(answer)
     }
 
     /// Queues `change` when the future is first polled, and waits for its transaction.
-    pub async fn write(&self, change: Change) -> Result<Result<(), CatalogError>, WriterEnded> {
-        self.push(change)?.await.map_err(|_| WriterEnded)
+    pub async fn write(&self, change: Change) -> Result<(), CatalogError> {
+        self.push(change)?.await.unwrap_or_else(|_| Err(self.closed()))
     }
 
     /// As [`Self::write`]; blocks the thread.
-    pub fn write_blocking(&self, change: Change) -> io::Result<()> {
-        let answer = self.push(change)?.blocking_recv().map_err(|_| WriterEnded)?;
-        Ok(answer?)
+    pub fn write_blocking(&self, change: Change) -> Result<(), CatalogError> {
+        self.push(change)?.blocking_recv().unwrap_or_else(|_| Err(self.closed()))
     }
 
     /// Queues `change` without waiting. A writer that has ended drops it.
     pub fn write_later(&self, change: Change) {
-        let _: Result<_, WriterEnded> = self.push(change);
+        let _: Result<_, CatalogError> = self.push(change);
     }
 
     /// Tells the writer to end after the changes that are queued already.
     pub fn close(&self) {
-        let _: Result<(), _> = self.0.send(WriterMessage::Close);
+        let _: Result<(), _> = self.queue.send(WriterMessage::Close);
     }
-}
 
-impl From<WriterEnded> for io::Error {
-    fn from(_: WriterEnded) -> Self {
-        Self::other("the catalog is closed: the daemon is stopping")
+    /// The error of a change that the writer did not answer, as it has ended.
+    pub fn closed(&self) -> CatalogError {
+        CatalogError::Closed { path: self.path.to_path_buf() }
     }
 }

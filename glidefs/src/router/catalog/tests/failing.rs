@@ -13,7 +13,6 @@ use std::sync::{Mutex, MutexGuard};
 
 use redb::StorageBackend;
 
-use super::super::change::JournalChange;
 use super::super::commit::commit;
 use super::super::tables::commits;
 use super::*;
@@ -271,12 +270,12 @@ fn changes() -> Vec<Change> {
             Change::Link(id, resume.clone()),
             Change::WrittenBack(id, Resume { number: 9, ..resume.clone() }, Seq(0)),
             Change::Evicted(vec![(id, Seq(7))]),
-            Change::Journal(JournalChange::Intend(resume.volume, 9, [1; 32])),
-            Change::Journal(JournalChange::Intend(resume.volume, 7, [2; 32])),
-            Change::Journal(JournalChange::Withdraw(resume.volume, 9, [1; 32])),
-            Change::Journal(JournalChange::EndAllowance(resume.volume)),
-            Change::Journal(JournalChange::Forget(Past { volume: resume.volume, number: 8, epoch: 3 })),
-            Change::Journal(JournalChange::Lost(resume.volume, 3, Loss::Deleted)),
+            Change::Intend(resume.volume, 9, [1; 32]),
+            Change::Intend(resume.volume, 7, [2; 32]),
+            Change::Withdraw(resume.volume, 9, [1; 32]),
+            Change::EndAllowance(resume.volume),
+            Change::Forget(Past { volume: resume.volume, number: 8, epoch: 3 }),
+            Change::Lost(resume.volume, 3, Loss::Deleted),
             Change::Remove(id),
         ]);
     }
@@ -310,7 +309,7 @@ fn a_batch_that_is_written_twice_leaves_what_it_leaves_when_it_is_written_once()
         initialise(&database).unwrap();
         let known = [
             Change::Create(record(1, "a"), Some(resume(5, 50))),
-            Change::Journal(JournalChange::Intend(resume(5, 50).volume, 6, [6; 32])),
+            Change::Intend(resume(5, 50).volume, 6, [6; 32]),
         ];
         commit(&database, &known, 1, &mut [None, None]).unwrap();
         let mut forgotten = [None, None];
