@@ -89,7 +89,7 @@ use self::exports::Exports;
 pub(crate) use self::info::{ExportInfo, Glance};
 pub(crate) use self::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, kernel_boot_id};
 pub use self::options::{RouterOptions, Tenures};
-pub(crate) use self::removal::{Deleted, Users};
+pub(crate) use self::removal::Users;
 pub use self::size::ExportSize;
 pub(crate) use self::size::SizeError;
 pub(crate) use self::state::State;
@@ -153,11 +153,11 @@ impl Router {
             exports.take_number(record.device.number);
             let rests = storage.is_at_rest(record.export_id(), record.size_bytes, resume.as_ref());
             let held = HeldExport::loaded(name, record, resume, gate);
-            if !(rests && held.entry().is_settled()) {
-                let is_held_back = options.deaths.holds_back(held.entry().id()).is_some();
-                held.entry().open(&*storage).volume().hold_back(is_held_back);
+            if !(rests && held.entry.is_settled()) {
+                let is_held_back = options.deaths.holds_back(held.entry.id).is_some();
+                held.entry.open(&*storage).volume().hold_back(is_held_back);
             }
-            exports.insert(Arc::clone(held.entry()));
+            exports.insert(Arc::clone(&held.entry));
             loaded.push(held);
         }
         let tries = Semaphore::new(options.parallel_max.max(1));
@@ -233,10 +233,10 @@ impl Router {
     /// The names of the exports that are not served because the daemon has died of them.
     pub fn held_back(&self) -> Vec<String> {
         let is_held_back = |entry: &&Arc<ExportEntry>| {
-            self.options.deaths.holds_back(entry.id()).is_some()
+            self.options.deaths.holds_back(entry.id).is_some()
                 && matches!(entry.state(), State::Failed { .. })
         };
-        self.entries().iter().filter(is_held_back).map(|entry| entry.name().to_string()).collect()
+        self.entries().iter().filter(is_held_back).map(|entry| entry.name.to_string()).collect()
     }
 
     /// Notes how long requests of a device have waited that is served now, after an upgrade.
@@ -343,9 +343,9 @@ impl Router {
         // one.
         let mut exports = self.exports.write_whole();
         let replaced = held.replaced(record, resume);
-        exports.insert(Arc::clone(replaced.entry()));
+        exports.insert(Arc::clone(&replaced.entry));
         drop(exports);
-        self.open(replaced.entry());
+        self.open(&replaced.entry);
         self.storage.remove(old);
         Ok(replaced)
     }
@@ -353,12 +353,12 @@ impl Router {
     /// Removes an export from memory, with its data. The catalog has no record of the export any more.
     fn forget(&self, held: &HeldExport) {
         // Made before the cache forgets the export: whoever still has the entry must not begin a volume after the removal.
-        self.open(held.entry());
+        self.open(&held.entry);
         let mut exports = self.exports.write_whole();
-        exports.remove(held.entry().name(), held.record().device.number);
+        exports.remove(&held.entry.name, held.record().device.number);
         drop(exports);
         held.mark_gone();
-        self.storage.remove(held.entry().id());
+        self.storage.remove(held.entry.id);
     }
 
     /// Notes that the kernel gave an export's device the number `to` instead of `from`.

@@ -91,8 +91,8 @@ pub(super) async fn delete(
     InQuery(RemoveQuery { force }): InQuery<RemoveQuery>,
 ) -> Result<Json<Deleted>, ApiError> {
     let (router, name) = (&state.router, name.0.as_str());
-    let deleted = router.delete(name, router::Users::by_force(force)).await?;
-    Ok(Json(Deleted { name: name.into(), existed: deleted == router::Deleted::Now }))
+    let existed = router.delete(name, router::Users::by_force(force)).await?;
+    Ok(Json(Deleted { name: name.into(), existed }))
 }
 
 /// Give an export a block device. If the export has a device, the request succeeds.

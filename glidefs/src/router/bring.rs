@@ -26,7 +26,7 @@ impl Router {
             if entry.is_stored() {
                 continue;
             }
-            let name = entry.name().to_string();
+            let name = entry.name.to_string();
             let brought = self.on_held(&name, |router, held| async move { router.bring(&held).await }).await;
             match brought {
                 // One after the other: the whole export is one cut, and other exports must be written back meanwhile. A failure
@@ -48,8 +48,8 @@ impl Router {
 
     /// Creates the volume of one export, and links the export to the volume.
     async fn bring(&self, held: &HeldExport) -> Result<(), RouterError> {
-        let (record, name) = (held.record(), held.entry().name().clone());
-        let volume = self.open(held.entry()).volume();
+        let (record, name) = (held.record(), held.entry.name.clone());
+        let volume = self.open(&held.entry).volume();
         if volume.remote().is_some() || record.desired == Desired::Deleted {
             return Ok(());
         }
@@ -73,7 +73,7 @@ impl Router {
         volume.set_properties(&record.properties(), false);
         if is_released && let Err(error) = self.take_back(held).await {
             tracing::warn!(export = %name, error = %chain(&error), "a released export could not be taken back");
-            self.ask_later(held.entry());
+            self.ask_later(&held.entry);
         }
         tracing::info!(export = %name, "an export that was made before there was a store is brought to it");
         Ok(())

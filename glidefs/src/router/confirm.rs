@@ -54,7 +54,7 @@ impl Router {
                 return Ok(true);
             }
             let confirmed = self.open(entry).volume().confirm(self.options.confirm_patience).await;
-            confirmed.map_err(|source| RouterError::Lost { name: entry.name().to_string(), source })
+            confirmed.map_err(|source| RouterError::Lost { name: entry.name.to_string(), source })
         };
         self.unless_stopping(asked).await
     }
@@ -69,7 +69,7 @@ impl Router {
 
     /// Asks the store whose an export is that is about to get a device, and takes a released export back.
     pub(super) async fn claim(&self, held: &HeldExport) -> Ownership {
-        match self.ownership(held.entry()).await {
+        match self.ownership(&held.entry).await {
             Ownership::Ours => self.taken_back(held).await,
             other => other,
         }
@@ -77,7 +77,7 @@ impl Router {
 
     /// Whether content of an export is lost here that the store may have: then the store's answer mends the export.
     pub(super) async fn may_be_mended(&self, held: &HeldExport) -> bool {
-        self.open(held.entry()).volume().may_be_mended().await
+        self.open(&held.entry).volume().may_be_mended().await
     }
 
     /// As [`Self::claim`], for a further try. With `is_claimed` the store is not asked, unless the loss of the export is known. Returns the
@@ -90,12 +90,12 @@ impl Router {
         held: &HeldExport,
         is_claimed: bool,
     ) -> Result<Option<RouterError>, RouterError> {
-        if is_claimed && !held.entry().is_lost() {
+        if is_claimed && !held.entry.is_lost() {
             return Ok(None);
         }
         match self.claim(held).await {
             Ownership::Unknown if !self.options.serve_unconfirmed => {
-                Err(RouterError::Unconfirmed { name: held.entry().name().to_string() })
+                Err(RouterError::Unconfirmed { name: held.name() })
             }
             Ownership::Lost(error) => Ok(Some(error)),
             Ownership::Ours | Ownership::Inherited | Ownership::Unknown => Ok(None),
@@ -107,7 +107,7 @@ impl Router {
             Ok(()) => Ownership::Ours,
             Err(error @ RouterError::Lost { .. }) => Ownership::Lost(error),
             Err(error) => {
-                tracing::warn!(export = %held.entry().name(), error = %chain(&error), "a released export could not be taken back");
+                tracing::warn!(export = %held.entry.name, error = %chain(&error), "a released export could not be taken back");
                 Ownership::Unknown
             }
         }
@@ -115,16 +115,16 @@ impl Router {
 
     /// Checks that an export may get a device: the store confirms that this host has the export, or nobody insists on an answer.
     pub(super) async fn may_serve(&self, held: &HeldExport, needs_answer: bool) -> Result<(), RouterError> {
-        let answered = if self.store_confirms(held.entry()).await? {
+        let answered = if self.store_confirms(&held.entry).await? {
             self.take_back(held).await
         } else {
-            Err(RouterError::Unconfirmed { name: held.entry().name().to_string() })
+            Err(RouterError::Unconfirmed { name: held.name() })
         };
         match answered {
             Err(RouterError::Unconfirmed { .. } | RouterError::Released { .. })
                 if !needs_answer || self.options.serve_unconfirmed =>
             {
-                self.ask_later(held.entry());
+                self.ask_later(&held.entry);
                 Ok(())
             }
             answered => answered,
@@ -152,7 +152,7 @@ impl Router {
     /// Adds an export to those that [`Router::confirm`] asks the store about.
     pub(super) fn ask_later(&self, entry: &Arc<ExportEntry>) {
         let mut unasked = self.unasked.lock_whole();
-        if unasked.ids.insert(entry.id()) {
+        if unasked.ids.insert(entry.id) {
             unasked.entries.push(Arc::clone(entry));
         }
         drop(unasked);
@@ -182,7 +182,7 @@ impl Router {
                 sleep(self.options.confirm_patience / 2).await;
             }
             let asked = stream::iter(unasked).map(|entry| async move {
-                let is_answered = tasks::for_export(entry.id(), self.confirm_one(&entry)).await;
+                let is_answered = tasks::for_export(entry.id, self.confirm_one(&entry)).await;
                 (!is_answered).then_some(entry)
             });
             let silent = asked.buffer_unordered(CONFIRMATIONS_MAX).filter_map(std::future::ready);
@@ -209,9 +209,9 @@ impl Router {
         let ownership = self.ownership(entry).await;
         if let Ownership::Lost(error) = &ownership
             // The loss of an export that was deleted here meanwhile is no news.
-            && self.entry(entry.name().as_str()).is_some_and(|here| Arc::ptr_eq(&here, entry))
+            && self.entry(entry.name.as_str()).is_some_and(|here| Arc::ptr_eq(&here, entry))
         {
-            tracing::error!(export = %entry.name(), error = %chain(error), "the export is not this host's any more, and stops here");
+            tracing::error!(export = %entry.name, error = %chain(error), "the export is not this host's any more, and stops here");
         }
         if matches!(ownership, Ownership::Unknown) {
             return false;
@@ -224,7 +224,7 @@ impl Router {
             return true;
         }
         let (router, entry) = (Arc::clone(self), Arc::clone(entry));
-        let name = entry.name().to_string();
+        let name = entry.name.to_string();
         let follow = async move {
             let held = HeldExport::wait(entry, router.enter().await?).await;
             Ok(router.follow(&held, ownership).await)
@@ -236,7 +236,7 @@ impl Router {
     /// Carries out the consequences of the store's answer: `false` when the store has to be asked again.
     async fn follow(self: &Arc<Self>, held: &HeldExport, ownership: Ownership) -> bool {
         // Another operation may have changed the export while this one waited for the right to.
-        let state = held.entry().state();
+        let state = held.entry.state();
         if held.is_gone() || !matches!(state, State::Waiting | State::Serving) {
             return true;
         }

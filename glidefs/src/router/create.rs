@@ -16,7 +16,7 @@ use super::background::finish;
 use super::catalog::change::Change;
 use super::catalog::record::{Desired, DeviceRecord, ExportRecord};
 use super::devices::DeviceError;
-use super::entry::{ExportEntry, HeldExport};
+use super::entry::HeldExport;
 use super::error::RouterError;
 use super::info::ExportInfo;
 use super::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, RouterOptions};
@@ -77,14 +77,6 @@ impl InitialState {
         let has_size = |resume: &Resume| resume.size_sectors == self.size.bytes() / SECTOR_BYTES;
         self.resume.as_ref().is_none_or(has_size) && !self.has_other_properties
     }
-}
-
-/// The outcome of adding an export to the exports in memory.
-enum Added {
-    /// The export is new, and held.
-    New(HeldExport),
-    /// The name was in use.
-    Existing(Arc<ExportEntry>, OwnedRwLockReadGuard<bool>),
 }
 
 /// The result of [`Router::create`].
@@ -149,33 +141,22 @@ impl Router {
         // Two creations at once would take the volume in the store from each other.
         let lock = self.name_locks.of(&request.name);
         let _lock = lock.lock().await;
-        let mut initial = None;
         loop {
             let gate = self.enter().await?;
-            let (entry, gate) = match (self.entry(request.name.as_str()), &initial) {
-                (Some(entry), _) => (entry, gate),
-                (None, None) => {
-                    self.exports.read_whole().check_room()?;
-                    initial = Some(self.begin(&request).await?);
-                    continue;
-                }
-                (None, Some(initial)) => match self.add(&request, initial, gate)? {
-                    Added::New(held) => {
-                        self.bring_into_being(&held, initial).await?;
-                        let is_assumed = initial.is_assumed;
-                        return Ok(CreatedExport { info: held.entry().info(), existed: false, is_assumed });
-                    }
-                    Added::Existing(entry, gate) => (entry, gate),
-                },
+            let Some(entry) = self.entry(request.name.as_str()) else {
+                self.exports.read_whole().check_room()?;
+                let initial = self.begin(&request).await?;
+                // The name is still free: only a creation, which has the lock of the name, gives it to an export.
+                let held = self.add(&request, &initial, gate)?;
+                self.bring_into_being(&held, &initial).await?;
+                let is_assumed = initial.is_assumed;
+                return Ok(CreatedExport { info: held.entry.info(), existed: false, is_assumed });
             };
             let held = HeldExport::wait(entry, gate).await;
-            if held.is_gone() {
-                // The volume in the store may be gone together with the export.
-                initial = None;
-                continue;
+            if !held.is_gone() {
+                self.answer_existing(&held, &request).await?;
+                return Ok(CreatedExport { info: held.entry.info(), existed: true, is_assumed: false });
             }
-            self.answer_existing(&held, &request).await?;
-            return Ok(CreatedExport { info: held.entry().info(), existed: true, is_assumed: false });
         }
     }
 
@@ -186,16 +167,16 @@ impl Router {
         let opens_volume = request.content.opens_volume();
         if opens_volume || compared.is_err() {
             // An export that another host has is not to be compared with, let alone changed.
-            self.store_confirms(held.entry()).await?;
+            self.store_confirms(&held.entry).await?;
         }
         compared?;
         if matches!(request.content, InitialContent::Deleted { .. }) {
             return Err(RouterError::NameInUse { name: record.name });
         }
-        if opens_volume && !held.entry().is_stored() {
+        if opens_volume && !held.entry.is_stored() {
             return Err(RouterError::NotInStore { name: record.name });
         }
-        let failed = matches!(held.entry().state(), State::Failed { .. });
+        let failed = matches!(held.entry.state(), State::Failed { .. });
         if failed && record.desired != Desired::Detached {
             if record.desired == Desired::Attached {
                 self.may_serve(held, true).await?;
@@ -264,17 +245,14 @@ impl Router {
         })
     }
 
-    /// Adds a new export to the exports in memory, unless the name is in use.
+    /// Adds a new export, whose name is not in use, to the exports in memory.
     fn add(
         &self,
         request: &CreateExport,
         initial: &InitialState,
         gate: OwnedRwLockReadGuard<bool>,
-    ) -> Result<Added, RouterError> {
+    ) -> Result<HeldExport, RouterError> {
         let mut exports = self.exports.write_whole();
-        if let Some(entry) = exports.find(request.name.as_str()) {
-            return Ok(Added::Existing(entry, gate));
-        }
         exports.check_room()?;
         let id = exports.take_id()?;
         let number = exports.take_lowest_number();
@@ -282,10 +260,10 @@ impl Router {
         let held = HeldExport::created(request.name.clone(), record, initial.resume.clone(), gate);
         // Only an export that begins with zeroes and gets no device needs nothing but the record.
         if !(request.detached && initial.is_blank && initial.is_known_to_store()) {
-            self.open(held.entry());
+            self.open(&held.entry);
         }
-        exports.insert(Arc::clone(held.entry()));
-        Ok(Added::New(held))
+        exports.insert(Arc::clone(&held.entry));
+        Ok(held)
     }
 
     /// Writes a new export to the catalog, and makes its device if the export is to have one.
@@ -298,7 +276,7 @@ impl Router {
             return self.first_attach(held, initial).await;
         }
         held.step(Event::NoDevice)?;
-        tracing::info!(export = %held.entry().name(), "export created, without a device");
+        tracing::info!(export = %held.entry.name, "export created, without a device");
         if !initial.is_released_whole() {
             self.release(held).await;
         }
@@ -318,7 +296,7 @@ impl Router {
             return held.failed(error);
         }
         let Err(error) = self.make_device(held).await else {
-            tracing::info!(export = %held.entry().name(), device_id = held.record().device.number, "export created");
+            tracing::info!(export = %held.entry.name, device_id = held.record().device.number, "export created");
             return Ok(());
         };
         let nothing_made = matches!(
@@ -336,10 +314,10 @@ impl Router {
         let may_go = nothing_made && (initial.is_new || self.obstacle(held).await.is_none());
         if may_go && self.catalog.change(Change::Remove(held.record().export_id())).await.is_ok() {
             if initial.is_new
-                && let Err(source) = self.storage.delete(Arc::clone(self.open(held.entry()).volume())).await
+                && let Err(source) = self.storage.delete(Arc::clone(self.open(&held.entry).volume())).await
             {
                 let error = &source as &dyn std::error::Error;
-                tracing::warn!(export = %held.entry().name(), error, "a new volume stays in the store");
+                tracing::warn!(export = %held.entry.name, error, "a new volume stays in the store");
             }
             self.forget(held);
             return Err(error);

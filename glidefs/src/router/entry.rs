@@ -32,8 +32,8 @@ use crate::units::ExportId;
 /// One export in memory.
 #[derive(Debug)]
 pub(super) struct ExportEntry {
-    id: ExportId,
-    name: ExportName,
+    pub id: ExportId,
+    pub name: ExportName,
     /// Set under the lock of `status`; unset while the export is at rest.
     export: OnceLock<Arc<Export>>,
     operation: Arc<tokio::sync::Mutex<()>>,
@@ -64,7 +64,7 @@ struct Status {
 /// The right to change an export: the operation lock, and a guard that delays the end of the daemon.
 #[derive(Debug)]
 pub(super) struct HeldExport {
-    entry: Arc<ExportEntry>,
+    pub entry: Arc<ExportEntry>,
     _operation: OwnedMutexGuard<()>,
     gate: OwnedRwLockReadGuard<bool>,
 }
@@ -93,14 +93,6 @@ impl ExportEntry {
             operation: Arc::default(),
             status: Mutex::new(status),
         })
-    }
-
-    pub fn id(&self) -> ExportId {
-        self.id
-    }
-
-    pub fn name(&self) -> &ExportName {
-        &self.name
     }
 
     /// The parts that I/O needs; `None` for an export at rest.
@@ -358,13 +350,23 @@ impl HeldExport {
         Self { entry, _operation: operation, gate }
     }
 
-    pub fn entry(&self) -> &Arc<ExportEntry> {
-        &self.entry
+    /// The name, for an error.
+    pub fn name(&self) -> String {
+        self.entry.name.to_string()
     }
 
     /// The record in the catalog.
     pub fn record(&self) -> ExportRecord {
         self.entry.status().record.clone()
+    }
+
+    /// As [`Self::record`], of an export whose deletion has not begun.
+    pub fn living_record(&self) -> Result<ExportRecord, RouterError> {
+        let record = self.record();
+        if record.desired == Desired::Deleted {
+            return Err(RouterError::HalfDeleted { name: record.name });
+        }
+        Ok(record)
     }
 
     /// Devices of the export under other numbers than the record's (`strays`).
@@ -435,13 +437,13 @@ impl HeldExport {
     /// Moves to the failed state because of `error`, logs the error, and gives the error back.
     pub fn failed<T>(&self, error: RouterError) -> Result<T, RouterError> {
         let reason = chain(&error);
-        tracing::error!(export = %self.entry.name(), error = %reason, "operation on an export failed");
+        tracing::error!(export = %self.entry.name, error = %reason, "operation on an export failed");
         self.step(Event::Fail { reason })?;
         Err(error)
     }
 
     /// The error of `action` on the export's device.
     pub fn device_error(&self, action: &'static str, source: DeviceError) -> RouterError {
-        RouterError::Device { action, name: self.entry.name().to_string(), source }
+        RouterError::Device { action, name: self.name(), source }
     }
 }

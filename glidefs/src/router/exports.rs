@@ -78,7 +78,7 @@ impl Exports {
 
     /// Adds an entry, or replaces the entry of the same name.
     pub fn insert(&mut self, entry: Arc<ExportEntry>) {
-        self.by_name.insert(entry.name().clone(), entry);
+        self.by_name.insert(entry.name.clone(), entry);
     }
 
     /// Removes an entry and frees the export's device number.

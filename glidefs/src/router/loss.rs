@@ -37,20 +37,17 @@ impl Router {
         held: HeldExport,
         change: &PropertiesChange,
     ) -> Result<CreatedExport, RouterError> {
-        let (record, name) = (held.record(), held.entry().name().clone());
-        if record.desired == Desired::Deleted {
-            return Err(RouterError::HalfDeleted { name: record.name });
-        }
-        if !held.entry().is_lost() {
+        let (record, name) = (held.living_record()?, held.entry.name.clone());
+        if !held.entry.is_lost() {
             // The store may not have been asked since the loss. The answer is in `lost`.
-            let _: Result<bool, RouterError> = self.store_confirms(held.entry()).await;
+            let _: Result<bool, RouterError> = self.store_confirms(&held.entry).await;
         }
-        let volume = Arc::clone(self.open(held.entry()).volume());
+        let volume = Arc::clone(self.open(&held.entry).volume());
         if volume.lost().is_none() {
             return Err(RouterError::NotLost { name: record.name });
         }
         // The users of a device must not see the content change.
-        if held.entry().state() != State::Detached {
+        if held.entry.state() != State::Detached {
             self.detach_held(&held, Users::Spare).await?;
         }
         let regain = async {
@@ -83,7 +80,7 @@ impl Router {
             self.attach_held(&held).await?;
         }
         let is_assumed = in_store == Properties::default() && change.durability.is_none();
-        Ok(CreatedExport { info: held.entry().info(), existed: true, is_assumed })
+        Ok(CreatedExport { info: held.entry.info(), existed: true, is_assumed })
     }
 
     /// Creates a volume called `name` in the store with the content that this host has of the lost export `of`; or, with `manifest`, of any
@@ -97,14 +94,12 @@ impl Router {
         manifest: Option<u64>,
     ) -> Result<Begun, RouterError> {
         let held = self.hold(of.as_str()).await?;
-        if held.record().desired == Desired::Deleted {
-            return Err(RouterError::HalfDeleted { name: of.to_string() });
-        }
-        let volume = Arc::clone(self.open(held.entry()).volume());
+        held.living_record()?;
+        let volume = Arc::clone(self.open(&held.entry).volume());
         match manifest {
             _ if volume.lost().is_some() => {}
             None => return Err(RouterError::NotLost { name: of.to_string() }),
-            Some(_) if held.entry().state() != State::Detached => {
+            Some(_) if held.entry.state() != State::Detached => {
                 return Err(RouterError::NotDetached { name: of.to_string() });
             }
             Some(manifest) => tracing::warn!(
@@ -112,7 +107,7 @@ impl Router {
                 "a fork begins with an older manifest: what was written back after it, and is nowhere else, is not in the fork"
             ),
         }
-        let size_sectors = self.open(held.entry()).sectors();
+        let size_sectors = self.open(&held.entry).sectors();
         let rescued = self.storage.rescue(name.clone(), volume, size_sectors, manifest).await;
         let rescued = rescued.map_err(|source| RouterError::Store { name: of.to_string(), source })?;
         let resume = rescued.ok_or(RouterError::NoStore)?;

@@ -25,11 +25,11 @@ impl Router {
     pub async fn attach(self: &Arc<Self>, name: &str, needs_answer: bool) -> Result<ExportInfo, RouterError> {
         self.on_held(name, move |router, held| async move {
             router.finish_rollback(&held).await?;
-            if held.entry().state() != State::Serving {
+            if held.entry.state() != State::Serving {
                 router.may_serve(&held, needs_answer).await?;
             }
             router.attach_held(&held).await?;
-            Ok(held.entry().info())
+            Ok(held.entry.info())
         })
         .await
     }
@@ -37,7 +37,7 @@ impl Router {
     /// Lets an export of which the daemon has died twice be attached, until it dies of it once more.
     pub async fn end_hold(&self, name: &str) {
         let Some(entry) = self.entry(name) else { return };
-        let (id, deaths) = (entry.id(), Arc::clone(&self.options.deaths));
+        let (id, deaths) = (entry.id, Arc::clone(&self.options.deaths));
         if deaths.holds_back(id).is_some() {
             // Fails only when the runtime ends.
             let _ = tokio::task::spawn_blocking(move || deaths.forget(id, 1)).await;
@@ -48,32 +48,26 @@ impl Router {
     pub async fn resize(self: &Arc<Self>, name: &str, size: ExportSize) -> Result<ExportInfo, RouterError> {
         self.on_held(name, move |router, held| async move {
             router.resize_held(&held, size).await?;
-            Ok(held.entry().info())
+            Ok(held.entry.info())
         })
         .await
     }
 
     /// Gives an export in any state its device, new or recovered.
     pub(super) async fn attach_held(&self, held: &HeldExport) -> Result<(), RouterError> {
-        if held.record().desired == Desired::Deleted {
-            return Err(RouterError::HalfDeleted { name: held.entry().name().to_string() });
-        }
-        if held.entry().state() == State::Serving {
+        held.living_record()?;
+        if held.entry.state() == State::Serving {
             // The path may have been lost.
             self.give_path(held).await;
             return Ok(());
         }
-        if let Some(death) = self.options.deaths.holds_back(held.entry().id()) {
-            return Err(RouterError::HeldBack { name: held.entry().name().to_string(), death });
+        if let Some(death) = self.options.deaths.holds_back(held.entry.id) {
+            return Err(RouterError::HeldBack { name: held.name(), death });
         }
         held.step(Event::BeginAttach)?;
-        match self.attach_steps(held).await {
-            Ok(()) => {
-                tracing::info!(export = %held.entry().name(), device_id = held.record().device.number, "export attached");
-                Ok(())
-            }
-            Err(error) => held.failed(error),
-        }
+        self.attach_steps(held).await.or_else(|error| held.failed(error))?;
+        tracing::info!(export = %held.entry.name, device_id = held.record().device.number, "export attached");
+        Ok(())
     }
 
     pub(super) async fn attach_steps(&self, held: &HeldExport) -> Result<(), RouterError> {
@@ -99,7 +93,7 @@ impl Router {
     /// Makes the device of the catalog record.
     pub(super) async fn make_device(&self, held: &HeldExport) -> Result<(), RouterError> {
         let record = held.record();
-        let export = Arc::clone(self.open(held.entry()));
+        let export = Arc::clone(self.open(&held.entry));
         export.begin_device();
         let made = self.devices.attach(export, record.device_options(), Some(record.device_id())).await;
         let device = made.map_err(|source| {
@@ -116,9 +110,9 @@ impl Router {
     async fn note_served(&self, held: &HeldExport) -> Result<(), RouterError> {
         self.give_path(held).await;
         held.step(Event::DeviceReady)?;
-        let (id, deaths) = (held.entry().id(), Arc::clone(&self.options.deaths));
+        let (id, deaths) = (held.entry.id, Arc::clone(&self.options.deaths));
         if deaths.knows(id) {
-            let entry = Arc::downgrade(held.entry());
+            let entry = Arc::downgrade(&held.entry);
             drop(tasks::spawn(async move {
                 tokio::time::sleep(PROBATION).await;
                 if entry.upgrade().is_some_and(|entry| entry.state() == State::Serving) {
@@ -131,7 +125,7 @@ impl Router {
 
     /// Sees to the stable path of the export's live device. A device without one is served all the same.
     async fn give_path(&self, held: &HeldExport) {
-        let given = self.devices.give_path(held.entry().name().as_str(), held.record().device_id()).await;
+        let given = self.devices.give_path(held.entry.name.as_str(), held.record().device_id()).await;
         held.set_path(given);
     }
 
@@ -146,7 +140,7 @@ impl Router {
     /// Takes over the device left by an earlier daemon, or by an attempt that failed.
     pub(super) async fn recover_device(&self, held: &HeldExport) -> Result<(), RouterError> {
         let device = held.record().device_id();
-        let export = Arc::clone(self.open(held.entry()));
+        let export = Arc::clone(self.open(&held.entry));
         export.begin_device();
         let recovered = self.devices.recover(export, device).await;
         recovered.map_err(|source| held.device_error("recover", source))?;
@@ -154,7 +148,7 @@ impl Router {
         self.note_served(held).await?;
         if let Err(error) = self.tell_size(held).await {
             tracing::warn!(
-                export = %held.entry().name(), device_id = device.0, error = %chain(&error),
+                export = %held.entry.name, device_id = device.0, error = %chain(&error),
                 "device keeps its old size until it is attached again"
             );
         }
@@ -167,7 +161,7 @@ impl Router {
         if record.device.size_bytes == record.size_bytes {
             return Ok(());
         }
-        let told = self.devices.resize(self.open(held.entry()), record.device_id()).await;
+        let told = self.devices.resize(self.open(&held.entry), record.device_id()).await;
         told.map_err(|source| RouterError::SizeNotTold {
             name: record.name,
             size_bytes: record.size_bytes,
@@ -178,10 +172,7 @@ impl Router {
     }
 
     async fn resize_held(&self, held: &HeldExport, size: ExportSize) -> Result<(), RouterError> {
-        let record = held.record();
-        if record.desired == Desired::Deleted {
-            return Err(RouterError::HalfDeleted { name: record.name });
-        }
+        let record = held.living_record()?;
         if record.rolls_back_to.is_some() {
             return Err(RouterError::HalfRolledBack { name: record.name });
         }
@@ -192,25 +183,25 @@ impl Router {
                 wanted_bytes: size.bytes(),
             });
         }
-        let is_stored = held.entry().is_stored();
+        let is_stored = held.entry.is_stored();
         if is_stored && size.bytes() > record.size_bytes {
             check_size(size.bytes() / SECTOR_BYTES)
                 .map_err(|source| RouterError::Store { name: record.name.clone(), source })?;
         }
         if is_stored {
             // Made with the old size: the store has to be told the new one.
-            self.open(held.entry());
+            self.open(&held.entry);
         }
         // The catalog and the export grow before the device: a device must never be larger than its export.
         held.write(&self.catalog, |record| record.size_bytes = size.bytes()).await?;
-        if let Some(export) = held.entry().export() {
+        if let Some(export) = held.entry.export() {
             export.set_size_bytes(size.bytes());
             export.volume().grow(record.size_bytes / SECTOR_BYTES, size.bytes() / SECTOR_BYTES);
         }
-        if held.entry().state() == State::Serving {
+        if held.entry.state() == State::Serving {
             self.tell_size(held).await?;
         }
-        tracing::info!(export = %held.entry().name(), size_bytes = size.bytes(), "export resized");
+        tracing::info!(export = %held.entry.name, size_bytes = size.bytes(), "export resized");
         Ok(())
     }
 }

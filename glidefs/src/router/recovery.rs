@@ -131,7 +131,7 @@ impl Router {
             match self.remove_for_now(&held).await {
                 Ok(()) => 0,
                 Err(error) => {
-                    tracing::error!(export = %held.entry().name(), error = %chain(&error), "device not removed");
+                    tracing::error!(export = %held.entry.name, error = %chain(&error), "device not removed");
                     1
                 }
             }
@@ -143,13 +143,11 @@ impl Router {
     }
 
     async fn remove_for_now(&self, held: &HeldExport) -> Result<(), RouterError> {
-        if held.entry().state() != State::Serving && !self.device_exists(held).await? {
+        if held.entry.state() != State::Serving && !self.device_exists(held).await? {
             return Ok(());
         }
         held.step(Event::BeginDetach)?;
-        if let Err(error) = self.remove_device(held, true).await {
-            return held.failed(error);
-        }
+        self.remove_device(held, true).await.or_else(|error| held.failed(error))?;
         held.write(&self.catalog, |record| record.device.boot_id = None).await?;
         held.step(Event::DeviceGone)?;
         Ok(())
@@ -182,7 +180,7 @@ impl Router {
     /// the store is asked whose the export is. Returns the other exports.
     fn settle(loaded: Vec<HeldExport>, report: &mut StartReport) -> Vec<HeldExport> {
         let needs_step =
-            |held: &HeldExport| !held.entry().is_settled() || held.step(Event::DeviceGone).is_err();
+            |held: &HeldExport| !held.entry.is_settled() || held.step(Event::DeviceGone).is_err();
         let (left, settled): (Vec<_>, Vec<_>) = loaded.into_iter().partition(needs_step);
         report.detached = report.detached.saturating_add(settled.len());
         left
@@ -190,8 +188,8 @@ impl Router {
 
     /// Leaves an export alone of which the daemon has died twice: requests of its device wait.
     fn holds_back(&self, held: &HeldExport) -> bool {
-        let Some(death) = self.options.deaths.holds_back(held.entry().id()) else { return false };
-        let name = held.entry().name();
+        let Some(death) = self.options.deaths.holds_back(held.entry.id) else { return false };
+        let name = &held.entry.name;
         let reason = format!(
             "the daemon died twice of work for this export, and serves the others without it: requests wait, and \
              nothing is written back; `glidefs export attach {name}` tries again. The last time it {death}"
@@ -218,7 +216,7 @@ impl Router {
         let by_export: HashMap<ExportId, &HeldExport> =
             loaded.iter().map(|held| (held.record().export_id(), held)).collect();
         // Asked after the listing: an export is in memory before its device is made.
-        let known: HashSet<ExportId> = self.entries().iter().map(|entry| entry.id()).collect();
+        let known: HashSet<ExportId> = self.entries().iter().map(|entry| entry.id).collect();
         let mut orphans = Vec::new();
         // A device with the recorded number wins over any other device of the same export.
         let recorded = |(id, device): &(ExportId, DeviceId)| {
@@ -283,14 +281,14 @@ impl Router {
         ownership: Option<Ownership>,
     ) -> Outcome {
         let is_claimed = matches!(ownership, Some(Ownership::Ours | Ownership::Inherited));
-        let is_stored = held.entry().is_stored();
+        let is_stored = held.entry.is_stored();
         if is_stored
             && !matches!(
                 (&plan, &ownership),
                 (Ok(Plan::Delete { .. }), _) | (_, Some(Ownership::Ours | Ownership::Lost(_)))
             )
         {
-            self.ask_later(held.entry());
+            self.ask_later(&held.entry);
         }
         let done = match (plan, ownership) {
             (Ok(_), Some(Ownership::Unknown)) if !self.options.serve_unconfirmed => {
@@ -305,7 +303,7 @@ impl Router {
             Ok(outcome) => outcome,
             Err(error) => {
                 // If the device became ready before a later step failed, the export is served all the same.
-                if held.entry().state() != State::Serving {
+                if held.entry.state() != State::Serving {
                     let is_lost = matches!(error, RouterError::Lost { .. });
                     let _: Result<(), RouterError> = held.failed(error);
                     if !is_lost {

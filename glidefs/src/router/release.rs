@@ -51,12 +51,12 @@ impl Router {
     /// Releases a detached export in the store. An obstacle is noted with the export and is no failure: the export stays this
     /// host's.
     pub(super) async fn release(&self, held: &HeldExport) {
-        if held.entry().is_lost() || held.record().rolls_back_to.is_some() {
+        if held.entry.is_lost() || held.record().rolls_back_to.is_some() {
             return;
         }
         let reason = self.obstacle(held).await;
         if let Some(reason) = &reason {
-            tracing::warn!(export = %held.entry().name(), reason, "a detached export could not be released in the store");
+            tracing::warn!(export = %held.entry.name, reason, "a detached export could not be released in the store");
         }
         held.set_unreleased(reason);
     }
@@ -65,7 +65,7 @@ impl Router {
     /// away, only the first ones wait for the store.
     pub(super) async fn obstacle(&self, held: &HeldExport) -> Option<String> {
         // Without a volume in the store there is nothing to release.
-        if !held.entry().is_stored() {
+        if !held.entry.is_stored() {
             return None;
         }
         let mut away = self.store_away.subscribe();
@@ -89,9 +89,9 @@ impl Router {
 
     /// Writes an export back and releases the export.
     async fn give_up(&self, held: &HeldExport) -> Result<(), RouterError> {
-        let volume = self.open(held.entry()).volume();
+        let volume = self.open(&held.entry).volume();
         let Some(remote) = volume.remote() else { return Ok(()) };
-        let name = || held.entry().name().to_string();
+        let name = || held.name();
         volume.written_back().await.map_err(|source| RouterError::Writeback { name: name(), source })?;
         let store = |source| RouterError::Store { name: name(), source };
         remote.confirm().await.map_err(store)?;
@@ -116,8 +116,8 @@ impl Router {
             held.set_unreleased(None);
             return Ok(());
         }
-        let name = || held.entry().name().to_string();
-        let volume = self.open(held.entry()).volume();
+        let name = || held.name();
+        let volume = self.open(&held.entry).volume();
         let Some(remote) = volume.remote() else { return Ok(()) };
         let hold = async {
             match timeout(self.options.confirm_patience, remote.hold()).await {
@@ -166,14 +166,14 @@ impl Router {
     /// entry that has the name now is drained too.
     async fn drain_one(self: &Arc<Self>, mut entry: Arc<ExportEntry>) -> Result<Drained, RouterError> {
         loop {
-            let drained = match self.write_back(entry.name().as_str()).await {
+            let drained = match self.write_back(entry.name.as_str()).await {
                 Err(
                     RouterError::NotFound { .. } | RouterError::Writeback { source: IoError::Removed(_), .. },
                 ) => Drained::Gone,
                 Ok(_) => self.release_drained(Arc::clone(&entry)).await?,
                 Err(error) => return Err(error),
             };
-            match (drained, self.entry(entry.name().as_str())) {
+            match (drained, self.entry(entry.name.as_str())) {
                 (Drained::Gone, Some(next)) if !Arc::ptr_eq(&next, &entry) => entry = next,
                 (drained, _) => return Ok(drained),
             }
@@ -183,7 +183,7 @@ impl Router {
     /// Releases a drained export, to the end also when the caller goes away, and also while the daemon stops.
     async fn release_drained(self: &Arc<Self>, entry: Arc<ExportEntry>) -> Result<Drained, RouterError> {
         let router = Arc::clone(self);
-        finish(entry.name().to_string(), async move {
+        finish(entry.name.to_string(), async move {
             let held = HeldExport::wait(entry, Arc::clone(&router.stopping).read_owned().await).await;
             router.release_held(&held).await
         })
@@ -197,7 +197,7 @@ impl Router {
             return Ok(Drained::Gone);
         }
         let record = held.record();
-        let has_device = held.entry().state() == State::Serving || self.device_exists(held).await?;
+        let has_device = held.entry.state() == State::Serving || self.device_exists(held).await?;
         if has_device || record.desired == Desired::Deleted || record.rolls_back_to.is_some() {
             return Ok(Drained::Kept);
         }

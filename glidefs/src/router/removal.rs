@@ -28,15 +28,6 @@ pub enum Users {
     Cut,
 }
 
-/// The result of [`Router::delete`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deleted {
-    /// The export existed, and is gone.
-    Now,
-    /// There was no such export.
-    Absent,
-}
-
 impl Users {
     /// The treatment of users with or without force.
     pub fn by_force(force: bool) -> Self {
@@ -51,29 +42,27 @@ impl Router {
         self.on_held(name, move |router, held| async move {
             router.detach_held(&held, users).await?;
             router.release(&held).await;
-            Ok(held.entry().info())
+            Ok(held.entry.info())
         })
         .await
     }
 
     /// Removes an export: device, data and catalog entry. Succeeds also without such an export. A deletion that failed half-way goes
-    /// on at the failed step when this is called again.
-    pub async fn delete(self: &Arc<Self>, name: &str, users: Users) -> Result<Deleted, RouterError> {
+    /// on at the failed step when this is called again. Returns whether there was one.
+    pub async fn delete(self: &Arc<Self>, name: &str, users: Users) -> Result<bool, RouterError> {
         let deleted = self
             .on_held(name, move |router, held| async move { router.delete_held(&held, users).await })
             .await;
         match deleted {
-            Ok(()) => Ok(Deleted::Now),
-            Err(RouterError::NotFound { .. }) => Ok(Deleted::Absent),
+            Ok(()) => Ok(true),
+            Err(RouterError::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
     pub(super) async fn detach_held(&self, held: &HeldExport, users: Users) -> Result<(), RouterError> {
-        if held.record().desired == Desired::Deleted {
-            return Err(RouterError::HalfDeleted { name: held.entry().name().to_string() });
-        }
-        let state = held.entry().state();
+        held.living_record()?;
+        let state = held.entry.state();
         if state == State::Detached {
             return Ok(());
         }
@@ -81,13 +70,9 @@ impl Router {
         // The wish is written before the state changes: if the catalog fails, the export stays as it is.
         held.write(&self.catalog, |record| record.desired = Desired::Detached).await?;
         held.step(Event::BeginDetach)?;
-        match self.detach_steps(held, state == State::Serving).await {
-            Ok(()) => {
-                tracing::info!(export = %held.entry().name(), "export detached");
-                Ok(())
-            }
-            Err(error) => held.failed(error),
-        }
+        self.detach_steps(held, state == State::Serving).await.or_else(|error| held.failed(error))?;
+        tracing::info!(export = %held.entry.name, "export detached");
+        Ok(())
     }
 
     pub(super) async fn detach_steps(&self, held: &HeldExport, serving: bool) -> Result<(), RouterError> {
@@ -99,35 +84,28 @@ impl Router {
     }
 
     pub(super) async fn delete_held(&self, held: &HeldExport, users: Users) -> Result<(), RouterError> {
-        let serving = held.entry().state() == State::Serving;
+        let serving = held.entry.state() == State::Serving;
         self.spare(held, users, "delete").await?;
         held.write(&self.catalog, |record| record.desired = Desired::Deleted).await?;
         held.step(Event::BeginDelete)?;
-        match self.delete_steps(held, serving).await {
-            Ok(()) => {
-                tracing::info!(export = %held.entry().name(), "export deleted");
-                Ok(())
-            }
-            Err(error) => held.failed(error),
-        }
+        self.delete_steps(held, serving).await.or_else(|error| held.failed(error))?;
+        tracing::info!(export = %held.entry.name, "export deleted");
+        Ok(())
     }
 
     pub(super) async fn delete_steps(&self, held: &HeldExport, serving: bool) -> Result<(), RouterError> {
         held.write(&self.catalog, |record| record.desired = Desired::Deleted).await?;
         // Made before the cache forgets the export: the deletion in the store needs the writer, and nothing may come back after.
-        let export = Arc::clone(self.open(held.entry()));
-        let unfinished = |left, source| RouterError::PartlyDeleted {
-            name: held.entry().name().to_string(),
-            left,
-            source: Box::new(source),
-        };
+        let export = Arc::clone(self.open(&held.entry));
+        let unfinished =
+            |left, source| RouterError::PartlyDeleted { name: held.name(), left, source: Box::new(source) };
         let removed = self.remove_device(held, serving).await;
         removed.map_err(|error| unfinished("its device, its data and its catalog entry", error))?;
         // Nobody wants the data any more, and the data may fill the cache: the removal does not wait for the store.
         self.storage.remove(held.record().export_id());
         let delete = async {
             let deleted = self.storage.delete(Arc::clone(export.volume())).await;
-            deleted.map_err(|source| RouterError::Store { name: held.entry().name().to_string(), source })
+            deleted.map_err(|source| RouterError::Store { name: held.name(), source })
         };
         let deleted = self.unless_stopping(delete).await;
         deleted.map_err(|error| unfinished("its volume in the store and its catalog entry", error))?;
@@ -157,7 +135,7 @@ impl Router {
         device: DeviceId,
         action: &'static str,
     ) -> Result<(), RouterError> {
-        let name = || held.entry().name().to_string();
+        let name = || held.name();
         let asked = tokio::time::timeout(USER_PATIENCE, self.devices.user(device)).await;
         let late = |_| DeviceError::TimedOut {
             command: "looking for its users",

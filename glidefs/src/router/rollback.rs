@@ -36,8 +36,8 @@ impl Router {
         self.on_held(name, move |router, held| async move {
             let held = router.begin_rollback(held, &snapshot).await?;
             router.finish_rollback(&held).await?;
-            tracing::info!(export = %held.entry().name(), %snapshot, "export rolled back");
-            Ok(held.entry().info())
+            tracing::info!(export = %held.entry.name, %snapshot, "export rolled back");
+            Ok(held.entry.info())
         })
         .await
     }
@@ -47,8 +47,8 @@ impl Router {
         held: HeldExport,
         snapshot: &ExportName,
     ) -> Result<HeldExport, RouterError> {
-        let name = held.entry().name().to_string();
-        if held.entry().state() != State::Detached {
+        let name = held.name();
+        if held.entry.state() != State::Detached {
             return Err(RouterError::NotDetached { name });
         }
         let (_, writer) = self.volume_and_writer(&name)?;
@@ -76,7 +76,7 @@ impl Router {
     /// [`RouterError::SnapshotGone`] when the snapshot was deleted: the export goes on with the newest content.
     pub(super) async fn finish_rollback(&self, held: &HeldExport) -> Result<(), RouterError> {
         let Some(snapshot) = held.record().rolls_back_to else { return Ok(()) };
-        let name = held.entry().name().to_string();
+        let name = held.name();
         let (volume, writer) = self.volume_and_writer(&name)?;
         let snapshot = ExportName::new(&snapshot)?;
         let roll_back = async {
@@ -93,7 +93,7 @@ impl Router {
             record.size_bytes = size.bytes();
         })
         .await?;
-        self.open(held.entry()).set_size_bytes(size.bytes());
+        self.open(&held.entry).set_size_bytes(size.bytes());
         volume.replaced(size_sectors, crowd);
         if is_snapshot_gone {
             tracing::warn!(export = %name, %snapshot, "an export cannot go back to a snapshot that is gone, or without all of its content");

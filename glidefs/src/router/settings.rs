@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use super::Router;
-use super::catalog::record::Desired;
 use super::create::check_parameter;
 use super::error::RouterError;
 use super::info::ExportInfo;
@@ -67,10 +66,7 @@ impl Router {
     ) -> Result<ExportInfo, RouterError> {
         change.check()?;
         self.on_held(name, move |router, held| async move {
-            let (record, entry) = (held.record(), Arc::clone(held.entry()));
-            if record.desired == Desired::Deleted {
-                return Err(RouterError::HalfDeleted { name: record.name });
-            }
+            let (record, entry) = (held.living_record()?, Arc::clone(&held.entry));
             let properties = change.applied_to(&record.properties());
             let is_promise = change.durability.is_some() && properties.durability != Durability::Local;
             if is_promise && !entry.is_stored() {
@@ -89,7 +85,7 @@ impl Router {
             if is_due && entry.state() == State::Detached {
                 router.release(&held).await;
             }
-            tracing::info!(export = %entry.name(), ?properties, "properties of an export set");
+            tracing::info!(export = %entry.name, ?properties, "properties of an export set");
             // Other operations need not wait for the store.
             drop(held);
             if is_promise {

@@ -146,7 +146,7 @@ impl Starting {
 
     fn plan(&mut self, held: HeldExport) {
         let router = Arc::clone(&self.router);
-        self.plans.spawn(tasks::for_export(held.entry().id(), async move {
+        self.plans.spawn(tasks::for_export(held.entry.id, async move {
             let plan = router.plan(&held).await;
             (held, plan)
         }));
@@ -164,14 +164,14 @@ impl Starting {
 
     fn claim(&mut self, (held, plan): Planned) {
         let (router, patience) = (Arc::clone(&self.router), Arc::clone(&self.patience));
-        self.claims.spawn(tasks::for_export(held.entry().id(), async move {
+        self.claims.spawn(tasks::for_export(held.entry.id, async move {
             let ownership = claim_patiently(&router, &held, &patience).await;
             ((held, plan), Some(ownership))
         }));
     }
 
     fn carry_out(&mut self, ((held, plan), ownership): Ready) {
-        let (router, id) = (Arc::clone(&self.router), held.entry().id());
+        let (router, id) = (Arc::clone(&self.router), held.entry.id);
         let step = async move { router.carry_out(held, plan, ownership).await };
         self.steps.spawn(tasks::for_export(id, step));
     }
@@ -179,13 +179,13 @@ impl Starting {
 
 /// Whether the store has to be asked whose an export is.
 fn needs_answer((held, plan): &Planned) -> bool {
-    plan.as_ref().is_ok_and(Plan::serves) && held.entry().is_stored()
+    plan.as_ref().is_ok_and(Plan::serves) && held.entry.is_stored()
 }
 
 /// Claims an export, unless `patience` is used up. The store is not asked about an export known to be lost, nor about one that the
 /// daemon before had, unless the store may have content of the export that is lost here.
 async fn claim_patiently(router: &Router, held: &HeldExport, patience: &Patience) -> Ownership {
-    if held.entry().is_lost() {
+    if held.entry.is_lost() {
         return router.claim(held).await;
     }
     let is_inherited = router.inherits(held);
@@ -207,7 +207,7 @@ async fn ask_patiently(router: &Router, held: &HeldExport, patience: &Patience) 
     let ownership = router.claim(held).await;
     if matches!(ownership, Ownership::Unknown) {
         if router.can_ask().await {
-            held.entry().set_silent();
+            held.entry.set_silent();
             let fewer = |left: usize| left.checked_sub(1);
             let _: Result<usize, usize> = patience.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
         } else {

@@ -28,7 +28,7 @@ const PAUSE_MAX: Duration = Duration::from_mins(1);
 fn is_wanted(held: &HeldExport) -> bool {
     let record = held.record();
     !held.is_gone()
-        && matches!(held.entry().state(), State::Failed { .. })
+        && matches!(held.entry.state(), State::Failed { .. })
         && record.desired == Desired::Attached
         && !record.may_be_released
 }
@@ -41,8 +41,8 @@ impl Router {
             return;
         }
         // During a pause nothing is kept that has to be closed when the daemon stops.
-        let (router, entry) = (Arc::downgrade(self), Arc::downgrade(held.entry()));
-        drop(tokio::spawn(tasks::for_export(held.entry().id(), async move {
+        let (router, entry) = (Arc::downgrade(self), Arc::downgrade(&held.entry));
+        drop(tokio::spawn(tasks::for_export(held.entry.id, async move {
             let mut pause = PAUSE;
             loop {
                 sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
@@ -82,11 +82,11 @@ impl Router {
         };
         let Err(error) = served else {
             let device_id = held.record().device.number;
-            tracing::info!(export = %held.entry().name(), device_id, "the device is served now, after tries that failed");
+            tracing::info!(export = %held.entry.name, device_id, "the device is served now, after tries that failed");
             return Ok(true);
         };
         let reason = chain(&error);
-        tracing::debug!(export = %held.entry().name(), error = %reason, "a device is not served yet");
+        tracing::debug!(export = %held.entry.name, error = %reason, "a device is not served yet");
         held.step(Event::Fail { reason })?;
         Ok(matches!(error, RouterError::Lost { .. }))
     }

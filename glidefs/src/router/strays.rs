@@ -67,7 +67,7 @@ impl Router {
         held: &HeldExport,
         number: DeviceId,
     ) -> Result<Option<FoundDevice>, RouterError> {
-        let found = self.devices.find(self.open(held.entry()), number).await;
+        let found = self.devices.find(self.open(&held.entry), number).await;
         let found = found.map_err(|source| held.device_error("find", source))?;
         if found.is_none() {
             held.forget_stray(number);

@@ -32,7 +32,7 @@ impl ExportEntry {
 impl Router {
     /// The exports that the next program may go on with as this daemon does.
     pub fn tenures(&self) -> Tenures {
-        self.entries().iter().filter_map(|entry| Some((entry.id(), entry.tenure()?))).collect()
+        self.entries().iter().filter_map(|entry| Some((entry.id, entry.tenure()?))).collect()
     }
 
     /// Whether another program could go on at once with every export that is served.
@@ -48,7 +48,7 @@ impl Router {
         let waiting = entries.iter().find(would_wait);
         match waiting {
             Some(entry) if !self.options.serve_unconfirmed && !self.can_ask().await => {
-                Err(entry.name().clone())
+                Err(entry.name.clone())
             }
             _ => Ok(()),
         }
@@ -56,8 +56,8 @@ impl Router {
 
     /// Whether the daemon before has served an export until this start, in the epoch of the catalog.
     pub(super) fn inherits(&self, held: &HeldExport) -> bool {
-        let entry = held.entry();
-        let Some(epoch) = self.options.tenures.get(&entry.id()) else { return false };
+        let entry = &held.entry;
+        let Some(epoch) = self.options.tenures.get(&entry.id) else { return false };
         let remote = self.open(entry).volume().remote();
         remote.is_some_and(|remote| remote.writer().epoch == *epoch)
             && !entry.may_be_released()

@@ -339,7 +339,7 @@ fn the_end_of_a_half_deleted_export_takes_nothing_of_the_one_that_has_its_volume
     world.clock.advance(std::time::Duration::from_millis(5));
     let deleted = world.runtime.block_on(host.router().delete("vm", Users::Spare)).unwrap();
     world.objects.fail_creations("manifests", 0, false);
-    assert_eq!(deleted, crate::router::Deleted::Now);
+    assert!(deleted);
     assert!(world.manifest_number("vm2") > before);
     let written = world.runtime.block_on(writeback).unwrap();
     let state = world.runtime.block_on(async { host.router().show("vm2") }).unwrap().state;
