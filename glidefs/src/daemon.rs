@@ -54,7 +54,7 @@ use self::serving::serve;
 use self::signals::SignalThread;
 pub use self::storage::{DaemonStorage, StoreSide};
 use self::store_setup::{STORE_PATIENCE, connect_store};
-use self::upgrading::{Order, by_export, identity, tenures};
+use self::upgrading::{Order, identity};
 use crate::cache::{Cache, CacheCatalog as _, CacheError, Directory};
 use crate::config::{Config, Unconfirmed};
 use crate::handover::{Handed, Identity, Launch};
@@ -151,7 +151,7 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
         confirm_patience: STORE_PATIENCE,
         serve_unconfirmed: config.store.unconfirmed == Unconfirmed::Serve,
         waiting_since: handed.as_ref().map(Handed::waiting_since),
-        tenures: served.map(|handed| by_export(&handed.tenures)).unwrap_or_default(),
+        tenures: served.map(|handed| handed.tenures.iter().copied().collect()).unwrap_or_default(),
         deaths: Deaths::watch(&config.cache.dir),
         boot_id: crate::router::kernel_boot_id().map_err(system("reading the kernel's boot id"))?,
     };
@@ -195,6 +195,7 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
     drop(keeper.join());
     let Some(Order { program, upgrade }) = result? else { return Ok(()) };
     let start = handle.start().map_or(0, |start| start.last);
-    let handed = Handed::new(upgrade, start, tenures(&router), &config.source, launch);
+    let tenures = router.tenures().into_iter().collect();
+    let handed = Handed::new(upgrade, start, tenures, &config.source, launch);
     Err(DaemonError::NotReplaced(handed.leave_to(&program)))
 }

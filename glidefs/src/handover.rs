@@ -46,6 +46,7 @@ pub use self::check::{Candidate, Formats, Identity, UNSET, check, directory_at};
 pub use self::program::Launch;
 use crate::locks::MutexExt;
 use crate::observe::logging;
+use crate::units::ExportId;
 
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -69,10 +70,6 @@ pub struct Upgrade {
     pub failure: Option<String>,
 }
 
-/// An export that was served until the upgrade: its number, and the epoch in which the host has the volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tenure(pub u32, pub u64);
-
 /// The list which the program before in this process has left.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Handed {
@@ -82,8 +79,8 @@ pub struct Handed {
     waiting_nanos: u64,
     /// The last start counted by the catalog: another daemon has had the cache meanwhile where the catalog knows of more.
     pub start: u32,
-    /// The exports served until then.
-    pub tenures: Vec<Tenure>,
+    /// The exports served until then, each with the epoch in which the host has the volume.
+    pub tenures: Vec<(ExportId, u64)>,
     /// The configuration of the program before: the file may be one for the new program by now.
     config: String,
     /// How the program before was started.
@@ -110,7 +107,13 @@ struct Before {
 impl Handed {
     /// A list for the next program: `upgrade`, the catalog's count of starts, the exports served, and the configuration and the start of
     /// this program.
-    pub fn new(upgrade: Upgrade, start: u32, tenures: Vec<Tenure>, config: &str, launch: Launch) -> Self {
+    pub fn new(
+        upgrade: Upgrade,
+        start: u32,
+        tenures: Vec<(ExportId, u64)>,
+        config: &str,
+        launch: Launch,
+    ) -> Self {
         let (waiting_nanos, config) = (monotonic_nanos(), config.into());
         let (before, way_back) = (None, WayBack::default());
         Self { upgrade, waiting_nanos, start, tenures, config, launch, before, way_back }
@@ -253,7 +256,13 @@ mod tests {
         let upgrade =
             Upgrade { began_unix_millis: u64::MAX, from: "1".into(), to: Some("2".into()), failure: None };
         let launch = Launch { program: "/p".into(), name: "glidefs".into(), arguments: vec!["a b".into()] };
-        Handed::new(upgrade, 3, vec![Tenure(u32::MAX, u64::MAX); 9_999], "[cache]\nsize = \"1GiB\"\n", launch)
+        Handed::new(
+            upgrade,
+            3,
+            vec![(ExportId(u32::MAX), u64::MAX); 9_999],
+            "[cache]\nsize = \"1GiB\"\n",
+            launch,
+        )
     }
 
     #[test]

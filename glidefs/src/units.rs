@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// `Debug` which shows no more than the name of a type whose parts say nothing to a reader, or cannot be shown.
 macro_rules! debug_by_name {
     ($name:ident) => {
@@ -38,7 +40,7 @@ pub const SEGMENT_BYTES: u64 = 64 << 20;
 pub struct ByteSize(pub u64);
 
 /// Identity of an export, unique for the life of a cache directory and never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ExportId(pub u32);
 
 impl fmt::Display for ExportId {

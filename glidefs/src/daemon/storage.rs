@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::cache::{Cache, Volume, WritebackQueue};
 use crate::properties::Properties;
 use crate::router::{Begun, Catalog, CatalogHandle, ExportName, InitialContent, Storage};
-use crate::store::volume::{self, Blank, Resume, StatePoint, VolumeError, check_size};
+use crate::store::volume::{self, Resume, StatePoint, VolumeError, check_size};
 use crate::store::{Access, StoreError, VolumeId};
 use crate::units::{ExportId, SECTOR_BYTES};
 
@@ -79,40 +79,6 @@ impl StoreSide {
     pub fn volumes(&self) -> volume::VolumeStore {
         self.volumes.clone()
     }
-
-    /// Creates or opens the volume of a new export. Returns the state to go on from, without the bytes of the manifest.
-    async fn begin(
-        &self,
-        name: &ExportName,
-        content: InitialContent,
-        origin: Option<VolumeId>,
-        properties: Properties,
-        detached: bool,
-    ) -> Result<Begun, VolumeError> {
-        self.check().await?;
-        let volume = match content {
-            InitialContent::Blank(size) => {
-                let size_sectors = size.bytes() / SECTOR_BYTES;
-                check_size(size_sectors)?;
-                let blank = self.volumes.create_blank(name, size_sectors, properties, detached).await?;
-                let Blank { resume, is_released, properties } = blank;
-                return Ok(Begun { resume, is_released, properties });
-            }
-            InitialContent::Store => self.volumes.open(name).await?,
-            InitialContent::Local { of, .. } => return Err(VolumeError::NoSuchName { name: of }),
-            InitialContent::TakeOver => self.volumes.take_over(name).await?,
-            InitialContent::Deleted { of } => self.volumes.undelete(&of, name).await?,
-            InitialContent::Fork { of, snapshot } => {
-                let found = match origin {
-                    Some(origin) => Some(origin),
-                    None => self.volumes.find(&of).await?,
-                };
-                let volume = found.ok_or(VolumeError::NoSuchName { name: of })?;
-                self.volumes.fork(&StatePoint { volume, snapshot }, name).await?
-            }
-        };
-        begun(&volume).await
-    }
 }
 
 /// The state of a volume that is this host's, without the bytes of the manifest.
@@ -162,10 +128,28 @@ impl Storage for DaemonStorage {
         properties: Properties,
         detached: bool,
     ) -> Result<Option<Begun>, VolumeError> {
-        match &self.store {
-            Some(side) => side.begin(&name, content, origin, properties, detached).await.map(Some),
-            None => Ok(None),
-        }
+        let Some(side) = &self.store else { return Ok(None) };
+        side.check().await?;
+        let volume = match content {
+            InitialContent::Blank(size) => {
+                let size_sectors = size.bytes() / SECTOR_BYTES;
+                check_size(size_sectors)?;
+                return side.volumes.create_blank(&name, size_sectors, properties, detached).await.map(Some);
+            }
+            InitialContent::Store => side.volumes.open(&name).await?,
+            InitialContent::Local { of, .. } => return Err(VolumeError::NoSuchName { name: of }),
+            InitialContent::TakeOver => side.volumes.take_over(&name).await?,
+            InitialContent::Deleted { of } => side.volumes.undelete(&of, &name).await?,
+            InitialContent::Fork { of, snapshot } => {
+                let found = match origin {
+                    Some(origin) => Some(origin),
+                    None => side.volumes.find(&of).await?,
+                };
+                let volume = found.ok_or(VolumeError::NoSuchName { name: of })?;
+                side.volumes.fork(&StatePoint { volume, snapshot }, &name).await?
+            }
+        };
+        begun(&volume).await.map(Some)
     }
 
     async fn regain(&self, name: ExportName, volume: Arc<Volume>) -> Result<Option<Begun>, VolumeError> {

@@ -14,13 +14,10 @@ use tokio::sync::mpsc;
 use crate::api::{Readiness, UpgradeError, Upgrades, wire};
 use crate::cache::Cache;
 use crate::config::Config;
-use crate::handover::{
-    self, Candidate, Formats, Identity, Launch, Tenure, UNSET, Upgrade, VERSION, unix_millis,
-};
+use crate::handover::{self, Candidate, Formats, Identity, Launch, UNSET, Upgrade, VERSION, unix_millis};
 use crate::locks::MutexExt;
 use crate::observe::chain;
-use crate::router::{Catalog, ExportName, Router, Tenures};
-use crate::units::ExportId;
+use crate::router::{Catalog, ExportName, Router};
 
 /// The upgrades of this daemon. Cheap to clone.
 #[derive(Clone)]
@@ -145,16 +142,6 @@ impl Shared {
         self.orders.send(order).await.map_err(|_| failed("the daemon stops".into()))?;
         Ok(wire::UpgradeBegun { version, began: wire::rfc3339(began_unix_millis) })
     }
-}
-
-/// The exports of the program before, by their ids.
-pub(super) fn by_export(tenures: &[Tenure]) -> Tenures {
-    tenures.iter().map(|tenure| (ExportId(tenure.0), tenure.1)).collect()
-}
-
-/// The exports served by this daemon, for the next program.
-pub(super) fn tenures(router: &Router) -> Vec<Tenure> {
-    router.tenures().into_iter().map(|(export, epoch)| Tenure(export.0, epoch)).collect()
 }
 
 /// The things of a daemon with `config` that the next program has to have in common with it.

@@ -18,10 +18,10 @@ use crate::store::ids::StoreName;
 use crate::store::key::Key;
 use crate::units::{SectorRange, Seq};
 
-/// A new volume that is all zero.
+/// A volume with which an export begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blank {
-    /// The state to go on from.
+pub struct Begun {
+    /// The state to go on from, with or without the bytes of the manifest.
     pub resume: Resume,
     /// Whether the volume is released to any host.
     pub is_released: bool,
@@ -58,11 +58,11 @@ impl VolumeStore {
         size_sectors: u64,
         properties: Properties,
         released: bool,
-    ) -> Result<Blank, VolumeError> {
+    ) -> Result<Begun, VolumeError> {
         let beginning = Beginning::blank(size_sectors, properties);
         let (manifest, _) = self.host.first_manifest(name, beginning, released).await?;
         let (is_released, properties) = (manifest.is_released(), manifest.sections.properties);
-        let blank = Blank { resume: Resume::of(&manifest), is_released, properties };
+        let blank = Begun { resume: Resume::of(&manifest), is_released, properties };
         if !is_released {
             // The first reads, and the question whether the volume is blank, need no request then.
             self.host.reader.metadata.put_manifest(&Arc::new(manifest));
