@@ -87,8 +87,10 @@ use self::entry::{ExportEntry, HeldExport};
 pub(crate) use self::error::RouterError;
 use self::exports::Exports;
 pub(crate) use self::info::{ExportInfo, Glance};
+pub use self::options::RouterOptions;
+#[cfg(test)]
+pub(crate) use self::options::Tenures;
 pub(crate) use self::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, kernel_boot_id};
-pub use self::options::{RouterOptions, Tenures};
 pub(crate) use self::removal::Users;
 pub use self::size::ExportSize;
 pub(crate) use self::size::SizeError;
