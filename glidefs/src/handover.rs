@@ -32,7 +32,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -46,7 +46,7 @@ pub use self::check::{Candidate, Formats, Identity, UNSET, check, directory_at};
 pub use self::program::Launch;
 use crate::locks::MutexExt;
 use crate::observe::logging;
-use crate::units::ExportId;
+use crate::units::{ExportId, nanos};
 
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -234,16 +234,10 @@ impl WayBack {
     }
 }
 
-/// The time now, milliseconds since 1970-01-01 UTC.
-pub fn unix_millis() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// The time of the clock of all programs of this boot, nanoseconds.
 fn monotonic_nanos() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
-    u64::try_from(time.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
+    nanos(time.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use self::limits::{LimitsChange, Settings};
+use crate::units::millis;
 
 /// The loss that an acknowledged FLUSH survives, and the bound of the data that can be lost with the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -146,11 +147,6 @@ impl PropertiesChange {
             },
         }
     }
-}
-
-/// The whole milliseconds of `span`, at most `u64::MAX`.
-pub fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn is_in_millis(span: Duration) -> bool {

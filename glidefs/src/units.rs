@@ -1,8 +1,9 @@
 //! Newtypes for the units of the data path: sectors, export ids, sequence numbers. Conversions are named and checked.
 //!
-//! Owns the few sizes on which several layers must agree. Does not own configuration.
+//! Owns the few sizes on which several layers must agree. Also times as numbers. Does not own configuration.
 
 use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,21 @@ pub const PIECE_BYTES: usize = 32 * 1024;
 pub const REQUEST_COST_BYTES: u64 = 8 << 10;
 /// Size of a segment of the cache, bytes.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// The whole milliseconds of `span`, at most `u64::MAX`.
+pub fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The nanoseconds of `span`, at most `u64::MAX`.
+pub fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The time now, milliseconds since 1970-01-01 UTC.
+pub fn unix_millis() -> u64 {
+    millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
 
 /// A number of bytes. Its text, such as "10GiB", is made by `config`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::properties::{Bound, Durability, OnUnreachable};
 use crate::store::{Hours, StoreUrl};
-use crate::units::ByteSize;
+use crate::units::{ByteSize, millis};
 
 /// Units of sizes, largest first.
 const SIZE_UNITS: [(&str, u64); 5] =
@@ -78,7 +78,7 @@ impl FromStr for TimeSpan {
 
 impl fmt::Display for TimeSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
+        let millis = millis(self.0);
         match SPAN_UNITS.iter().find(|(_, unit)| millis >= *unit && millis.is_multiple_of(*unit)) {
             Some((name, unit)) => write!(f, "{}{name}", millis / unit),
             None => write!(f, "{millis}ms"),

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use super::error::CsiError;
 use crate::api::wire::{Choices, SetRequest};
 use crate::config::TimeSpan;
+use crate::units::millis;
 
 /// Keys with this beginning come from the sidecars, and say whose volume or snapshot it is.
 const SIDECARS: &str = "csi.storage.k8s.io/";
@@ -58,7 +59,7 @@ fn set(settings: &mut SetRequest, key: &str, value: &str) -> Result<(), CsiError
         "writeBytesPerSecond" => limits.write_bytes_per_second = Some(rate(key, value)?),
         "burst" => {
             let span: TimeSpan = parse(key, value)?;
-            limits.burst_milliseconds = Some(u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX));
+            limits.burst_milliseconds = Some(millis(span.0));
         }
         "weight" => settings.weight = Some(parse(key, value)?),
         _ => return Err(unknown(key)),

@@ -4,7 +4,6 @@
 //! a daemon starts and serves the exports of its catalog although the store is away; only new exports need the store.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use tokio::sync::OnceCell;
@@ -15,7 +14,7 @@ use crate::properties::Properties;
 use crate::router::{Begun, Catalog, CatalogHandle, ExportName, InitialContent, Storage};
 use crate::store::volume::{self, Resume, StatePoint, VolumeError, check_size};
 use crate::store::{Access, StoreError, VolumeId};
-use crate::units::{ExportId, SECTOR_BYTES};
+use crate::units::{ExportId, SECTOR_BYTES, unix_millis};
 
 /// The cache, and the store if one is configured.
 pub struct DaemonStorage {
@@ -46,9 +45,8 @@ impl StoreSide {
     /// After a success nothing is asked again.
     pub async fn check(&self) -> Result<(), StoreError> {
         let check = || async {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-            let now_unix_millis = u64::try_from(now).unwrap_or(u64::MAX);
-            let access = self.known.map_or(Access::ReadWrite { now_unix_millis }, Access::Known);
+            let new = Access::ReadWrite { now_unix_millis: unix_millis() };
+            let access = self.known.map_or(new, Access::Known);
             let marker = self.volumes.store().check(access).await?;
             if self.known.is_none() {
                 let catalog = self.catalog.clone();

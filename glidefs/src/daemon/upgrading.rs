@@ -14,10 +14,11 @@ use tokio::sync::mpsc;
 use crate::api::{Readiness, UpgradeError, Upgrades, wire};
 use crate::cache::Cache;
 use crate::config::Config;
-use crate::handover::{self, Candidate, Formats, Identity, Launch, UNSET, Upgrade, VERSION, unix_millis};
+use crate::handover::{self, Candidate, Formats, Identity, Launch, UNSET, Upgrade, VERSION};
 use crate::locks::MutexExt;
 use crate::observe::chain;
 use crate::router::{Catalog, ExportName, Router};
+use crate::units::unix_millis;
 
 /// The upgrades of this daemon. Cheap to clone.
 #[derive(Clone)]

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::Operation;
 use crate::properties::limits::{Limit, Limits};
+use crate::units::nanos;
 
 /// Longest wait of a request, however small the limit.
 const WAIT_MAX: Duration = Duration::from_hours(1);
@@ -78,7 +79,7 @@ impl Throttle {
     /// Changes the limits: all buckets are full then, and allotments made before do not hold any more. Equal limits change
     /// nothing. Call from one thread at a time.
     pub(super) fn set(&self, limits: &Limits) {
-        let burst_nanos = u64::try_from(limits.burst.as_nanos()).unwrap_or(u64::MAX);
+        let burst_nanos = nanos(limits.burst);
         let rates = Limit::ALL.map(|limit| limits.rate(limit).unwrap_or(0));
         let same_rates =
             self.buckets.iter().zip(rates).all(|(bucket, rate)| bucket.rate.load(Relaxed) == rate);
@@ -167,10 +168,6 @@ impl Bucket {
 fn cost_nanos(units: u64, rate: u64) -> u64 {
     let nanos = (u128::from(units) * 1_000_000_000).div_ceil(u128::from(rate.max(1)));
     u64::try_from(nanos).unwrap_or(u64::MAX)
-}
-
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::units::nanos;
+
 /// For so long no other line passes after a line has passed.
 pub const PAUSE: Duration = Duration::from_secs(10);
 
@@ -43,10 +45,6 @@ impl Repeat {
         self.suppressed.fetch_add(1, Relaxed);
         None
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

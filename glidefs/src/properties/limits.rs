@@ -8,9 +8,8 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
-use super::millis;
 use crate::fair;
-use crate::units::{ByteSize, REQUEST_BYTES_MAX};
+use crate::units::{ByteSize, REQUEST_BYTES_MAX, millis};
 
 /// One of the four limits of an export. `write` stands for WRITE, DISCARD and WRITE_ZEROES; only a WRITE has bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,6 @@
 //! a volume left by a creation that stopped is changed only when the catalog has the export.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::OwnedRwLockReadGuard;
 
@@ -26,7 +25,7 @@ use super::storage::InitialContent;
 use crate::locks::RwLockExt;
 use crate::properties::{Durability, Properties, PropertiesChange};
 use crate::store::volume::Resume;
-use crate::units::SECTOR_BYTES;
+use crate::units::{SECTOR_BYTES, unix_millis};
 
 /// The parameters of a new export.
 #[derive(Clone, Debug)]
@@ -99,7 +98,6 @@ fn new_record(
     initial: &InitialState,
     options: &RouterOptions,
 ) -> ExportRecord {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let mut record = ExportRecord {
         id,
         name: request.name.to_string(),
@@ -112,7 +110,7 @@ fn new_record(
             boot_id: (!request.detached).then(|| options.boot_id.clone()),
             size_bytes: initial.size.bytes(),
         },
-        created_unix_millis: u64::try_from(now).unwrap_or(u64::MAX),
+        created_unix_millis: unix_millis(),
         flush_waits_for_store: false,
         bound: None,
         reads_fail_after_millis: None,

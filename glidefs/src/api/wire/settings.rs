@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::properties::limits::{self, Limit};
-use crate::properties::millis;
+use crate::units::millis;
 
 /// The limits of an export. A limit that is left out is not set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -8,6 +8,7 @@ use crate::api::wire::{Durability, LimitsChange, SetRequest};
 use crate::config::{ByteSize, TimeSpan};
 use crate::properties::OnUnreachable;
 use crate::properties::limits::Settings;
+use crate::units::millis;
 
 /// Properties of an export.
 #[derive(Clone, Copy, Debug, Args)]
@@ -61,7 +62,7 @@ impl PropertyArgs {
             write_iops: self.write_iops.map(|rate| rate.0),
             read_bytes_per_second: self.read_bps.map(|rate| rate.0),
             write_bytes_per_second: self.write_bps.map(|rate| rate.0),
-            burst_milliseconds: self.burst.map(|span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX)),
+            burst_milliseconds: self.burst.map(|span| millis(span.0)),
         };
         SetRequest { durability, on_unreachable, limits, weight: self.weight.map(Into::into) }
     }

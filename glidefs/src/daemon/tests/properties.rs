@@ -8,12 +8,12 @@ use super::host::{Host, World, durable, name, request};
 use super::loss::lost;
 use crate::cache::driver::PATIENCE;
 use crate::properties::limits::{Limit, Limits, LimitsChange, Settings};
-use crate::properties::{Bound, Durability, OnUnreachable, Properties, PropertiesChange, millis};
+use crate::properties::{Bound, Durability, OnUnreachable, Properties, PropertiesChange};
 use crate::router::Users;
 use crate::router::{CreateExport, ExportInfo, ExportSize, InitialContent, RouterError};
 use crate::store::format::{Holder, Manifest, Sections};
 use crate::store::volume::StatePoint;
-use crate::units::{ByteSize, SECTOR_BYTES, SectorRange};
+use crate::units::{ByteSize, SECTOR_BYTES, SectorRange, millis};
 
 const SECTORS: u64 = 64;
 

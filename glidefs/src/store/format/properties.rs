@@ -13,7 +13,8 @@ use std::time::Duration;
 use super::cursor::Cursor;
 use super::error::FormatError;
 use crate::properties::limits::{Limit, Limits, Settings};
-use crate::properties::{Bound, Durability, OnUnreachable, Properties, millis};
+use crate::properties::{Bound, Durability, OnUnreachable, Properties};
+use crate::units::millis;
 
 /// Number of kinds; the first is 1.
 const KINDS: usize = 10;
