@@ -228,7 +228,7 @@ impl ExportEntry {
             may_have_device: status.state != State::Detached,
             is_stored: status.resume.is_some(),
             loss: None,
-            limits: status.record.settings().limits,
+            limits: status.record.properties().settings.limits,
             memory_bytes: self.own_bytes(&status),
             export: export.map(Arc::as_ref),
         };

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::encoding::{DecodeError, decode_json, encode_json};
 use crate::properties::limits::{Limit, Limits, Settings};
-use crate::properties::{Bound, Durability, OnUnreachable, Properties, millis};
+use crate::properties::{Bound, Durability, OnUnreachable, Properties};
 use crate::router::devices::{DeviceId, DeviceOptions};
-use crate::units::ExportId;
+use crate::units::{ExportId, millis};
 
 /// The wish of the user for an export. Written before anything is done about the wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,40 +136,22 @@ impl ExportRecord {
         ExportId(self.id)
     }
 
-    /// The durability of the export.
-    pub fn durability(&self) -> Durability {
-        match self.bound {
+    /// What the export promises.
+    pub fn properties(&self) -> Properties {
+        let durability = match self.bound {
             _ if self.flush_waits_for_store => Durability::Store,
             None => Durability::Local,
             Some(BoundRecord { max_bytes, max_age_millis }) => {
                 Durability::Bounded(Bound { max_bytes, max_age: Duration::from_millis(max_age_millis) })
             }
-        }
-    }
-
-    /// The fate of a READ while the store is away.
-    pub fn on_unreachable(&self) -> OnUnreachable {
+        };
         let limit = self.reads_fail_after_millis.map(Duration::from_millis);
-        limit.map_or(OnUnreachable::Wait, OnUnreachable::FailAfter)
-    }
-
-    /// Limits and weight of the export.
-    pub fn settings(&self) -> Settings {
         let limits = self.limits.as_ref().map_or_else(Limits::default, |limits| limits.limits());
-        Settings { limits, weight: self.weight.unwrap_or(Settings::WEIGHT_DEFAULT) }
-    }
-
-    pub fn set_settings(&mut self, settings: &Settings) {
-        let default = Settings::default();
-        self.limits =
-            (settings.limits != default.limits).then(|| Box::new(LimitsRecord::of(&settings.limits)));
-        self.weight = (settings.weight != default.weight).then_some(settings.weight);
-    }
-
-    /// What the export promises.
-    pub fn properties(&self) -> Properties {
-        let (durability, on_unreachable) = (self.durability(), self.on_unreachable());
-        Properties { durability, on_unreachable, settings: self.settings() }
+        Properties {
+            durability,
+            on_unreachable: limit.map_or(OnUnreachable::Wait, OnUnreachable::FailAfter),
+            settings: Settings { limits, weight: self.weight.unwrap_or(Settings::WEIGHT_DEFAULT) },
+        }
     }
 
     pub fn set_properties(&mut self, properties: &Properties) {
@@ -183,7 +165,9 @@ impl ExportRecord {
             OnUnreachable::Wait => None,
             OnUnreachable::FailAfter(limit) => Some(millis(limit)),
         };
-        self.set_settings(&properties.settings);
+        let Settings { limits, weight } = properties.settings;
+        self.limits = (limits != Limits::default()).then(|| Box::new(LimitsRecord::of(&limits)));
+        self.weight = (weight != Settings::WEIGHT_DEFAULT).then_some(weight);
     }
 
     pub fn device_id(&self) -> DeviceId {
@@ -230,10 +214,10 @@ pub(in crate::router) mod tests {
     #[test]
     fn settings_are_kept_and_a_record_without_any_is_as_before_settings_were_known() {
         let old = record(7, "vm-7");
-        assert_eq!(old.settings(), Settings::default());
+        assert_eq!(old.properties(), Properties::default());
         let text = |record: &ExportRecord| String::from_utf8_lossy(&record.encode().unwrap()).into_owned();
         let mut new = old.clone();
-        new.set_settings(&Settings::default());
+        new.set_properties(&Properties::default());
         assert_eq!(new, old);
         assert!(
             !text(&new).contains("limits") && !text(&new).contains("weight"),
@@ -243,8 +227,8 @@ pub(in crate::router) mod tests {
         for (limit, rate) in Limit::ALL.into_iter().zip(1 << 20..) {
             settings.limits.set_rate(limit, Some(rate));
             settings.limits.burst = Duration::from_secs(rate - (1 << 20));
-            new.set_settings(&settings);
-            assert_eq!(ExportRecord::decode(&new.encode().unwrap()).unwrap().settings(), settings);
+            new.set_properties(&Properties { settings, ..Properties::default() });
+            assert_eq!(ExportRecord::decode(&new.encode().unwrap()).unwrap().properties().settings, settings);
         }
     }
 
