@@ -5,19 +5,19 @@
 mod samples;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use self::samples::{
     api_samples, cache_samples, clean_samples, collection_samples, shard_samples, store_samples,
 };
 use super::collecting::Collections;
 use super::memory::Holders;
-use super::top::{TopParts, warnings};
+use super::top::warnings;
 use super::upgrading::{Upgrading, longest_and_median};
 use crate::api::{ApiStats, AppState, OffThread, Readiness, Selection, SharedTexts, wire};
 use crate::cache::{Cache, CacheStats, Resource, UsageFigures};
 use crate::config::{Config, OnStop};
-use crate::export::{LimitUse, Throttle};
+use crate::export::Throttle;
 use crate::observe::chain;
 use crate::observe::metrics::{self, ExportFigures, ExportHistograms, Metric, Packs, Registry, Samples};
 use crate::observe::troubles::Troubles;
@@ -25,6 +25,7 @@ use crate::router::{Glance, Router, State};
 use crate::store::volume::{Loss, VolumeStore};
 use crate::store::{BlockCache, Store};
 use crate::ublk::UblkDevices;
+use crate::units::nanos;
 use crate::worker::Worker;
 use crate::worker::cpus::node_of;
 use crate::worker::engine::Engine;
@@ -52,11 +53,10 @@ impl Parts {
             OnStop::Remove => "remove",
         };
         let started = Instant::now();
-        let top = TopParts {
-            parts: Arc::clone(self),
-            ready: ready.clone(),
-            instance: uuid::Uuid::new_v4().to_string(),
-            started,
+        let (parts, is_ready, instance) = (Arc::clone(self), ready.clone(), uuid::Uuid::new_v4().to_string());
+        let top = move |_: &Selection| {
+            serde_json::to_string(&parts.top(&instance, started, is_ready.get()))
+                .map_err(|error| error.to_string())
         };
         let parts = Arc::clone(self);
         let daemon = move || wire::DaemonStatus {
@@ -87,7 +87,7 @@ impl Parts {
             export_histograms: config.api.export_histograms,
             daemon: Arc::new(daemon),
             store: Arc::new(move || store.as_ref().map(Store::state)),
-            top: Arc::new(SharedTexts::new(move |_| top.encode(), Arc::clone(&stats.tops))),
+            top: Arc::new(SharedTexts::new(top, Arc::clone(&stats.tops))),
             traces: self.workers.first().map(|worker| Arc::clone(&worker.traces)).unwrap_or_default(),
             memory: Arc::new(move || holders.measure()),
             off_thread: OffThread::default(),
@@ -149,14 +149,6 @@ impl Parts {
             out.value(Metric::WorkerCpu, &[&number], nanos(worker.load.cpu_time()));
         }
     }
-}
-
-fn limit_figures(throttle: &Throttle) -> Vec<metrics::LimitFigures> {
-    let figures = throttle.figures().map(|LimitUse { limit, waited_nanos, .. }| metrics::LimitFigures {
-        name: limit.name(),
-        waited_nanos,
-    });
-    figures.collect()
 }
 
 /// Exports counted while their figures are gathered.
@@ -245,7 +237,8 @@ fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
     };
     let volume = export.volume();
     let figures = volume.figures();
-    let limits = export.throttle().map(limit_figures).unwrap_or_default();
+    let limits = export.throttle().into_iter().flat_map(Throttle::figures);
+    let limits: Vec<_> = limits.map(|used| (used.limit.name(), used.waited_nanos)).collect();
     let is_used = glance.may_have_device && export.is_used();
     let packs = |(fan_out, count)| Packs { fan_out, count, slows_writes: volume.is_crowded() };
     metrics::export(
@@ -293,8 +286,4 @@ fn cache_status(stats: &CacheStats, dir: &str, engine: Engine) -> wire::CacheSta
         dirty_bytes: stats.dirty_bytes,
         corrupt_frames: stats.corrupt_frames,
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -3,65 +3,48 @@
 //! Owns which figure of a part goes into which field, and the warnings. Does not own the figures, nor alerts: those are for Prometheus. Invariant: an
 //! export costs one look at its state and, once used, one read of its counters; nothing here runs on a worker, or waits for I/O.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use super::figures::{Parts, worker_status};
-use crate::api::Readiness;
 use crate::api::wire::{
     ExportCounts, Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopStore, TopStoreOperation,
 };
 use crate::cache::Resource;
-use crate::export::{Export, LimitUse};
+use crate::export::{Export, Throttle};
 use crate::observe::counter::{Histogram, LATENCY_BOUNDS_NANOS};
 use crate::router::{Glance, State};
 use crate::store::{BlockCache, BlockCacheCounters, Operation, Store};
+use crate::units::{nanos, unix_millis};
 
 /// A READ that waits longer for the store is worth a warning.
 const READ_WAIT_LONG: Duration = Duration::from_mins(1);
 
-/// The parts with figures for the answer.
-pub(super) struct TopParts {
-    pub parts: Arc<Parts>,
-    pub ready: Readiness,
-    /// The `instance` of all answers.
-    pub instance: String,
-    /// When the daemon started, the moment from which the time in answers counts.
-    pub started: Instant,
-}
-
-impl TopParts {
-    /// The figures of this moment as JSON, or why there is none.
-    pub fn encode(&self) -> Result<String, String> {
-        serde_json::to_string(&self.measure()).map_err(|error| error.to_string())
-    }
-
+impl Parts {
     /// The figures of this moment, those of all exports included.
-    fn measure(&self) -> Top {
+    /// `instance` is that of all answers, and time counts from `started`.
+    pub(super) fn top(&self, instance: &str, started: Instant, is_ready: bool) -> Top {
         // Read before the counters: each counter is read at a moment between here and the answer.
-        let uptime = self.started.elapsed().as_nanos();
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let Parts { router, workers, cache, store, .. } = &*self.parts;
+        let uptime = nanos(started.elapsed());
         let mut top = Top {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
-            instance: self.instance.clone(),
-            ready: self.ready.get(),
-            uptime_nanoseconds: u64::try_from(uptime).unwrap_or(u64::MAX),
-            unix_milliseconds: u64::try_from(wall).unwrap_or(u64::MAX),
-            counts: ExportCounts { max: router.options().exports_max as u64, ..ExportCounts::default() },
-            store: store.as_ref().map(|store| self.of_store(store)),
-            workers: workers.iter().map(worker_status).collect(),
+            instance: instance.into(),
+            ready: is_ready,
+            uptime_nanoseconds: uptime,
+            unix_milliseconds: unix_millis(),
+            counts: ExportCounts { max: self.router.options().exports_max as u64, ..ExportCounts::default() },
+            store: self.store.as_ref().map(|store| self.of_store(store)),
+            workers: self.workers.iter().map(worker_status).collect(),
             latency_bounds_nanoseconds: LATENCY_BOUNDS_NANOS.to_vec(),
             ..Top::default()
         };
-        router.visit(|glance| {
+        self.router.visit(|glance| {
             let export = look(&glance);
             count(&mut top.counts, &mut top.at_risk, &glance, &export);
             top.exports.push(export);
         });
-        let stats = cache.stats();
-        let waiting_writes = workers.iter().map(|worker| worker.stats.log_line.get()).sum();
+        let stats = self.cache.stats();
+        let waiting_writes = self.workers.iter().map(|worker| worker.stats.log_line.get()).sum();
         top.cache = TopCache {
             size_bytes: stats.limit_bytes,
             used_bytes: stats.used_bytes,
@@ -69,7 +52,7 @@ impl TopParts {
             clean_bytes: stats.clean_bytes,
             waiting_writes,
         };
-        top.warnings = warnings(&self.parts);
+        top.warnings = warnings(self);
         top
     }
 
@@ -84,7 +67,7 @@ impl TopParts {
                 errors: of.errors.get(),
             }
         };
-        let blocks = self.parts.block_cache.as_ref().map(BlockCache::counters);
+        let blocks = self.block_cache.as_ref().map(BlockCache::counters);
         let hits = |of: &BlockCacheCounters| of.memory_hits.get().saturating_add(of.disk_hits.get());
         TopStore {
             status: store.state(),
@@ -166,7 +149,7 @@ fn count(counts: &mut ExportCounts, at_risk: &mut TopRisk, glance: &Glance<'_>, 
 fn requests(export: &Export) -> TopIo {
     let io = export.io_totals();
     let volume = export.volume();
-    let waited = |LimitUse { waited_nanos, .. }: LimitUse| waited_nanos;
+    let limits = export.throttle().into_iter().flat_map(Throttle::figures);
     TopIo {
         id: export.id().0,
         read: TopRequests {
@@ -192,7 +175,7 @@ fn requests(export: &Export) -> TopIo {
             ..TopRequests::default()
         },
         in_flight: io.in_flight.get(),
-        limit_wait_nanoseconds: export.throttle().map_or(0, |throttle| throttle.figures().map(waited).sum()),
+        limit_wait_nanoseconds: limits.map(|used| used.waited_nanos).sum(),
         index_wait_nanoseconds: volume.usage(Resource::Index).held_nanos,
         log_wait_nanoseconds: volume.usage(Resource::Log).held_nanos,
     }

@@ -31,5 +31,5 @@ mod tests;
 
 pub use self::registry::Registry;
 pub use self::samples::{ExportHistograms, Samples};
-pub use self::sources::{ExportFigures, LimitFigures, LogFigures, Packs, export, process, states, workers};
+pub use self::sources::{ExportFigures, LogFigures, Packs, export, process, states, workers};
 pub use self::table::Metric;

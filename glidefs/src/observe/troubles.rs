@@ -26,36 +26,19 @@ pub enum Part {
 }
 
 impl Part {
-    /// All parts.
-    pub const ALL: [Self; 6] =
-        [Self::Tcp, Self::Socket, Self::Group, Self::Token, Self::Disk, Self::Configuration];
-
-    /// The label on `/metrics`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Socket => "socket",
-            Self::Group => "group",
-            Self::Token => "token",
-            Self::Disk => "disk",
-            Self::Configuration => "configuration",
-        }
-    }
-
-    /// The part in a sentence.
-    fn what(self) -> &'static str {
-        match self {
-            Self::Tcp => "the API has no TCP address",
-            Self::Socket => "the API has no socket, so the command line does not reach the daemon",
-            Self::Group => "the API's socket is not open to its group",
-            Self::Token => "no request over TCP can carry a token",
-            Self::Disk => "the disk of the cache stands still, and so do devices",
-            Self::Configuration => {
-                "the file with the configuration is refused, and its content of before is used: correct the file, and then \
-                 systemctl reload glidefs"
-            }
-        }
-    }
+    /// Each part, at the place of its number: the label on `/metrics`, and the trouble in a sentence.
+    const TEXTS: [(&'static str, &'static str); 6] = [
+        ("tcp", "the API has no TCP address"),
+        ("socket", "the API has no socket, so the command line does not reach the daemon"),
+        ("group", "the API's socket is not open to its group"),
+        ("token", "no request over TCP can carry a token"),
+        ("disk", "the disk of the cache stands still, and so do devices"),
+        (
+            "configuration",
+            "the file with the configuration is refused, and its content of before is used: correct the file, and then \
+             systemctl reload glidefs",
+        ),
+    ];
 }
 
 /// The troubles of this moment.
@@ -65,6 +48,7 @@ pub struct Troubles(Mutex<BTreeMap<Part, String>>);
 impl Troubles {
     /// Notes how `part` is: `None` is well.
     pub fn set(&self, part: Part, cause: Option<String>) {
+        let (name, what) = Part::TEXTS[part as usize];
         let mut list = self.0.lock_whole();
         let before = match &cause {
             Some(cause) => list.insert(part, cause.clone()),
@@ -73,25 +57,30 @@ impl Troubles {
         drop(list);
         match cause {
             Some(cause) if before.as_ref() != Some(&cause) => {
-                let what = part.what();
-                tracing::warn!(part = part.name(), what, cause, "a part is in trouble");
+                tracing::warn!(part = name, what, cause, "a part is in trouble");
             }
-            None if before.is_some() => {
-                tracing::info!(part = part.name(), "a part works again");
-            }
+            None if before.is_some() => tracing::info!(part = name, "a part works again"),
             _ => {}
         }
     }
 
     /// The parts in trouble.
+    #[cfg(test)]
     pub fn parts(&self) -> Vec<Part> {
         self.0.lock_whole().keys().copied().collect()
+    }
+
+    /// The label of every part, and whether the part is in trouble.
+    pub fn states(&self) -> [(&'static str, bool); 6] {
+        let mut states = Part::TEXTS.map(|(name, _)| (name, false));
+        self.0.lock_whole().keys().for_each(|part| states[*part as usize].1 = true);
+        states
     }
 
     /// A sentence for each trouble.
     pub fn sentences(&self) -> Vec<String> {
         let list = self.0.lock_whole();
-        list.iter().map(|(part, cause)| format!("{}: {cause}", part.what())).collect()
+        list.iter().map(|(part, cause)| format!("{}: {cause}", Part::TEXTS[*part as usize].1)).collect()
     }
 }
 
@@ -108,8 +97,9 @@ mod tests {
         assert!(set(Some("taken")).contains("cause=\"taken\""));
         assert!(set(Some("taken")).is_empty());
         assert_eq!(troubles.sentences(), ["the API has no TCP address: taken"]);
+        assert_eq!(troubles.states()[..2], [("tcp", true), ("socket", false)]);
         assert!(set(Some("gone")).contains("gone"));
         assert!(set(None).contains("works again"));
-        assert!(troubles.parts().is_empty());
+        assert!(troubles.states().iter().all(|(_, is_troubled)| !is_troubled));
     }
 }

@@ -5,14 +5,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::nanos;
 use crate::api::ApiStats;
 use crate::cache::{CacheStats, ShardStats};
 use crate::daemon::collecting::Collections;
 use crate::observe::counter::Counter;
 use crate::observe::metrics::{Metric, Samples};
-use crate::observe::troubles::Part;
 use crate::store::{BlockCacheCounters, Operation, Store};
+use crate::units::nanos;
 
 pub(super) fn cache_samples(stats: &CacheStats, out: &mut Samples) {
     for (state, segments) in [
@@ -88,9 +87,8 @@ pub(super) fn api_samples(stats: &ApiStats, out: &mut Samples) {
         out.values(&[door], cells.map(|(metric, cell)| (metric, get(cell))));
     }
     out.value(Metric::ApiEncodings, &[], get(&stats.scrapes.encodings));
-    let troubled = stats.troubles.parts();
-    for part in Part::ALL {
-        out.value(Metric::Trouble, &[part.name()], u64::from(troubled.contains(&part)));
+    for (part, is_troubled) in stats.troubles.states() {
+        out.value(Metric::Trouble, &[part], u64::from(is_troubled));
     }
 }
 

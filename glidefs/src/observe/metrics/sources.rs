@@ -7,6 +7,6 @@ mod exports;
 mod process;
 mod workers;
 
-pub use self::exports::{ExportFigures, LimitFigures, LogFigures, Packs, export, states};
+pub use self::exports::{ExportFigures, LogFigures, Packs, export, states};
 pub use self::process::process;
 pub use self::workers::workers;

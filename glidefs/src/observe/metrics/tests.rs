@@ -53,10 +53,7 @@ fn figures(name: &str) -> ExportFigures<'_> {
         cut: Some((8192, 4096)),
         index_held_nanos: 2_500_000_000,
         log: Some(LogFigures { bytes: 8192, held_nanos: 1_500_000_000 }),
-        limits: &[
-            LimitFigures { name: "write_iops", waited_nanos: 2_500_000_000 },
-            LimitFigures { name: "read_iops", waited_nanos: 1_000_000_000 },
-        ],
+        limits: &[("write_iops", 2_500_000_000), ("read_iops", 1_000_000_000)],
         io: None,
     }
 }

@@ -30,19 +30,11 @@ pub struct ExportFigures<'a> {
     pub index_held_nanos: u64,
     /// Log space for data not in the store; `None` without a store.
     pub log: Option<LogFigures>,
-    /// Limits which are set, or have let a request wait since the daemon started.
-    pub limits: &'a [LimitFigures],
+    /// Names of the limits which are set, or have let a request wait since the daemon started, each with how long requests waited
+    /// because of it, nanoseconds.
+    pub limits: &'a [(&'static str, u64)],
     /// The counters of all queues since the daemon started; `None` if unknown.
     pub io: Option<&'a QueueStats>,
-}
-
-/// The figures of one limit of an export.
-#[derive(Clone, Copy, Debug)]
-pub struct LimitFigures {
-    /// Name of the limit.
-    pub name: &'static str,
-    /// How long requests waited because of it, nanoseconds.
-    pub waited_nanos: u64,
 }
 
 /// The use that an export makes of the log.
@@ -88,7 +80,7 @@ pub fn export(figures: &ExportFigures<'_>, out: &mut Samples) {
             out.value(metric, labels, value);
         }
     }
-    for LimitFigures { name: limit, waited_nanos } in figures.limits.iter().filter(|_| is_busy || is_whole) {
+    for (limit, waited_nanos) in figures.limits.iter().filter(|_| is_busy || is_whole) {
         out.value(Metric::ExportThrottledTime, &[figures.name, limit], *waited_nanos);
     }
     if is_busy || is_whole || figures.index_held_nanos > 0 {
