@@ -2,17 +2,13 @@
 //!
 //! Owns the answer to poisoned locks: go on. A panic ends the process where the program is built for release, so only tests see
 //! a poisoned lock. Every critical section in the crate changes its data by whole steps: assignments, or calls of a collection.
-//! `by_key` has a lock for each key. Also the name of whoever holds the lock of a file, for errors.
-
-mod by_key;
+//! Also the name of whoever holds the lock of a file, for errors.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use nix::sys::stat::{major, minor};
-
-pub(crate) use self::by_key::LocksByKey;
 
 /// The process that has the lock of the file at `path`, in words, as far as the kernel tells.
 pub(crate) fn holder(path: &Path) -> String {

@@ -85,7 +85,7 @@ pub use self::deaths::Deaths;
 pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use self::entry::{ExportEntry, HeldExport};
 pub(crate) use self::error::RouterError;
-use self::exports::Exports;
+use self::exports::{Exports, NameLocks};
 pub(crate) use self::info::{ExportInfo, Glance};
 pub use self::options::RouterOptions;
 #[cfg(test)]
@@ -97,7 +97,7 @@ pub(crate) use self::size::SizeError;
 pub(crate) use self::state::State;
 pub use self::storage::{Begun, InitialContent, Storage};
 use crate::export::Export;
-use crate::locks::{LocksByKey, RwLockExt};
+use crate::locks::RwLockExt;
 use crate::observe::repeat::Repeat;
 pub(crate) use crate::store::NameError;
 /// The name of an export: the store has volumes and snapshots by the same names.
@@ -115,7 +115,7 @@ pub struct Router {
     /// Whether new operations are refused. Every operation holds the lock for reading until the operation ends.
     stopping: Arc<tokio::sync::RwLock<bool>>,
     /// Who may create an export of a name at the moment.
-    name_locks: LocksByKey<ExportName>,
+    name_locks: NameLocks,
     /// Whether [`Router::stop`] was called, which ends waiting for the store.
     stops: watch::Sender<bool>,
     /// Exports about which the store has not answered whose they are, exports with waiting requests first.
@@ -152,7 +152,7 @@ impl Router {
         for (name, record, resume) in records {
             // Always succeeds: nobody else has the lock before the router exists.
             let Ok(gate) = Arc::clone(&stopping).try_read_owned() else { continue };
-            exports.take_number(record.device.number);
+            exports.numbers.take(record.device.number);
             let rests = storage.is_at_rest(record.export_id(), record.size_bytes, resume.as_ref());
             let held = HeldExport::loaded(name, record, resume, gate);
             if !(rests && held.entry.is_settled()) {
@@ -170,7 +170,7 @@ impl Router {
             options,
             exports: RwLock::new(exports),
             stopping,
-            name_locks: LocksByKey::default(),
+            name_locks: NameLocks::default(),
             stops: watch::Sender::new(false),
             unasked: Mutex::default(),
             to_ask: Notify::new(),
@@ -361,10 +361,5 @@ impl Router {
         drop(exports);
         held.mark_gone();
         self.storage.remove(held.entry.id);
-    }
-
-    /// Notes that the kernel gave an export's device the number `to` instead of `from`.
-    fn renumber(&self, from: u32, to: u32) {
-        self.exports.write_whole().renumber(from, to);
     }
 }

@@ -253,7 +253,7 @@ impl Router {
         let mut exports = self.exports.write_whole();
         exports.check_room()?;
         let id = exports.take_id()?;
-        let number = exports.take_lowest_number();
+        let number = exports.numbers.take_lowest();
         let record = new_record(id, number, request, initial, &self.options);
         let held = HeldExport::created(request.name.clone(), record, initial.resume.clone(), gate);
         // Only an export that begins with zeroes and gets no device needs nothing but the record.

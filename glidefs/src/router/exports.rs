@@ -1,21 +1,23 @@
 //! The exports in memory.
 //!
-//! Owns which names, export ids and device numbers are in use. Invariants: one entry per name; an export id is used once.
+//! Owns which names, export ids and device numbers are in use, and the locks of names. Invariants: one entry per name; an export id is
+//! used once; everybody who wants a name while somebody holds or waits for the name's lock gets the same lock.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 use super::ExportName;
 use super::entry::ExportEntry;
 use super::error::RouterError;
 use super::numbers::Numbers;
+use crate::locks::MutexExt;
 
 /// The exports in memory.
 #[derive(Debug)]
 pub(super) struct Exports {
     by_name: BTreeMap<ExportName, Arc<ExportEntry>>,
-    numbers: Numbers,
+    pub numbers: Numbers,
     next_id: u32,
     exports_max: usize,
 }
@@ -60,22 +62,6 @@ impl Exports {
         Ok(id)
     }
 
-    /// The lowest free device number, which is in use from now on.
-    pub fn take_lowest_number(&mut self) -> u32 {
-        self.numbers.take_lowest()
-    }
-
-    /// Notes that an export uses `number`.
-    pub fn take_number(&mut self, number: u32) {
-        self.numbers.take(number);
-    }
-
-    /// Notes that an export uses the device number `to` instead of `from`.
-    pub fn renumber(&mut self, from: u32, to: u32) {
-        self.numbers.take(to);
-        self.numbers.release(from);
-    }
-
     /// Adds an entry, or replaces the entry of the same name.
     pub fn insert(&mut self, entry: Arc<ExportEntry>) {
         self.by_name.insert(entry.name.clone(), entry);
@@ -85,5 +71,39 @@ impl Exports {
     pub fn remove(&mut self, name: &ExportName, number: u32) {
         self.by_name.remove(name);
         self.numbers.release(number);
+    }
+}
+
+/// A lock for each of the names that somebody gives to an export at the moment.
+#[derive(Default)]
+pub(super) struct NameLocks(Mutex<BTreeMap<ExportName, Weak<tokio::sync::Mutex<()>>>>);
+
+impl NameLocks {
+    /// The lock of `name`.
+    pub fn of(&self, name: &ExportName) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.0.lock_whole();
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = locks.get(name).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::default();
+        locks.insert(name.clone(), Arc::downgrade(&lock));
+        lock
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_wants_a_name_that_is_in_use_gets_the_same_lock_and_no_lock_is_kept() {
+        let locks = NameLocks::default();
+        let [a, b, c] = ["a", "b", "c"].map(|name| ExportName::new(name).unwrap());
+        let (first, second, other) = (locks.of(&a), locks.of(&a), locks.of(&b));
+        assert!(Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &other));
+        drop((first, second, other));
+        let _last = locks.of(&c);
+        assert!(locks.0.lock_whole().keys().eq([&c]));
     }
 }

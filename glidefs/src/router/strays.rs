@@ -11,6 +11,7 @@ use super::catalog::error::CatalogError;
 use super::devices::{DeviceId, FoundDevice};
 use super::entry::HeldExport;
 use super::error::RouterError;
+use crate::locks::RwLockExt;
 
 impl Router {
     /// The device of an export. The catalog gets the number of a stray device: clients may use the device already.
@@ -90,7 +91,10 @@ impl Router {
             record.device.boot_id = Some(boot_id);
         })
         .await?;
-        self.renumber(before, number.0);
+        let mut exports = self.exports.write_whole();
+        exports.numbers.take(number.0);
+        exports.numbers.release(before);
+        drop(exports);
         held.forget_stray(number);
         Ok(())
     }
