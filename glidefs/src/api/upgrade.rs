@@ -4,11 +4,12 @@
 //! Unix socket only, by root or the user of the daemon; everybody else who may use the API gets the program that was installed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use async_trait::async_trait;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
-use futures_util::future::BoxFuture;
 use tokio::net::unix::UCred;
 
 use super::body::JsonBody;
@@ -18,10 +19,11 @@ use super::wire::ProblemCode as P;
 use super::wire::{Upgrade, UpgradeBegun, UpgradeRequest};
 
 /// Upgrades of the daemon, as the API reaches them.
+#[async_trait]
 pub trait Upgrades: Send + Sync {
     /// Checks `program`, or the program that was installed, and has the daemon go on as that program after the answer. Goes on when the
     /// client goes away.
-    fn begin(&self, program: Option<PathBuf>) -> BoxFuture<'static, Result<UpgradeBegun, UpgradeError>>;
+    async fn begin(self: Arc<Self>, program: Option<PathBuf>) -> Result<UpgradeBegun, UpgradeError>;
 
     /// The upgrade that ended last, as far as this process knows.
     fn last(&self) -> Option<Upgrade>;

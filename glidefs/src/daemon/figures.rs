@@ -46,7 +46,7 @@ pub struct Parts {
 
 impl Parts {
     /// The state for the handlers of the API.
-    pub fn state(self: &Arc<Self>, config: &Config, ready: Readiness, upgrades: Upgrading) -> AppState {
+    pub fn state(self: &Arc<Self>, config: &Config, ready: Readiness, upgrades: Arc<Upgrading>) -> AppState {
         let dir = config.cache.dir.display().to_string();
         let on_stop = match config.control.on_stop {
             OnStop::Keep => "keep",
@@ -91,7 +91,7 @@ impl Parts {
             traces: self.workers.first().map(|worker| Arc::clone(&worker.traces)).unwrap_or_default(),
             memory: Arc::new(move || holders.measure()),
             off_thread: OffThread::default(),
-            upgrades: Some(Arc::new(upgrades)),
+            upgrades: Some(upgrades),
             ready,
             started,
             stats,

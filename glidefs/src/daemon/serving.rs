@@ -61,7 +61,7 @@ pub(super) async fn serve(
     let last = handed.as_ref().map(|handed| handed.upgrade.clone());
     let (upgrades, mut orders) =
         Upgrading::new(launch, identity(config), Arc::clone(&parts.router), ready.clone(), last);
-    let state = parts.state(config, ready.clone(), upgrades.clone());
+    let state = parts.state(config, ready.clone(), Arc::clone(&upgrades));
     let releasing = Releasing::new(&parts.workers, Arc::clone(&state.stats.changes));
     let mut serving = tokio::spawn(api::serve(listeners, state, access, stopped));
     let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone(), Arc::clone(&parts.troubles)));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use crate::api::{Readiness, UpgradeError, Upgrades, wire};
@@ -20,11 +20,8 @@ use crate::observe::chain;
 use crate::router::{Catalog, ExportName, Router};
 use crate::units::unix_millis;
 
-/// The upgrades of this daemon. Cheap to clone.
-#[derive(Clone)]
-pub(super) struct Upgrading(Arc<Shared>);
-
-struct Shared {
+/// The upgrades of this daemon.
+pub(super) struct Upgrading {
     launch: Launch,
     identity: Identity,
     router: Arc<Router>,
@@ -51,30 +48,25 @@ impl Upgrading {
         router: Arc<Router>,
         ready: Readiness,
         last: Option<Upgrade>,
-    ) -> (Self, mpsc::Receiver<Order>) {
+    ) -> (Arc<Self>, mpsc::Receiver<Order>) {
         let (orders, given) = mpsc::channel(1);
         let is_under_way = AtomicBool::new(false);
         let last = Mutex::new(last);
-        (Self(Arc::new(Shared { launch, identity, router, ready, is_under_way, last, orders })), given)
+        (Arc::new(Self { launch, identity, router, ready, is_under_way, last, orders }), given)
     }
 }
 
+#[async_trait]
 impl Upgrades for Upgrading {
-    fn begin(
-        &self,
-        program: Option<PathBuf>,
-    ) -> BoxFuture<'static, Result<wire::UpgradeBegun, UpgradeError>> {
-        let shared = Arc::clone(&self.0);
+    async fn begin(self: Arc<Self>, program: Option<PathBuf>) -> Result<wire::UpgradeBegun, UpgradeError> {
         // A task of its own, so that a client that goes away leaves nothing half done.
-        let task = tokio::spawn(async move { shared.begin(program).await });
-        Box::pin(async move {
-            let failed = |_| UpgradeError::Failed { reason: "the upgrade broke off: see the log".into() };
-            task.await.map_err(failed)?
-        })
+        let task = tokio::spawn(async move { self.begin_now(program).await });
+        let failed = |_| UpgradeError::Failed { reason: "the upgrade broke off: see the log".into() };
+        task.await.map_err(failed)?
     }
 
     fn last(&self) -> Option<wire::Upgrade> {
-        let last = self.0.last.lock_whole().clone()?;
+        let last = self.last.lock_whole().clone()?;
         let succeeded = last.failure.is_none();
         Some(wire::Upgrade {
             began: wire::rfc3339(last.began_unix_millis),
@@ -83,7 +75,7 @@ impl Upgrades for Upgrading {
             outcome: if succeeded { "done" } else { "failed" }.into(),
             reason: last.failure,
             pauses: succeeded.then(|| {
-                let pauses = self.0.router.pauses();
+                let pauses = self.router.pauses();
                 let devices = pauses.len() as u64;
                 let (longest, median) = longest_and_median(pauses);
                 wire::Pauses {
@@ -103,8 +95,8 @@ pub(super) fn longest_and_median(mut pauses: Vec<Duration>) -> (Duration, Durati
     (at(pauses.len().saturating_sub(1)), at(pauses.len() / 2))
 }
 
-impl Shared {
-    async fn begin(&self, program: Option<PathBuf>) -> Result<wire::UpgradeBegun, UpgradeError> {
+impl Upgrading {
+    async fn begin_now(&self, program: Option<PathBuf>) -> Result<wire::UpgradeBegun, UpgradeError> {
         if !self.ready.get() {
             return Err(UpgradeError::NotReady);
         }
