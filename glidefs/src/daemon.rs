@@ -23,7 +23,6 @@ mod cache_setup;
 mod collecting;
 mod error;
 mod figures;
-mod locked_memory;
 mod memory;
 mod releasing;
 mod serving;

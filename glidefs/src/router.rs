@@ -77,7 +77,7 @@ use tokio::time::Instant;
 use self::background::{Background, finish};
 pub use self::catalog::Catalog;
 use self::catalog::change::Change;
-use self::catalog::record::ExportRecord;
+use self::catalog::record::{Desired, ExportRecord};
 pub(crate) use self::catalog::{CatalogGlance, CatalogHandle, error::CatalogError, health::CatalogHealth};
 use self::confirm::Unasked;
 pub use self::create::{CreateExport, CreatedExport};
@@ -154,7 +154,13 @@ impl Router {
             let Ok(gate) = Arc::clone(&stopping).try_read_owned() else { continue };
             exports.numbers.take(record.device.number);
             let rests = storage.is_at_rest(record.export_id(), record.size_bytes, resume.as_ref());
-            let held = HeldExport::loaded(name, record, resume, gate);
+            // The state of the step that the wish in the record asks for.
+            let state = match record.desired {
+                Desired::Attached => State::Recovering,
+                Desired::Detached => State::Detaching,
+                Desired::Deleted => State::Deleting,
+            };
+            let held = HeldExport::new(name, record, resume, state, gate);
             if !(rests && held.entry.is_settled()) {
                 let is_held_back = options.deaths.holds_back(held.entry.id).is_some();
                 held.entry.open(&*storage).volume().hold_back(is_held_back);

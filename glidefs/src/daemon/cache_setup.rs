@@ -2,6 +2,7 @@
 //!
 //! Owns process limits, who may open the daemon's files, and how the cache is written to. Does not own recovery (`cache`).
 
+use std::fs;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +12,6 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
 use super::error::DaemonError;
-use super::locked_memory::bytes_within_limit;
 use crate::cache::{self, Budgets, Cache, CacheError, Directory, HANDS_MAX, Known, MonotonicClock};
 use crate::config::{CacheSection, Config};
 use crate::router::{Catalog, CatalogError};
@@ -19,6 +19,7 @@ use crate::ublk::{self, Features, Untouchable};
 use crate::units::{ExportId, SEGMENT_BYTES};
 use crate::worker::WorkerOptions;
 use crate::worker::affinity::Cpu;
+use crate::worker::capabilities::{CAP_IPC_LOCK, Capabilities};
 use crate::worker::engine::{Engine, check_direct};
 
 /// The part of the size of the cache that indexes may have by default. An extent takes about 40 bytes, and 4 KiB of the log or more
@@ -186,6 +187,28 @@ pub(super) fn worker_options(config: &Config, engine: Engine) -> WorkerOptions {
     }
 }
 
+/// Raises the limit on locked memory to the hard limit. Returns `wanted` bytes, or fewer, where the process may lock fewer.
+fn bytes_within_limit(wanted: u64) -> u64 {
+    // No limit holds for a process with the capability.
+    if fs::read_to_string("/proc/self/status")
+        .is_ok_and(|status| Capabilities::in_status(&status).has(CAP_IPC_LOCK))
+    {
+        return wanted;
+    }
+    let hard = getrlimit(Resource::RLIMIT_MEMLOCK)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard).map(|()| hard));
+    let bytes = hard.unwrap_or(0).min(wanted);
+    if bytes < wanted {
+        tracing::warn!(
+            bytes,
+            mapped_max = wanted,
+            "the process may lock less memory than cache.mapped_max, so more READs take a buffer: raise the limit (ulimit -l, LimitMEMLOCK), \
+             or lower cache.mapped_max"
+        );
+    }
+    bytes
+}
+
 /// Raises the limit on descriptors, of which each device needs some, to the hard limit.
 pub(super) fn raise_descriptor_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
@@ -197,7 +220,6 @@ pub(super) fn raise_descriptor_limit() {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
@@ -222,6 +244,11 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         let made = ["LOCK", "catalog.redb", "segments"].map(|name| mode(&dir.join(name)));
         assert_eq!(made, [0o600, 0o600, 0o700]);
+    }
+
+    #[test]
+    fn no_more_is_locked_than_asked_for() {
+        assert_eq!(bytes_within_limit(4096), 4096);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! host does not collect the store if it has created nothing since its last run, and that run ended well and left nothing to later
 //! runs; of many hosts about one collects in an interval, and where that one ends another one does from the next interval on.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::locks::MutexExt;
@@ -21,23 +21,18 @@ pub struct Collections {
 
 impl Collections {
     fn begins(&self, now: Instant) {
-        self.since().get_or_insert(now);
+        self.since.lock_whole().get_or_insert(now);
     }
 
     fn ends(&self, is_done: bool) {
         if is_done {
-            *self.since() = None;
+            *self.since.lock_whole() = None;
         }
     }
 
     /// Time since the first run after the last successful one began; zero if there is no such run.
     pub fn overdue(&self, now: Instant) -> Duration {
-        self.since().map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
-    }
-
-    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
-        // A panic elsewhere cannot leave the value half changed: each change is one assignment.
-        self.since.lock_whole()
+        self.since.lock_whole().map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 }
 

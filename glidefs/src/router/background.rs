@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use tokio::task::AbortHandle;
 
@@ -47,16 +47,11 @@ impl Background {
         let _caller = OnCallerGone { background: self, key, task: task.abort_handle() };
         task.await.ok()
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, AbortHandle>> {
-        // A panic elsewhere cannot leave the map half changed: each change is one call of the map.
-        self.0.lock_whole()
-    }
 }
 
 impl Drop for OnCallerGone<'_> {
     fn drop(&mut self) {
-        let mut tasks = self.background.lock();
+        let mut tasks = self.background.0.lock_whole();
         tasks.retain(|_, task| !task.is_finished());
         if self.task.is_finished() {
             return;
@@ -91,7 +86,7 @@ mod tests {
         for (key, number) in [("a", 1), ("b", 2), ("a", 3)] {
             assert!(background.run(key.into(), work(number)).now_or_never().is_none());
         }
-        assert_eq!(background.lock().len(), 2);
+        assert_eq!(background.0.lock_whole().len(), 2);
         while done.lock().unwrap().len() < 2 {
             go.notify_one();
             tokio::task::yield_now().await;
@@ -108,6 +103,6 @@ mod tests {
         tokio::task::yield_now().await;
         assert_eq!(done.lock().unwrap().pop(), Some(4));
         assert_eq!(background.run("a".into(), async { 7 }).await, Some(7));
-        assert!(background.lock().is_empty(), "work that has ended is not kept");
+        assert!(background.0.lock_whole().is_empty(), "work that has ended is not kept");
     }
 }

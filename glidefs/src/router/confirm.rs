@@ -75,11 +75,6 @@ impl Router {
         }
     }
 
-    /// Whether content of an export is lost here that the store may have: then the store's answer mends the export.
-    pub(super) async fn may_be_mended(&self, held: &HeldExport) -> bool {
-        self.open(&held.entry).volume().may_be_mended().await
-    }
-
     /// As [`Self::claim`], for a further try. With `is_claimed` the store is not asked, unless the loss of the export is known. Returns the
     /// loss, if the export is lost.
     ///

@@ -255,7 +255,8 @@ impl Router {
         let id = exports.take_id()?;
         let number = exports.numbers.take_lowest();
         let record = new_record(id, number, request, initial, &self.options);
-        let held = HeldExport::created(request.name.clone(), record, initial.resume.clone(), gate);
+        let held =
+            HeldExport::new(request.name.clone(), record, initial.resume.clone(), State::Creating, gate);
         // Only an export that begins with zeroes and gets no device needs nothing but the record.
         if !(request.detached && initial.is_blank && initial.is_known_to_store()) {
             self.open(&held.entry);

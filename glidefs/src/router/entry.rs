@@ -310,44 +310,25 @@ impl HeldExport {
         Some(Self { entry, _operation: operation, gate })
     }
 
-    /// A new export at rest, in the state before the first device.
-    pub fn created(
+    /// The right to change a new export at rest, which nobody else knows yet.
+    pub fn new(
         name: ExportName,
         record: ExportRecord,
         resume: Option<Resume>,
+        state: State,
         gate: OwnedRwLockReadGuard<bool>,
     ) -> Self {
-        Self::at_once(ExportEntry::new(name, record, resume, State::Creating), gate)
-    }
-
-    /// The entry of a replaced export without a device. The old entry is marked as gone.
-    pub fn replaced(self, record: ExportRecord, resume: Resume) -> Self {
-        let entry = ExportEntry::new(self.entry.name.clone(), record, Some(resume), State::Detached);
-        self.mark_gone();
-        Self::at_once(entry, self.gate)
-    }
-
-    /// An export from the catalog, in the state of the step that the wish in the record asks for.
-    pub fn loaded(
-        name: ExportName,
-        record: ExportRecord,
-        resume: Option<Resume>,
-        gate: OwnedRwLockReadGuard<bool>,
-    ) -> Self {
-        let state = match record.desired {
-            Desired::Attached => State::Recovering,
-            Desired::Detached => State::Detaching,
-            Desired::Deleted => State::Deleting,
-        };
-        Self::at_once(ExportEntry::new(name, record, resume, state), gate)
-    }
-
-    /// Holds a new entry, which nobody else knows yet.
-    fn at_once(entry: Arc<ExportEntry>, gate: OwnedRwLockReadGuard<bool>) -> Self {
+        let entry = ExportEntry::new(name, record, resume, state);
         let operation = Arc::clone(&entry.operation);
         #[expect(clippy::expect_used, reason = "the lock was made a moment ago and nobody else has it")]
         let operation = operation.try_lock_owned().expect("a lock nobody else knows of is free");
         Self { entry, _operation: operation, gate }
+    }
+
+    /// The entry of a replaced export without a device. The old entry is marked as gone.
+    pub fn replaced(self, record: ExportRecord, resume: Resume) -> Self {
+        self.mark_gone();
+        Self::new(self.entry.name.clone(), record, Some(resume), State::Detached, self.gate)
     }
 
     /// The name, for an error.

@@ -259,17 +259,14 @@ impl Router {
 
     /// Decides which step an export needs.
     pub(super) async fn plan(&self, held: &HeldExport) -> Result<Plan, RouterError> {
-        let desired = held.record().desired;
-        let found = match desired {
-            Desired::Attached => self.find_device(held).await?,
-            Desired::Detached | Desired::Deleted => self.first_device(held).await?,
-        };
-        Ok(match (desired, found) {
-            (Desired::Attached, Some(device)) if device.quiesced => Plan::RecoverWaiting,
-            (Desired::Attached, Some(_)) => Plan::Recover,
-            (Desired::Attached, None) => Plan::Attach,
-            (Desired::Detached, found) => Plan::Detach { exists: found.is_some() },
-            (Desired::Deleted, found) => Plan::Delete { exists: found.is_some() },
+        Ok(match held.record().desired {
+            Desired::Attached => match self.find_device(held).await? {
+                Some(device) if device.quiesced => Plan::RecoverWaiting,
+                Some(_) => Plan::Recover,
+                None => Plan::Attach,
+            },
+            Desired::Detached => Plan::Detach { exists: self.device_exists(held).await? },
+            Desired::Deleted => Plan::Delete { exists: self.device_exists(held).await? },
         })
     }
 

@@ -18,13 +18,6 @@ use super::state::State;
 use crate::store::volume::{self, Crowd, Resume, VolumeError};
 use crate::units::{SECTOR_BYTES, Seq};
 
-/// The state of a volume after a rollback.
-struct GoneBack {
-    resume: Resume,
-    crowd: Crowd,
-    is_snapshot_gone: bool,
-}
-
 impl Router {
     /// Gives a detached export the content and the size of one of its snapshots. Data written after the snapshot is given up,
     /// except in other snapshots.
@@ -84,7 +77,7 @@ impl Router {
             let gone_back = Box::pin(go_back(&writer, &snapshot)).await;
             gone_back.map_err(|source| RouterError::Store { name: name.clone(), source })
         };
-        let GoneBack { resume, crowd, is_snapshot_gone } = self.unless_stopping(roll_back).await?;
+        let (resume, crowd, is_snapshot_gone) = self.unless_stopping(roll_back).await?;
         let size_sectors = resume.size_sectors;
         let size = ExportSize::new(size_sectors.saturating_mul(SECTOR_BYTES))?;
         self.catalog.change(Change::WrittenBack(held.record().export_id(), resume, Seq(0))).await?;
@@ -103,8 +96,11 @@ impl Router {
     }
 }
 
-/// The state of `writer` after going back to `snapshot`; the newest state where the snapshot is gone.
-async fn go_back(writer: &volume::VolumeWriter, snapshot: &ExportName) -> Result<GoneBack, VolumeError> {
+/// The state of `writer` and its packs after going back to `snapshot`; the newest state where the snapshot is gone, and whether it is.
+async fn go_back(
+    writer: &volume::VolumeWriter,
+    snapshot: &ExportName,
+) -> Result<(Resume, Crowd, bool), VolumeError> {
     let (resume, crowd, is_snapshot_gone) = match writer.rollback(snapshot).await {
         Ok(committed) => (committed.resume, committed.crowd, false),
         // Without all of the content, the snapshot is as good as deleted.
@@ -116,5 +112,5 @@ async fn go_back(writer: &volume::VolumeWriter, snapshot: &ExportName) -> Result
         }
         Err(error) => return Err(error),
     };
-    Ok(GoneBack { resume: Resume { manifest: None, ..resume }, crowd, is_snapshot_gone })
+    Ok((Resume { manifest: None, ..resume }, crowd, is_snapshot_gone))
 }

@@ -189,7 +189,8 @@ async fn claim_patiently(router: &Router, held: &HeldExport, patience: &Patience
         return router.claim(held).await;
     }
     let is_inherited = router.inherits(held);
-    if is_inherited && !router.may_be_mended(held).await {
+    // Content that is lost here, and that the store may have, is mended by its answer.
+    if is_inherited && !router.open(&held.entry).volume().may_be_mended().await {
         return Ownership::Inherited;
     }
     match ask_patiently(router, held, patience).await {

@@ -28,16 +28,11 @@ impl Router {
 
     /// Whether the kernel has a device made for this export.
     pub(super) async fn device_exists(&self, held: &HeldExport) -> Result<bool, RouterError> {
-        Ok(self.first_device(held).await?.is_some())
+        Ok(self.search(held).await.0?.is_some())
     }
 
-    /// The device of an export that is found first. A number about which the kernel says nothing is an error only where no other number
-    /// has a device: a device that hangs keeps no other one from being served.
-    pub(super) async fn first_device(&self, held: &HeldExport) -> Result<Option<FoundDevice>, RouterError> {
-        self.search(held).await.0
-    }
-
-    /// As [`Self::first_device`], with the numbers about which the kernel said nothing.
+    /// The device of an export that is found first, and the numbers about which the kernel said nothing. Such a number is an error only where
+    /// no other number has a device: a device that hangs keeps no other one from being served.
     async fn search(&self, held: &HeldExport) -> (Result<Option<FoundDevice>, RouterError>, Vec<DeviceId>) {
         let (mut found, mut unanswered) = (Ok(None), Vec::new());
         for number in self.numbers_of(held) {
