@@ -42,7 +42,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-pub use self::check::{Candidate, Formats, Identity, UNSET, check, directory_at};
+pub use self::check::{Candidate, Identity, UNSET, check, directory_at};
 pub use self::program::Launch;
 use crate::locks::MutexExt;
 use crate::observe::logging;

@@ -103,7 +103,7 @@ pub(crate) use crate::store::NameError;
 /// The name of an export: the store has volumes and snapshots by the same names.
 pub use crate::store::StoreName as ExportName;
 pub(crate) use crate::store::ids::NAME_CHARS_MAX;
-use crate::store::volume::Resume;
+use crate::store::volume::{Resume, VolumeError};
 
 /// All exports of the daemon.
 pub struct Router {
@@ -281,6 +281,16 @@ impl Router {
             // Ends only with `true`: the sender lives as long as the router.
             _ = stops.wait_for(|stops| *stops) => Err(RouterError::Stopping),
         }
+    }
+
+    /// The store's answer about export `name`, unless the daemon stops first.
+    async fn ask<T>(
+        &self,
+        name: &str,
+        answer: impl Future<Output = Result<T, VolumeError>>,
+    ) -> Result<T, RouterError> {
+        let failed = |source| RouterError::Store { name: name.into(), source };
+        self.unless_stopping(async { answer.await.map_err(failed) }).await
     }
 
     fn entries(&self) -> Vec<Arc<ExportEntry>> {

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use crate::api::{Readiness, UpgradeError, Upgrades, wire};
 use crate::cache::Cache;
 use crate::config::Config;
-use crate::handover::{self, Candidate, Formats, Identity, Launch, UNSET, Upgrade, VERSION};
+use crate::handover::{self, Candidate, Identity, Launch, UNSET, Upgrade, VERSION};
 use crate::locks::MutexExt;
 use crate::observe::chain;
 use crate::router::{Catalog, ExportName, Router};
@@ -146,7 +146,7 @@ pub(super) fn identity(config: &Config) -> Identity {
         listen: config.api.listen.to_string(),
         store: config.store.url.as_ref().map_or_else(|| UNSET.into(), ToString::to_string),
         // A start may write every format read by this program: damage found at a start raises the version of the cache.
-        formats: Formats { cache: Cache::VERSION, records: Cache::RECORD_VERSION, catalog: Catalog::VERSION },
+        formats: [Cache::VERSION.into(), Cache::RECORD_VERSION.into(), Catalog::VERSION],
     }
 }
 

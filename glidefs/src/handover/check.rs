@@ -50,20 +50,12 @@ pub struct Identity {
     pub listen: String,
     /// The URL of the store, or [`UNSET`]. A store may be added.
     pub store: String,
-    /// The formats read, and possibly written before the program serves.
-    pub formats: Formats,
+    /// The newest versions read of the [`FORMATS`], and possibly written before the program serves.
+    pub formats: [u64; 3],
 }
 
-/// The newest versions of the formats in the cache's directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Formats {
-    /// Of the cache as a whole.
-    pub cache: u16,
-    /// Of records in the log.
-    pub records: u16,
-    /// Of the catalog's tables and records.
-    pub catalog: u64,
-}
+/// The formats in the cache's directory.
+const FORMATS: [&str; 3] = ["the cache", "the log's records", "the catalog"];
 
 /// Why a daemon does not go on as another program. The text tells the user how to act.
 #[derive(Debug, thiserror::Error)]
@@ -166,7 +158,7 @@ impl fmt::Display for Identity {
     /// The output of `glidefs run --check`. The package's scripts read the first two lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cache, directory: _, socket, listen, store, formats } = self;
-        let Formats { cache: whole, records, catalog } = formats;
+        let [whole, records, catalog] = formats;
         writeln!(f, "cache.dir {cache}\napi.socket {socket}\napi.listen {listen}\nstore.url {store}")?;
         writeln!(f, "formats {whole} {records} {catalog}\nversion {VERSION}\nupgrade {HANDED_VERSION}")
     }
@@ -178,12 +170,11 @@ impl Identity {
     fn parse(text: &str) -> Option<(String, Self)> {
         let lines: HashMap<&str, &str> = text.lines().filter_map(|line| line.split_once(' ')).collect();
         let value = |name| lines.get(name).map(|value| (*value).to_owned());
-        let mut formats = lines.get("formats")?.split(' ');
-        let formats = Formats {
-            cache: formats.next()?.parse().ok()?,
-            records: formats.next()?.parse().ok()?,
-            catalog: formats.next()?.parse().ok()?,
-        };
+        let mut formats = [0; FORMATS.len()];
+        let mut versions = lines.get("formats")?.split(' ');
+        for format in &mut formats {
+            *format = versions.next()?.parse().ok()?;
+        }
         if value("upgrade")? != HANDED_VERSION.to_string() {
             return None;
         }
@@ -213,13 +204,10 @@ impl Identity {
         if own.store != UNSET && self.store != own.store {
             return differs("[store] url", &self.store, &own.store);
         }
-        let versions = [
-            ("the cache", self.formats.cache.into(), own.formats.cache.into()),
-            ("the log's records", self.formats.records.into(), own.formats.records.into()),
-            ("the catalog", self.formats.catalog, own.formats.catalog),
-        ];
-        if let Some((what, theirs, own)) = versions.into_iter().find(|(_, theirs, own)| theirs > own) {
-            return Err(CheckError::TooNew { what, theirs, own });
+        for ((what, theirs), own) in FORMATS.into_iter().zip(self.formats).zip(own.formats) {
+            if theirs > own {
+                return Err(CheckError::TooNew { what, theirs, own });
+            }
         }
         Ok(())
     }
@@ -244,7 +232,7 @@ mod tests {
             socket: "/s".into(),
             listen: "127.0.0.1:9".into(),
             store: "s3://b".into(),
-            formats: Formats { cache: 2, records: 3, catalog: 4 },
+            formats: [2, 3, 4],
         }
     }
 
@@ -300,9 +288,9 @@ mod tests {
         assert!(refused(&|theirs| theirs.directory = Some((1, 2))).contains("[cache] dir is /c"));
         assert!(refused(&|theirs| theirs.socket = "/t".into()).contains("[api] socket is /t"));
         assert!(refused(&|theirs| theirs.store = UNSET.into()).contains("[store] url is none"));
-        assert!(refused(&|theirs| theirs.formats.cache = 3).contains("version 3 of the cache"));
-        assert!(refused(&|theirs| theirs.formats.records = 4).contains("version 4 of the log's records"));
-        assert!(refused(&|theirs| theirs.formats.catalog = 5).contains("version 5 of the catalog"));
+        assert!(refused(&|theirs| theirs.formats[0] = 3).contains("version 3 of the cache"));
+        assert!(refused(&|theirs| theirs.formats[1] = 4).contains("version 4 of the log's records"));
+        assert!(refused(&|theirs| theirs.formats[2] = 5).contains("version 5 of the catalog"));
     }
 
     #[test]

@@ -54,14 +54,10 @@ impl Router {
             return Ok(());
         }
         let size = ExportSize::new(record.size_bytes)?;
-        let begin = async {
-            let begun = self
-                .storage
-                .begin(name.clone(), InitialContent::Blank(size), None, record.properties(), false)
-                .await;
-            begun.map_err(|source| RouterError::Store { name: name.to_string(), source })
-        };
-        let Some(Begun { resume, is_released, properties: _ }) = self.unless_stopping(begin).await? else {
+        let begin =
+            self.storage.begin(name.clone(), InitialContent::Blank(size), None, record.properties(), false);
+        let begun = self.ask(name.as_str(), begin).await?;
+        let Some(Begun { resume, is_released, properties: _ }) = begun else {
             return Ok(());
         };
         if is_released {

@@ -60,11 +60,10 @@ impl Router {
 
     async fn snapshot_now(&self, name: &str, snapshot: &ExportName) -> Result<SnapshotInfo, RouterError> {
         let (_, writer) = self.volume_and_writer(name)?;
-        let failed = |source| RouterError::Store { name: name.into(), source };
         // A repeated call is answered even if the writeback of a busy export takes long, or the store takes no writes.
-        self.unless_stopping(async { writer.check_snapshot(snapshot).await.map_err(failed) }).await?;
+        self.ask(name, writer.check_snapshot(snapshot)).await?;
         self.unless_stopping(self.write_back(name)).await?;
-        writer.snapshot(snapshot).await.map_err(failed)
+        writer.snapshot(snapshot).await.map_err(|source| RouterError::Store { name: name.into(), source })
     }
 
     /// The snapshots of an export.

@@ -103,11 +103,8 @@ impl Router {
         removed.map_err(|error| unfinished("its device, its data and its catalog entry", error))?;
         // Nobody wants the data any more, and the data may fill the cache: the removal does not wait for the store.
         self.storage.remove(held.record().export_id());
-        let delete = async {
-            let deleted = self.storage.delete(Arc::clone(export.volume())).await;
-            deleted.map_err(|source| RouterError::Store { name: held.name(), source })
-        };
-        let deleted = self.unless_stopping(delete).await;
+        let deletion = self.storage.delete(Arc::clone(export.volume()));
+        let deleted = self.ask(held.entry.name.as_str(), deletion).await;
         deleted.map_err(|error| unfinished("its volume in the store and its catalog entry", error))?;
         let forgotten = self.catalog.change(Change::Remove(held.record().export_id())).await;
         forgotten.map_err(|error| unfinished("its catalog entry", error.into()))?;

@@ -72,12 +72,9 @@ impl Router {
         let name = held.name();
         let (volume, writer) = self.volume_and_writer(&name)?;
         let snapshot = ExportName::new(&snapshot)?;
-        let roll_back = async {
-            // Boxed, so that the future of every operation that may have to finish a rollback stays small.
-            let gone_back = Box::pin(go_back(&writer, &snapshot)).await;
-            gone_back.map_err(|source| RouterError::Store { name: name.clone(), source })
-        };
-        let (resume, crowd, is_snapshot_gone) = self.unless_stopping(roll_back).await?;
+        // Boxed, so that the future of every operation that may have to finish a rollback stays small.
+        let roll_back = Box::pin(go_back(&writer, &snapshot));
+        let (resume, crowd, is_snapshot_gone) = self.ask(&name, roll_back).await?;
         let size_sectors = resume.size_sectors;
         let size = ExportSize::new(size_sectors.saturating_mul(SECTOR_BYTES))?;
         self.catalog.change(Change::WrittenBack(held.record().export_id(), resume, Seq(0))).await?;
