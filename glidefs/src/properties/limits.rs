@@ -165,11 +165,12 @@ fn given<'a, T: Deserialize<'a>, D: Deserializer<'a>>(
     Option::deserialize(deserializer).map(Some)
 }
 
-/// A setting outside its bounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A parameter outside its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{parameter} is {value}: use {min} to {max}")]
 pub struct OutOfBounds {
-    /// Name of the setting, as in the API.
-    pub setting: &'static str,
+    /// Name of the parameter, as in the API.
+    pub parameter: &'static str,
     /// The value which was refused.
     pub value: u64,
     /// Lowest value that is allowed.
@@ -196,9 +197,9 @@ impl Settings {
             millis(Limits::BURST_MAX),
         );
         let weight = ("weight", self.weight.into(), 1, Self::WEIGHT_MAX.into());
-        for (setting, value, min, max) in rates.chain([burst, weight]) {
+        for (parameter, value, min, max) in rates.chain([burst, weight]) {
             if value < min || value > max {
-                return Err(OutOfBounds { setting, value, min, max });
+                return Err(OutOfBounds { parameter, value, min, max });
             }
         }
         Ok(())
@@ -234,7 +235,7 @@ mod tests {
             let limits = Limits::unlimited(Duration::from_millis(millis));
             let refused = Settings { limits, ..Settings::default() }.check().err();
             assert_eq!(refused.is_none(), allowed, "{millis}");
-            assert!(refused.is_none_or(|refused| refused.setting == "burst_milliseconds"));
+            assert!(refused.is_none_or(|refused| refused.parameter == "burst_milliseconds"));
         }
     }
 }

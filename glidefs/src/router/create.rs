@@ -23,6 +23,7 @@ use super::size::ExportSize;
 use super::state::{Event, State};
 use super::storage::InitialContent;
 use crate::locks::RwLockExt;
+use crate::properties::limits::OutOfBounds;
 use crate::properties::{Durability, Properties, PropertiesChange};
 use crate::store::volume::Resume;
 use crate::units::{SECTOR_BYTES, unix_millis};
@@ -198,15 +199,13 @@ impl Router {
             }
         }
         let blank = request.properties.applied_to(&Properties::default());
-        let begin = async {
-            if let InitialContent::Local { of, manifest } = &request.content {
-                return self.rescue(&request.name, of, *manifest).await.map(Some);
-            }
+        let begun = if let InitialContent::Local { of, manifest } = &request.content {
+            Some(self.unless_stopping(self.rescue(&request.name, of, *manifest)).await?)
+        } else {
             let (name, content) = (request.name.clone(), request.content.clone());
-            let begun = self.storage.begin(name, content, origin, blank, request.detached).await;
-            begun.map_err(|source| RouterError::Store { name: request.name.to_string(), source })
+            let begin = self.storage.begin(name, content, origin, blank, request.detached);
+            self.ask(request.name.as_str(), begin).await?
         };
-        let begun = self.unless_stopping(begin).await?;
         let is_released = begun.as_ref().is_some_and(|begun| begun.is_released);
         let is_blank = matches!(request.content, InitialContent::Blank(_));
         let in_store = begun.as_ref().map(|begun| begun.properties);
@@ -330,12 +329,10 @@ pub(super) fn check_parameter<N: Into<u64>>(
     parameter: &'static str,
     value: Option<N>,
     max: u16,
-) -> Result<(), RouterError> {
+) -> Result<(), OutOfBounds> {
     let max = max.into();
     match value.map(Into::into) {
-        Some(value) if value == 0 || value > max => {
-            Err(RouterError::Parameter { parameter, value, min: 1, max })
-        }
+        Some(value) if value == 0 || value > max => Err(OutOfBounds { parameter, value, min: 1, max }),
         _ => Ok(()),
     }
 }

@@ -5,6 +5,7 @@ use super::devices::DeviceError;
 use super::size::SizeError;
 use super::state::ForbiddenTransition;
 use crate::cache::IoError;
+use crate::properties::limits::OutOfBounds;
 use crate::store::NameError;
 use crate::store::gc::GcError;
 use crate::store::volume::VolumeError;
@@ -19,8 +20,8 @@ pub enum RouterError {
     #[error(transparent)]
     Size(#[from] SizeError),
     /// A parameter is outside its bounds.
-    #[error("{parameter} is {value}: use {min} to {max}")]
-    Parameter { parameter: &'static str, value: u64, min: u64, max: u64 },
+    #[error(transparent)]
+    Parameter(#[from] OutOfBounds),
     /// There is no such export.
     #[error("there is no export {name:?}: `glidefs export list` shows those that exist")]
     NotFound { name: String },

@@ -12,7 +12,7 @@ use super::create::check_parameter;
 use super::error::RouterError;
 use super::info::ExportInfo;
 use super::state::State;
-use crate::properties::limits::{OutOfBounds, Settings};
+use crate::properties::limits::Settings;
 use crate::properties::{Bound, Durability, OnUnreachable, Properties, PropertiesChange};
 
 impl PropertiesChange {
@@ -29,14 +29,8 @@ impl PropertiesChange {
         if self.on_unreachable.is_some_and(|on_unreachable| !on_unreachable.is_allowed()) {
             return Err(RouterError::FailAfter { min_seconds: OnUnreachable::FAIL_AFTER_MIN.as_secs() });
         }
-        let refused = |error: OutOfBounds| RouterError::Parameter {
-            parameter: error.setting,
-            value: error.value,
-            min: error.min,
-            max: error.max,
-        };
         check_parameter("weight", self.weight, Settings::WEIGHT_MAX)?;
-        self.applied_to(&Properties::default()).settings.check().map_err(refused)
+        Ok(self.applied_to(&Properties::default()).settings.check()?)
     }
 
     /// Checks that the existing export `name` has the properties that a request to create the export names.
