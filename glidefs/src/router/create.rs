@@ -330,8 +330,8 @@ pub(super) fn check_parameter<N: Into<u64>>(
     value: Option<N>,
     max: u16,
 ) -> Result<(), OutOfBounds> {
-    let max = max.into();
-    match value.map(Into::into) {
+    let max: u64 = max.into();
+    match value.map(Into::<u64>::into) {
         Some(value) if value == 0 || value > max => Err(OutOfBounds { parameter, value, min: 1, max }),
         _ => Ok(()),
     }

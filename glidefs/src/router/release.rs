@@ -91,9 +91,8 @@ impl Router {
     async fn give_up(&self, held: &HeldExport) -> Result<(), RouterError> {
         let volume = self.open(&held.entry).volume();
         let Some(remote) = volume.remote() else { return Ok(()) };
-        let name = || held.name();
-        volume.written_back().await.map_err(|source| RouterError::Writeback { name: name(), source })?;
-        let store = |source| RouterError::Store { name: name(), source };
+        volume.written_back().await.map_err(|source| RouterError::Writeback { name: held.name(), source })?;
+        let store = |source| RouterError::Store { name: held.name(), source };
         remote.confirm().await.map_err(store)?;
         // From here on another host may open the export, also when the store's answer is lost.
         held.write(&self.catalog, |record| record.may_be_released = true).await?;
@@ -116,7 +115,6 @@ impl Router {
             held.set_unreleased(None);
             return Ok(());
         }
-        let name = || held.name();
         let volume = self.open(&held.entry).volume();
         let Some(remote) = volume.remote() else { return Ok(()) };
         let hold = async {
@@ -125,10 +123,10 @@ impl Router {
                 Ok(Err(source)) if source.is_fatal() => {
                     // The writer knows the loss. Confirming passes the loss on to the cache without another request.
                     let _: Result<bool, VolumeError> = volume.confirm(self.options.confirm_patience).await;
-                    Err(RouterError::Lost { name: name(), source })
+                    Err(RouterError::Lost { name: held.name(), source })
                 }
-                Ok(Err(source)) => Err(RouterError::Released { name: name(), source: Some(source) }),
-                Err(_) => Err(RouterError::Released { name: name(), source: None }),
+                Ok(Err(source)) => Err(RouterError::Released { name: held.name(), source: Some(source) }),
+                Err(_) => Err(RouterError::Released { name: held.name(), source: None }),
             }
         };
         let taken = self.unless_stopping(hold).await?;

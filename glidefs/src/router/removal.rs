@@ -132,7 +132,6 @@ impl Router {
         device: DeviceId,
         action: &'static str,
     ) -> Result<(), RouterError> {
-        let name = || held.name();
         let asked = tokio::time::timeout(USER_PATIENCE, self.devices.user(device)).await;
         let late = |_| DeviceError::TimedOut {
             command: "looking for its users",
@@ -140,9 +139,11 @@ impl Router {
             seconds: USER_PATIENCE.as_secs(),
         };
         let usage = asked.map_err(late).flatten();
-        match usage.map_err(|source| RouterError::UserUnknown { name: name(), action, source })? {
+        match usage.map_err(|source| RouterError::UserUnknown { name: held.name(), action, source })? {
             None => Ok(()),
-            Some(usage) => Err(RouterError::InUse { name: name(), action, device: device.path(), usage }),
+            Some(usage) => {
+                Err(RouterError::InUse { name: held.name(), action, device: device.path(), usage })
+            }
         }
     }
 }
