@@ -143,6 +143,8 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
         .enable_all()
         .build()
         .map_err(system("starting the control threads"))?;
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let boot_id = boot_id.map_err(system("reading the kernel's boot id"))?;
     let options = RouterOptions {
         exports_max: config.exports.max,
         queue_depth_default: config.exports.queue_depth,
@@ -152,7 +154,7 @@ pub fn run(config: &Config, handed: Option<Handed>) -> Result<(), DaemonError> {
         waiting_since: handed.as_ref().map(Handed::waiting_since),
         tenures: served.map(|handed| handed.tenures.iter().copied().collect()).unwrap_or_default(),
         deaths: Deaths::watch(&config.cache.dir),
-        boot_id: crate::router::kernel_boot_id().map_err(system("reading the kernel's boot id"))?,
+        boot_id: boot_id.trim().to_owned(),
     };
     let (stop_store, stopped) = watch::channel(false);
     let store = connect_store(config, &catalog, &cache, &runtime, &stopped)?;

@@ -13,7 +13,6 @@
 //! | File | What it owns |
 //! |---|---|
 //! | `size` | which sizes are allowed |
-//! | `options` | limits and defaults |
 //! | `state` | the life cycle: states, events, the transition function |
 //! | `catalog` | the database of exports on disk |
 //! | `entry` | one export in memory, and the right to change the export |
@@ -52,7 +51,6 @@ mod info;
 mod loss;
 mod numbers;
 mod operations;
-mod options;
 mod recovery;
 mod release;
 mod removal;
@@ -68,8 +66,9 @@ mod tenure;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::Duration;
+use std::time::{self, Duration};
 
 use tokio::sync::{Notify, OwnedRwLockReadGuard, Semaphore, watch};
 use tokio::time::Instant;
@@ -87,10 +86,6 @@ use self::entry::{ExportEntry, HeldExport};
 pub(crate) use self::error::RouterError;
 use self::exports::{Exports, NameLocks};
 pub(crate) use self::info::{ExportInfo, Glance};
-pub use self::options::RouterOptions;
-#[cfg(test)]
-pub(crate) use self::options::Tenures;
-pub(crate) use self::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, kernel_boot_id};
 pub(crate) use self::removal::Users;
 pub use self::size::ExportSize;
 pub(crate) use self::size::SizeError;
@@ -104,6 +99,38 @@ pub(crate) use crate::store::NameError;
 pub use crate::store::StoreName as ExportName;
 pub(crate) use crate::store::ids::NAME_CHARS_MAX;
 use crate::store::volume::{Resume, VolumeError};
+use crate::units::ExportId;
+
+/// Most queues of a device.
+pub const QUEUES_MAX: u16 = 128;
+/// Most requests in flight per queue: the kernel's limit.
+pub const QUEUE_DEPTH_MAX: u16 = 4096;
+
+/// Exports, each with the epoch in which this host has the volume.
+pub type Tenures = HashMap<ExportId, u64>;
+
+/// Limits and defaults of the router.
+#[derive(Clone, Debug)]
+pub struct RouterOptions {
+    /// Most exports at the same time.
+    pub exports_max: usize,
+    /// Queue depth of a new export whose creation names no depth.
+    pub queue_depth_default: u16,
+    /// Devices that are recovered at the start, or removed at the end, at the same time.
+    pub parallel_max: usize,
+    /// How long an answer of the store to the question whose an export is, is waited for.
+    pub confirm_patience: Duration,
+    /// Whether exports are served at the start although the store cannot be asked whose they are.
+    pub serve_unconfirmed: bool,
+    /// When the requests of devices began to wait for a start by an upgrade; `None` for any other start.
+    pub waiting_since: Option<time::Instant>,
+    /// The exports that the program before served until the upgrade; none for any other start.
+    pub tenures: Tenures,
+    /// The exports of which daemons before have died.
+    pub deaths: Arc<Deaths>,
+    /// Identity of this boot of the kernel: devices end with the boot.
+    pub boot_id: String,
+}
 
 /// All exports of the daemon.
 pub struct Router {

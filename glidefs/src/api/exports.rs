@@ -17,8 +17,7 @@ use super::wire::{
     SetRequest,
 };
 use crate::observe::chain;
-use crate::properties::limits::OutOfBounds;
-use crate::router::{self, ExportSize, Router, RouterError};
+use crate::router::{self, ExportSize, Router};
 
 /// All exports, sorted by name, or a page of them.
 #[utoipa::path(
@@ -198,10 +197,4 @@ pub(super) async fn resize(
 ) -> Result<Json<Export>, ApiError> {
     let size = ExportSize::new(request.size.0)?;
     Ok(Json(state.router.resize(name.0.as_str(), size).await?.into()))
-}
-
-/// Refuses a parameter that does not fit 16 bits. The router checks the real bounds.
-fn small(parameter: &'static str, value: Option<u64>, max: u16) -> Result<Option<u16>, RouterError> {
-    let out_of_bounds = |value| OutOfBounds { parameter, value, min: 1, max: max.into() }.into();
-    value.map(|value| u16::try_from(value).map_err(|_| out_of_bounds(value))).transpose()
 }

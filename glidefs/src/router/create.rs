@@ -9,8 +9,6 @@ use std::sync::Arc;
 
 use tokio::sync::OwnedRwLockReadGuard;
 
-use super::ExportName;
-use super::Router;
 use super::background::finish;
 use super::catalog::change::Change;
 use super::catalog::record::{Desired, DeviceRecord, ExportRecord};
@@ -18,10 +16,10 @@ use super::devices::DeviceError;
 use super::entry::HeldExport;
 use super::error::RouterError;
 use super::info::ExportInfo;
-use super::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, RouterOptions};
 use super::size::ExportSize;
 use super::state::{Event, State};
 use super::storage::InitialContent;
+use super::{ExportName, QUEUE_DEPTH_MAX, QUEUES_MAX, Router, RouterOptions};
 use crate::locks::RwLockExt;
 use crate::properties::limits::OutOfBounds;
 use crate::properties::{Durability, Properties, PropertiesChange};
@@ -38,9 +36,9 @@ pub struct CreateExport {
     /// Changes to the defaults (a blank export) or to the volume's own (all others).
     pub properties: PropertiesChange,
     /// Queues of the device; one when not given.
-    pub queues: Option<u16>,
+    pub queues: Option<u64>,
     /// Most requests in flight per queue; the configured default when not given.
-    pub queue_depth: Option<u16>,
+    pub queue_depth: Option<u64>,
     /// Whether the export gets no device before the first attach.
     pub detached: bool,
 }
@@ -99,12 +97,14 @@ fn new_record(
     initial: &InitialState,
     options: &RouterOptions,
 ) -> ExportRecord {
+    // Checked against bounds that fit.
+    let narrow = |value: Option<u64>| value.and_then(|value| u16::try_from(value).ok());
     let mut record = ExportRecord {
         id,
         name: request.name.to_string(),
         size_bytes: initial.size.bytes(),
-        queues: request.queues.unwrap_or(1),
-        queue_depth: request.queue_depth.unwrap_or(options.queue_depth_default),
+        queues: narrow(request.queues).unwrap_or(1),
+        queue_depth: narrow(request.queue_depth).unwrap_or(options.queue_depth_default),
         desired: if request.detached { Desired::Detached } else { Desired::Attached },
         device: DeviceRecord {
             number,
@@ -325,13 +325,13 @@ impl Router {
 }
 
 /// Refuses a value that is 0 or above `max`.
-pub(super) fn check_parameter<N: Into<u64>>(
+pub(super) fn check_parameter(
     parameter: &'static str,
-    value: Option<N>,
+    value: Option<u64>,
     max: u16,
 ) -> Result<(), OutOfBounds> {
-    let max: u64 = max.into();
-    match value.map(Into::<u64>::into) {
+    let max = max.into();
+    match value {
         Some(value) if value == 0 || value > max => Err(OutOfBounds { parameter, value, min: 1, max }),
         _ => Ok(()),
     }
@@ -345,8 +345,8 @@ fn compare(record: &ExportRecord, request: &CreateExport) -> Result<(), RouterEr
     };
     let pairs = [
         ("size", record.size_bytes, size),
-        ("queues", record.queues.into(), request.queues.map(u64::from)),
-        ("queue_depth", record.queue_depth.into(), request.queue_depth.map(u64::from)),
+        ("queues", record.queues.into(), request.queues),
+        ("queue_depth", record.queue_depth.into(), request.queue_depth),
     ];
     request.properties.compare(&record.name, &record.properties())?;
     for (parameter, existing, wanted) in pairs {

@@ -6,6 +6,7 @@ use super::size::SizeError;
 use super::state::ForbiddenTransition;
 use crate::cache::IoError;
 use crate::properties::limits::OutOfBounds;
+use crate::properties::{Bound, OnUnreachable};
 use crate::store::NameError;
 use crate::store::gc::GcError;
 use crate::store::volume::VolumeError;
@@ -43,13 +44,17 @@ pub enum RouterError {
     )]
     OtherProperty { name: String, property: &'static str },
     /// READs would fail too soon: no store answers every READ within the requested time.
-    #[error("reads may fail after {min_seconds} s of waiting for the store at the earliest")]
-    FailAfter { min_seconds: u64 },
+    #[error(
+        "reads may fail after {} s of waiting for the store at the earliest",
+        OnUnreachable::FAIL_AFTER_MIN.as_secs()
+    )]
+    FailAfter,
     /// The bound is too small for any store.
     #[error(
-        "a bound on what is at risk must be at least {max_bytes_min} bytes and {max_age_min_seconds} s: the store needs time"
+        "a bound on what is at risk must be at least {} bytes and {} s: the store needs time",
+        Bound::MAX_BYTES_MIN, Bound::MAX_AGE_MIN.as_secs()
     )]
-    Bound { max_bytes_min: u64, max_age_min_seconds: u64 },
+    Bound,
     /// The export would get smaller.
     #[error(
         "export {name} has {existing_bytes} bytes and cannot shrink to {wanted_bytes}: only growing is possible"

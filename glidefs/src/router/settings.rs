@@ -13,7 +13,7 @@ use super::error::RouterError;
 use super::info::ExportInfo;
 use super::state::State;
 use crate::properties::limits::Settings;
-use crate::properties::{Bound, Durability, OnUnreachable, Properties, PropertiesChange};
+use crate::properties::{Durability, Properties, PropertiesChange};
 
 impl PropertiesChange {
     /// Checks each value of the change.
@@ -21,13 +21,10 @@ impl PropertiesChange {
         if let Some(Durability::Bounded(bound)) = self.durability
             && !bound.is_allowed()
         {
-            return Err(RouterError::Bound {
-                max_bytes_min: Bound::MAX_BYTES_MIN,
-                max_age_min_seconds: Bound::MAX_AGE_MIN.as_secs(),
-            });
+            return Err(RouterError::Bound);
         }
         if self.on_unreachable.is_some_and(|on_unreachable| !on_unreachable.is_allowed()) {
-            return Err(RouterError::FailAfter { min_seconds: OnUnreachable::FAIL_AFTER_MIN.as_secs() });
+            return Err(RouterError::FailAfter);
         }
         check_parameter("weight", self.weight, Settings::WEIGHT_MAX)?;
         Ok(self.applied_to(&Properties::default()).settings.check()?)

@@ -6,11 +6,9 @@
 //! another epoch than the catalog's counts for nothing; an export that is inherited is one of those that the store is asked about as
 //! soon as the store answers, so a takeover by another host is noticed no later than the daemon before would have noticed it.
 
-use super::ExportName;
-use super::Router;
 use super::entry::{ExportEntry, HeldExport};
-use super::options::Tenures;
 use super::state::State;
+use super::{ExportName, Router, Tenures};
 
 impl ExportEntry {
     /// The epoch in which this host has the volume of an export that is served, and is not known to be another host's; `None` also

@@ -6,14 +6,11 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 
-use super::small;
 use crate::api::body::{JsonBody, NameInPath};
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
 use crate::api::wire::{Choices, CreateRequest, Export, ForkRequest, OpenRequest, UndeleteRequest};
-use crate::router::{
-    CreateExport, CreatedExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX,
-};
+use crate::router::{CreateExport, CreatedExport, ExportName, ExportSize, InitialContent};
 
 /// What [`Export::assumed`] says, where it says something.
 const ASSUMED: &str = "the store names no properties for this volume: it has the defaults, or an older glidefs made it. Assumed: \
@@ -116,8 +113,6 @@ async fn create_from(
     detached: bool,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let Choices { properties, queues, queue_depth } = choices;
-    let (queues, queue_depth) =
-        (small("queues", queues, QUEUES_MAX)?, small("queue_depth", queue_depth, QUEUE_DEPTH_MAX)?);
     let new = CreateExport { name, content, properties, queues, queue_depth, detached };
     Ok(answer(state.router.create(new).await?))
 }

@@ -124,7 +124,7 @@ impl<'a> Tables<'a> {
                 self.transaction.open_table(INTENTS)?.remove((key_of(*volume), *number, hash))?;
             }
             Change::Lost(volume, epoch, loss) => {
-                let bytes = encode_loss(loss).map_err(|error| other(error.to_string()))?;
+                let bytes = encode_loss(loss).map_err(other)?;
                 let key = (key_of(*volume), *epoch);
                 self.transaction.open_table(LOST)?.insert(key, bytes.as_slice())?;
             }
@@ -134,7 +134,7 @@ impl<'a> Tables<'a> {
 
     /// Replaces the record of an export.
     fn put_export(&mut self, record: &ExportRecord) -> Result<(), redb::Error> {
-        let bytes = record.encode().map_err(|error| redb::Error::Io(std::io::Error::other(error)))?;
+        let bytes = record.encode().map_err(other)?;
         self.exports.insert(record.id, bytes.as_slice())?;
         self.next_export_id = u64::from(record.id).saturating_add(1).max(self.next_export_id);
         Ok(())
@@ -147,13 +147,11 @@ impl<'a> Tables<'a> {
         change: impl FnOnce(Option<VolumeRecord>) -> Option<VolumeRecord>,
     ) -> Result<(), redb::Error> {
         let known = match self.stored.get(id.0)? {
-            Some(bytes) => {
-                Some(VolumeRecord::decode(bytes.value()).map_err(|error| other(error.to_string()))?)
-            }
+            Some(bytes) => Some(VolumeRecord::decode(bytes.value()).map_err(other)?),
             None => None,
         };
         if let Some(record) = change(known) {
-            let bytes = record.encode().map_err(|error| other(error.to_string()))?;
+            let bytes = record.encode().map_err(other)?;
             self.stored.insert(id.0, bytes.as_slice())?;
         }
         Ok(())
@@ -203,6 +201,6 @@ fn past_of(record: Option<Result<VolumeRecord, DecodeError>>) -> Option<Past> {
     Some(Past { volume, number, epoch })
 }
 
-fn other(error: String) -> redb::Error {
+fn other(error: impl std::error::Error + Send + Sync + 'static) -> redb::Error {
     redb::Error::Io(std::io::Error::other(error))
 }
