@@ -15,8 +15,8 @@
 //! | `size` | which sizes are allowed |
 //! | `state` | the life cycle: states, events, the transition function |
 //! | `catalog` | the database of exports on disk |
-//! | `entry` | one export in memory, and the right to change the export |
-//! | `exports`, `numbers` | the exports in memory, and the device numbers in use |
+//! | `entry` | one export in memory, what users see of it, and the right to change it |
+//! | `exports` | the exports in memory, and the device numbers in use |
 //! | `create` | how an export comes into being |
 //! | `operations` | attach, resize |
 //! | `deaths` | of which exports the daemon has died |
@@ -33,7 +33,7 @@
 //! | `recovery` | the start of the daemon, and the removal of devices at its end |
 //! | `starting` | the order in which a start deals with the exports |
 //! | `background` | work that goes on when its caller has gone away |
-//! | `info`, `error` | what users are shown and told |
+//! | `error` | why an operation failed |
 //! | `devices`, `storage` | the traits through which the router reaches devices and data |
 
 mod background;
@@ -47,9 +47,7 @@ mod entry;
 mod error;
 mod exports;
 mod history;
-mod info;
 mod loss;
-mod numbers;
 mod operations;
 mod recovery;
 mod release;
@@ -83,9 +81,9 @@ pub use self::create::{CreateExport, CreatedExport};
 pub use self::deaths::Deaths;
 pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use self::entry::{ExportEntry, HeldExport};
+pub(crate) use self::entry::{ExportInfo, Glance};
 pub(crate) use self::error::RouterError;
 use self::exports::{Exports, NameLocks};
-pub(crate) use self::info::{ExportInfo, Glance};
 pub(crate) use self::removal::Users;
 pub use self::size::ExportSize;
 pub(crate) use self::size::SizeError;

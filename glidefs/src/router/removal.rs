@@ -11,9 +11,8 @@ use super::Router;
 use super::catalog::change::Change;
 use super::catalog::record::Desired;
 use super::devices::{DeviceError, DeviceId};
-use super::entry::HeldExport;
+use super::entry::{ExportInfo, HeldExport};
 use super::error::RouterError;
-use super::info::ExportInfo;
 use super::state::{Event, State};
 
 /// How long the kernel may take to say who uses a device.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::Router;
 use super::create::check_parameter;
+use super::entry::ExportInfo;
 use super::error::RouterError;
-use super::info::ExportInfo;
 use super::state::State;
 use crate::properties::limits::Settings;
 use crate::properties::{Durability, Properties, PropertiesChange};
