@@ -2,11 +2,13 @@
 //!
 //! Owns the answer to poisoned locks: go on. A panic ends the process where the program is built for release, so only tests see
 //! a poisoned lock. Every critical section in the crate changes its data by whole steps: assignments, or calls of a collection.
-//! Also the name of whoever holds the lock of a file, for errors.
+//! Also a lock for each key, which everybody who wants the key at the same time shares, and the name of whoever holds the lock of a file, for errors.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use nix::sys::stat::{major, minor};
 
@@ -56,6 +58,35 @@ impl<T> RwLockExt<T> for RwLock<T> {
     }
 }
 
+/// Locks by key. A lock exists while somebody holds or waits for the lock.
+pub(crate) struct LocksByKey<K>(Mutex<BTreeMap<K, Weak<tokio::sync::Mutex<()>>>>);
+
+impl<K> Default for LocksByKey<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: fmt::Debug> fmt::Debug for LocksByKey<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.lock_whole().keys()).finish()
+    }
+}
+
+impl<K: Ord + Clone> LocksByKey<K> {
+    /// The lock of `key`.
+    pub fn of(&self, key: &K) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.0.lock_whole();
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = locks.get(key).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::default();
+        locks.insert(key.clone(), Arc::downgrade(&lock));
+        lock
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,5 +99,15 @@ mod tests {
         assert_eq!(holder(&path), "another process");
         file.lock().unwrap();
         assert_eq!(holder(&path), format!("process {}", std::process::id()));
+    }
+
+    #[test]
+    fn who_wants_a_key_that_is_in_use_gets_the_same_lock_and_no_lock_is_kept() {
+        let locks = LocksByKey::<&str>::default();
+        let (first, second, other) = (locks.of(&"a"), locks.of(&"a"), locks.of(&"b"));
+        assert!(Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &other));
+        drop((first, second, other));
+        let _last = locks.of(&"c");
+        assert_eq!(format!("{locks:?}"), r#"{"c"}"#);
     }
 }

@@ -83,14 +83,14 @@ pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevi
 use self::entry::{ExportEntry, HeldExport};
 pub(crate) use self::entry::{ExportInfo, Glance};
 pub(crate) use self::error::RouterError;
-use self::exports::{Exports, NameLocks};
+use self::exports::Exports;
 pub(crate) use self::removal::Users;
 pub use self::size::ExportSize;
 pub(crate) use self::size::SizeError;
 pub(crate) use self::state::State;
 pub use self::storage::{Begun, InitialContent, Storage};
 use crate::export::Export;
-use crate::locks::RwLockExt;
+use crate::locks::{LocksByKey, RwLockExt};
 use crate::observe::repeat::Repeat;
 pub(crate) use crate::store::NameError;
 /// The name of an export: the store has volumes and snapshots by the same names.
@@ -140,7 +140,7 @@ pub struct Router {
     /// Whether new operations are refused. Every operation holds the lock for reading until the operation ends.
     stopping: Arc<tokio::sync::RwLock<bool>>,
     /// Who may create an export of a name at the moment.
-    name_locks: NameLocks,
+    name_locks: LocksByKey<ExportName>,
     /// Whether [`Router::stop`] was called, which ends waiting for the store.
     stops: watch::Sender<bool>,
     /// Exports about which the store has not answered whose they are, exports with waiting requests first.
@@ -201,7 +201,7 @@ impl Router {
             options,
             exports: RwLock::new(exports),
             stopping,
-            name_locks: NameLocks::default(),
+            name_locks: LocksByKey::default(),
             stops: watch::Sender::new(false),
             unasked: Mutex::default(),
             to_ask: Notify::new(),

@@ -1,17 +1,16 @@
 //! The exports in memory.
 //!
-//! Owns which names, export ids and device numbers are in use, and the locks of names. Invariants: one entry per name; an export id is
+//! Owns which names, export ids and device numbers are in use. Invariants: one entry per name; an export id is
 //! used once; an export keeps its device number, also while detached, so that `/dev/ublkbN` stays the same disk; numbers of deleted
-//! exports are used again, lowest first; everybody who wants a name while somebody holds or waits for its lock gets the same lock.
+//! exports are used again, lowest first.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 
 use super::ExportName;
 use super::entry::ExportEntry;
 use super::error::RouterError;
-use crate::locks::MutexExt;
 
 /// The exports in memory.
 #[derive(Debug)]
@@ -112,40 +111,11 @@ impl Numbers {
     }
 }
 
-/// A lock for each of the names that somebody gives to an export at the moment.
-#[derive(Default)]
-pub(super) struct NameLocks(Mutex<BTreeMap<ExportName, Weak<tokio::sync::Mutex<()>>>>);
-
-impl NameLocks {
-    /// The lock of `name`.
-    pub fn of(&self, name: &ExportName) -> Arc<tokio::sync::Mutex<()>> {
-        let mut locks = self.0.lock_whole();
-        locks.retain(|_, lock| lock.strong_count() > 0);
-        if let Some(lock) = locks.get(name).and_then(Weak::upgrade) {
-            return lock;
-        }
-        let lock = Arc::default();
-        locks.insert(name.clone(), Arc::downgrade(&lock));
-        lock
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn who_wants_a_name_that_is_in_use_gets_the_same_lock_and_no_lock_is_kept() {
-        let locks = NameLocks::default();
-        let [a, b, c] = ["a", "b", "c"].map(|name| ExportName::new(name).unwrap());
-        let (first, second, other) = (locks.of(&a), locks.of(&a), locks.of(&b));
-        assert!(Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &other));
-        drop((first, second, other));
-        let _last = locks.of(&c);
-        assert!(locks.0.lock_whole().keys().eq([&c]));
-    }
 
     proptest! {
         #[test]
