@@ -2,7 +2,8 @@
 //!
 //! Owns the answer to poisoned locks: go on. A panic ends the process where the program is built for release, so only tests see
 //! a poisoned lock. Every critical section in the crate changes its data by whole steps: assignments, or calls of a collection.
-//! Also a lock for each key, which everybody who wants the key at the same time shares, and the name of whoever holds the lock of a file, for errors.
+//! Also a lock for each key, which everybody who wants the key at the same time shares, and the process that holds the lock of a file,
+//! for errors.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! The exports in memory.
 //!
-//! Owns which names, export ids and device numbers are in use. Invariants: one entry per name; an export id is
-//! used once; an export keeps its device number, also while detached, so that `/dev/ublkbN` stays the same disk; numbers of deleted
-//! exports are used again, lowest first.
+//! Owns which names, export ids and device numbers are in use. Invariants: one entry per name; an export id is used once; an export keeps
+//! its device number, also while detached, so that `/dev/ublkbN` stays the same disk; numbers of deleted exports are used again, lowest
+//! first.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
