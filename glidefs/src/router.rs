@@ -272,13 +272,6 @@ impl Router {
         self.entries().iter().filter(is_held_back).map(|entry| entry.name.to_string()).collect()
     }
 
-    /// Notes how long requests of a device have waited that is served now, after an upgrade.
-    fn note_pause(&self, held: &HeldExport) {
-        if let Some(since) = self.options.waiting_since {
-            held.set_pause(since.elapsed());
-        }
-    }
-
     /// Whether the catalog can be written.
     pub fn catalog_health(&self) -> &CatalogHealth {
         self.catalog.health()

@@ -75,28 +75,6 @@ impl Router {
         }
     }
 
-    /// As [`Self::claim`], for a further try. With `is_claimed` the store is not asked, unless the loss of the export is known. Returns the
-    /// loss, if the export is lost.
-    ///
-    /// # Errors
-    /// [`RouterError::Unconfirmed`] when the store does not answer, and exports are not served unconfirmed.
-    pub(super) async fn claim_again(
-        &self,
-        held: &HeldExport,
-        is_claimed: bool,
-    ) -> Result<Option<RouterError>, RouterError> {
-        if is_claimed && !held.entry.is_lost() {
-            return Ok(None);
-        }
-        match self.claim(held).await {
-            Ownership::Unknown if !self.options.serve_unconfirmed => {
-                Err(RouterError::Unconfirmed { name: held.name() })
-            }
-            Ownership::Lost(error) => Ok(Some(error)),
-            Ownership::Ours | Ownership::Inherited | Ownership::Unknown => Ok(None),
-        }
-    }
-
     async fn taken_back(&self, held: &HeldExport) -> Ownership {
         match self.take_back(held).await {
             Ok(()) => Ownership::Ours,

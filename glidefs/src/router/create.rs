@@ -63,12 +63,6 @@ struct InitialState {
 }
 
 impl InitialState {
-    /// Whether another host may open the volume, and would find all of the export: a volume left by an earlier creation may have
-    /// another size.
-    fn is_released_whole(&self) -> bool {
-        self.is_released && self.is_known_to_store()
-    }
-
     /// Whether the store has the size and the properties.
     fn is_known_to_store(&self) -> bool {
         let has_size = |resume: &Resume| resume.size_sectors == self.size.bytes() / SECTOR_BYTES;
@@ -274,7 +268,8 @@ impl Router {
         }
         held.step(Event::NoDevice)?;
         tracing::info!(export = %held.entry.name, "export created, without a device");
-        if !initial.is_released_whole() {
+        // A volume left by an earlier creation may have another size.
+        if !(initial.is_released && initial.is_known_to_store()) {
             self.release(held).await;
         }
         Ok(())

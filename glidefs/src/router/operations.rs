@@ -101,7 +101,12 @@ impl Router {
             }
             held.device_error("attach", source)
         })?;
-        self.adopt_number(held, device).await?;
+        // The kernel may have given another number than the requested one.
+        if let Err(error) = self.record_number(held, device).await {
+            held.note_stray(device);
+            self.remove_number(held, device).await?;
+            return Err(error.into());
+        }
         self.note_served(held).await
     }
 
@@ -128,14 +133,6 @@ impl Router {
         held.set_path(given);
     }
 
-    /// Records the number that the kernel gave, if it is not the requested one. Removes the device if the number cannot be recorded.
-    async fn adopt_number(&self, held: &HeldExport, device: DeviceId) -> Result<(), RouterError> {
-        let Err(error) = self.record_number(held, device).await else { return Ok(()) };
-        held.note_stray(device);
-        self.remove_number(held, device).await?;
-        Err(error.into())
-    }
-
     /// Takes over the device left by an earlier daemon, or by an attempt that failed.
     pub(super) async fn recover_device(&self, held: &HeldExport) -> Result<(), RouterError> {
         let device = held.record().device_id();
@@ -143,7 +140,9 @@ impl Router {
         export.begin_device();
         let recovered = self.devices.recover(export, device).await;
         recovered.map_err(|source| held.device_error("recover", source))?;
-        self.note_pause(held);
+        if let Some(since) = self.options.waiting_since {
+            held.set_pause(since.elapsed());
+        }
         self.note_served(held).await?;
         if let Err(error) = self.tell_size(held).await {
             tracing::warn!(

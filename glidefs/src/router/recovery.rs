@@ -77,13 +77,6 @@ pub(super) enum Plan {
     Delete { exists: bool },
 }
 
-impl Plan {
-    /// Whether a device answers requests after this step.
-    pub fn serves(&self) -> bool {
-        matches!(self, Self::RecoverWaiting | Self::Recover | Self::Attach)
-    }
-}
-
 /// An export and the step that the export needs.
 pub(super) type Planned = (HeldExport, Result<Plan, RouterError>);
 

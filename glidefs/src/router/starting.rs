@@ -179,7 +179,8 @@ impl Starting {
 
 /// Whether the store has to be asked whose an export is.
 fn needs_answer((held, plan): &Planned) -> bool {
-    plan.as_ref().is_ok_and(Plan::serves) && held.entry.is_stored()
+    // A device answers requests after these steps.
+    matches!(plan, Ok(Plan::RecoverWaiting | Plan::Recover | Plan::Attach)) && held.entry.is_stored()
 }
 
 /// Claims an export, unless `patience` is used up. The store is not asked about an export known to be lost, nor about one that the

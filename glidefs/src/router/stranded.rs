@@ -12,6 +12,7 @@ use tokio::time::sleep;
 
 use super::Router;
 use super::catalog::record::Desired;
+use super::confirm::Ownership;
 use super::entry::{ExportEntry, HeldExport};
 use super::error::RouterError;
 use super::state::{Event, State};
@@ -96,11 +97,15 @@ impl Router {
     async fn recover_stranded(&self, held: &HeldExport, is_claimed: bool) -> Result<bool, RouterError> {
         let found = self.find_device(held).await?;
         // A new device would show clients what another host may have taken over since.
-        let lost = self.claim_again(held, is_claimed && found.is_some()).await?;
-        match (found, lost) {
+        let is_known = is_claimed && found.is_some() && !held.entry.is_lost();
+        let ownership = if is_known { Ownership::Ours } else { self.claim(held).await };
+        match (found, ownership) {
+            (_, Ownership::Unknown) if !self.options.serve_unconfirmed => {
+                Err(RouterError::Unconfirmed { name: held.name() })
+            }
             (Some(_), _) => self.recover_device(held).await.map(|()| true),
-            (None, Some(error)) => Err(error),
-            (None, None) => Ok(false),
+            (None, Ownership::Lost(error)) => Err(error),
+            (None, _) => Ok(false),
         }
     }
 }
