@@ -73,7 +73,9 @@ impl Troubles {
     /// The label of every part, and whether the part is in trouble.
     pub fn states(&self) -> [(&'static str, bool); 6] {
         let mut states = Part::TEXTS.map(|(name, _)| (name, false));
-        self.0.lock_whole().keys().for_each(|part| states[*part as usize].1 = true);
+        for part in self.0.lock_whole().keys() {
+            states[*part as usize].1 = true;
+        }
         states
     }
 
