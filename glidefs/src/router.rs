@@ -135,7 +135,8 @@ pub struct Router {
     catalog: Catalog,
     devices: Arc<dyn Devices>,
     storage: Arc<dyn Storage>,
-    options: RouterOptions,
+    /// Limits and defaults in force.
+    pub(crate) options: RouterOptions,
     exports: RwLock<Exports>,
     /// Whether new operations are refused. Every operation holds the lock for reading until the operation ends.
     stopping: Arc<tokio::sync::RwLock<bool>>,
@@ -275,11 +276,6 @@ impl Router {
     /// Whether the catalog can be written.
     pub fn catalog_health(&self) -> &CatalogHealth {
         self.catalog.health()
-    }
-
-    /// Limits and defaults in force.
-    pub fn options(&self) -> &RouterOptions {
-        &self.options
     }
 
     /// Refuses new operations, and returns when the running ones have ended. Devices stay as they are.

@@ -28,7 +28,7 @@ pub(super) async fn status(State(state): State<AppState>) -> Result<Json<Status>
 
 fn status_now(state: &AppState) -> Status {
     let mut exports =
-        ExportCounts { max: state.router.options().exports_max as u64, ..ExportCounts::default() };
+        ExportCounts { max: state.router.options.exports_max as u64, ..ExportCounts::default() };
     let (mut at_risk, mut exports_at_risk) = (AtRisk::default(), 0);
     for info in state.router.infos() {
         if let Some(of_export) = info.at_risk.map(AtRisk::from) {

@@ -127,7 +127,7 @@ impl Parts {
         let health = self.router.catalog_health();
         out.value(Metric::CatalogFailing, &[], u64::from(health.failing().is_some()));
         out.value(Metric::CatalogErrors, &[], health.errors());
-        if self.router.options().waiting_since.is_some() {
+        if self.router.options.waiting_since.is_some() {
             let (longest, median) = longest_and_median(self.router.pauses());
             out.value(Metric::UpgradePauseMax, &[], nanos(longest));
             out.value(Metric::UpgradePauseMedian, &[], nanos(median));

@@ -32,7 +32,7 @@ impl Parts {
             ready: is_ready,
             uptime_nanoseconds: uptime,
             unix_milliseconds: unix_millis(),
-            counts: ExportCounts { max: self.router.options().exports_max as u64, ..ExportCounts::default() },
+            counts: ExportCounts { max: self.router.options.exports_max as u64, ..ExportCounts::default() },
             store: self.store.as_ref().map(|store| self.of_store(store)),
             workers: self.workers.iter().map(worker_status).collect(),
             latency_bounds_nanoseconds: LATENCY_BOUNDS_NANOS.to_vec(),

@@ -101,7 +101,7 @@ fn a_detach_while_the_store_is_away_succeeds_and_says_that_nothing_was_released(
     let refused = create(&world, &other, InitialContent::Store);
     assert!(is_held(&refused), "{refused:?}");
     // Detached again a while later, the export is released.
-    std::thread::sleep(first.router().options().confirm_patience);
+    std::thread::sleep(first.router().options.confirm_patience);
     let info = world.runtime.block_on(first.router().detach("vm", Users::Spare)).unwrap();
     assert_eq!(info.unreleased, None);
     create(&world, &other, InitialContent::Store).unwrap();
@@ -126,7 +126,7 @@ fn of_exports_detached_one_after_the_other_one_waits_for_a_store_that_is_away_an
     assert_ne!(reason("a").expect("a reason"), away);
     assert_eq!(reason("b").as_deref(), Some(away));
     world.objects.go_on();
-    std::thread::sleep(first.router().options().confirm_patience);
+    std::thread::sleep(first.router().options.confirm_patience);
     assert!(names.iter().all(|export| reason(export).is_none()));
 }
 
