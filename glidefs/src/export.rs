@@ -8,7 +8,7 @@ mod throttle;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-pub use self::throttle::{Allotment, LimitUse, Throttle};
+pub use self::throttle::{Allotment, Throttle};
 
 use crate::cache::Volume;
 use crate::locks::MutexExt;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Router;
 use super::catalog::record::Desired;
 use super::deaths::PROBATION;
-use super::devices::{DeviceError, DeviceId};
+use super::devices::DeviceError;
 use super::entry::{ExportInfo, HeldExport};
 use super::error::RouterError;
 use super::size::ExportSize;
