@@ -68,20 +68,19 @@ impl Driver {
             );
             return Err(CsiError::exists(reason));
         }
-        let is_here = exports.iter().any(|export| export.name == new.name.as_str());
-        if !is_here && stored.iter().any(|name| name == new.name.as_str()) {
+        let existing = exports.iter().find(|export| export.name == new.name.as_str());
+        if existing.is_none() && stored.iter().any(|name| name == new.name.as_str()) {
             let reason = format!(
                 "volume {} was made by another host, or is being made there: ask the driver of that host",
                 new.name
             );
             return Err(CsiError::precondition(reason));
         }
-        let existing = exports.iter().find(|export| export.name == new.name.as_str());
         let export = match &new.source {
             None => self.create_empty(&new, existing).await?,
             Some(source) => self.copy(&new, source, existing).await?,
         };
-        let export = self.finish(&new.name, export, !is_here).await?;
+        let export = self.finish(&new.name, export, existing.is_none()).await?;
         tracing::info!(volume = %new.name, size_bytes = export.size_bytes, "volume created");
         Ok(CreateVolumeResponse { volume: Some(self.volume_of(&export, request.volume_content_source)) })
     }
@@ -102,28 +101,24 @@ impl Driver {
             let reason = needs_store("copies");
             return Err(CsiError::invalid("volume_content_source", reason));
         }
-        let of = match source {
-            Source::Volume(volume) => volume,
-            Source::Snapshot(id) => &id.export,
-        };
         // Another host may have written since this one released the source: a copy is made only where the source is.
-        let visit = self.visit(of).await?;
-        let copied = self.copy_here(new, source, existing).await;
-        self.give_back(visit).await?;
-        copied
+        let copy = async |origin| self.copy_here(new, source, &origin, existing).await;
+        self.visiting(source.place().0, copy).await
     }
 
     async fn copy_here(
         &self,
         new: &New,
         source: &Source,
+        origin: &Export,
         existing: Option<&Export>,
     ) -> Result<Export, CsiError> {
-        let (of, snapshot) = match source {
-            Source::Volume(volume) => (volume, None),
-            Source::Snapshot(id) => (&id.export, Some(&id.snapshot)),
-        };
-        let origin = self.origin(source).await?;
+        let (of, snapshot) = source.place();
+        if let Source::Snapshot(id) = source
+            && self.snapshot_of(id).await?.is_none()
+        {
+            return Err(CsiError::no_snapshot(&id.to_string()));
+        }
         if origin.state == "failed" {
             let reason = origin.reason.as_deref().unwrap_or("the reason is not known");
             return Err(CsiError::precondition(format!(
@@ -131,7 +126,7 @@ impl Driver {
             )));
         }
         if snapshot.is_none() {
-            self.sync(&origin).await;
+            self.sync(origin).await;
             if existing.is_none() && !new.wanted.allows(origin.size_bytes) {
                 let reason = format!(
                     "volume {of} has {} bytes, more than the limit of the copy: raise the limit",
@@ -158,23 +153,6 @@ impl Driver {
         }
     }
 
-    /// The export of the source, if the source is there.
-    async fn origin(&self, source: &Source) -> Result<Export, CsiError> {
-        match source {
-            Source::Volume(volume) => self.daemon.volume(volume.as_str()).await,
-            Source::Snapshot(id) => {
-                let not_found = || CsiError::no_snapshot(&id.to_string());
-                let export = self.daemon.find(&id.export).await?.ok_or_else(not_found)?;
-                let snapshots = self.daemon.snapshots(&id.export).await?;
-                if snapshots.iter().any(|snapshot| snapshot.name == id.snapshot.as_str()) {
-                    Ok(export)
-                } else {
-                    Err(not_found())
-                }
-            }
-        }
-    }
-
     /// Where hosts do not share the store, waits until the device can be opened. Where they do, releases an export which this call made
     /// (`is_new`); an export which was there before may be in use, and stays.
     async fn finish(&self, name: &ExportName, export: Export, is_new: bool) -> Result<Export, CsiError> {
@@ -185,11 +163,7 @@ impl Driver {
         if export.device.is_none() || !is_new {
             return Ok(export);
         }
-        let detached = self.daemon.detach(name).await?;
-        match &detached.unreleased {
-            None => Ok(detached),
-            Some(reason) => Err(CsiError::later(format!("volume {name} is not released: {reason}"))),
-        }
+        self.daemon.release(name).await
     }
 }
 

@@ -6,7 +6,6 @@
 use crate::api::wire::Export;
 use crate::csi::Driver;
 use crate::csi::error::CsiError;
-use crate::csi::operations::Operation;
 use crate::router::ExportName;
 
 /// A volume which is on this host.
@@ -15,37 +14,38 @@ pub(super) struct Visit {
     pub export: Export,
     /// Whether the call brought the volume here.
     is_guest: bool,
-    /// Keeps pods from using the volume meanwhile.
-    _mounts: Option<Operation>,
 }
 
 impl Driver {
-    /// Has the volume on this host, or refuses when another host has it.
-    pub(super) async fn visit(&self, name: &ExportName) -> Result<Visit, CsiError> {
-        let mounts = match &self.host.shared_store {
+    /// Does `work` with the volume on this host, or refuses when another host has it. Pods do not use the volume meanwhile.
+    pub(super) async fn visiting<T>(
+        &self,
+        name: &ExportName,
+        work: impl AsyncFnOnce(Export) -> Result<T, CsiError>,
+    ) -> Result<T, CsiError> {
+        let _mounts = match &self.host.shared_store {
             Some(_) => Some(self.operations.hold_mounts(name)?),
             None => None,
         };
-        Ok(Visit { _mounts: mounts, ..self.visit_locked(name).await? })
+        let visit = self.visit(name).await?;
+        let done = work(visit.export.clone()).await;
+        self.give_back(name, &visit).await?;
+        done
     }
 
-    /// As [`Driver::visit`], for a call which keeps others from the mounts of the volume itself.
-    pub(super) async fn visit_locked(&self, name: &ExportName) -> Result<Visit, CsiError> {
+    /// Has the volume on this host, for a call which keeps others from its mounts.
+    pub(super) async fn visit(&self, name: &ExportName) -> Result<Visit, CsiError> {
         let before = self.daemon.find(name).await?;
         let had_device = before.is_some_and(|export| export.device.is_some());
-        let (_, export) = self.open_here(name.as_str()).await?;
-        Ok(Visit { export, is_guest: self.host.shared_store.is_some() && !had_device, _mounts: None })
+        let export = self.open_here(name).await?;
+        Ok(Visit { export, is_guest: self.host.shared_store.is_some() && !had_device })
     }
 
     /// Lets other hosts have the volume again, if the call brought it here.
-    pub(super) async fn give_back(&self, visit: Visit) -> Result<(), CsiError> {
-        if !visit.is_guest {
-            return Ok(());
+    pub(super) async fn give_back(&self, name: &ExportName, visit: &Visit) -> Result<(), CsiError> {
+        if visit.is_guest {
+            self.daemon.release(name).await?;
         }
-        let name = ExportName::new(&visit.export.name).map_err(|_| CsiError::Broken)?;
-        match self.daemon.detach(&name).await?.unreleased {
-            None => Ok(()),
-            Some(reason) => Err(CsiError::later(format!("volume {name} is not released: {reason}"))),
-        }
+        Ok(())
     }
 }
