@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use self::common::{Limit, OutputArgs};
+use self::common::{OutputArgs, WaitArgs};
 use self::csi::CsiArgs;
 use self::exports::{ExportCommand, SnapshotCommand};
 use self::top::TopArgs;
@@ -136,18 +136,14 @@ pub(super) enum Command {
     /// Make, list, change and delete exports
     Export {
         #[command(flatten)]
-        limit: Limit,
-        #[command(flatten)]
-        output: OutputArgs,
+        wait: WaitArgs,
         #[command(subcommand)]
         command: ExportCommand,
     },
     /// Make, list and delete snapshots of exports
     Snapshot {
         #[command(flatten)]
-        limit: Limit,
-        #[command(flatten)]
-        output: OutputArgs,
+        wait: WaitArgs,
         #[command(subcommand)]
         command: SnapshotCommand,
     },
@@ -166,9 +162,7 @@ pub(super) enum Command {
         glidefs drain --timeout 10min  exit status 3 when the drain takes longer; the drain goes on")]
     Drain {
         #[command(flatten)]
-        limit: Limit,
-        #[command(flatten)]
-        output: OutputArgs,
+        wait: WaitArgs,
     },
     /// Remove unused objects from the store
     #[command(after_help = "Examples:\n  \
@@ -185,9 +179,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "TIME")]
         grace: Option<TimeSpan>,
         #[command(flatten)]
-        limit: Limit,
-        #[command(flatten)]
-        output: OutputArgs,
+        wait: WaitArgs,
     },
     /// Show the state of the daemon, and where its memory is
     Status {

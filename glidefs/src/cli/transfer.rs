@@ -25,7 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub(super) use self::copy::CopyError;
 use self::copy::{Before, Report, Source, copy};
-use super::args::common::OutputArgs;
+use super::args::common::{OutputArgs, WaitArgs};
 use super::args::transfer::{DumpArgs, ImportArgs};
 use super::error::CliError;
 use super::print::{ProgressLine, answer, bytes};
@@ -128,7 +128,7 @@ async fn import_to(client: &Client, args: ImportArgs, open: Open<'_>) -> Result<
     let mut flushed_sequence_number = None;
     if args.flush {
         let path = export_path(&args.name, "/flush");
-        let wait = DaemonWait::new(args.output.json, None);
+        let mut wait = DaemonWait::new(WaitArgs { timeout: None, output: args.output });
         let flushed: Flushed = wait.for_daemon(client, client.post(&path, &()), GOES_ON).await?;
         flushed_sequence_number = Some(flushed.sequence_number);
     }
