@@ -112,7 +112,8 @@ fn sizes_take_units_and_options_may_stand_anywhere() {
     else {
         panic!("not a create")
     };
-    assert_eq!(names.choose(std::io::empty()).unwrap(), Chosen::One(ExportName::new("a").unwrap()));
+    let chosen = Chosen { names: vec![ExportName::new("a").unwrap()], is_one: true };
+    assert_eq!(names.choose(std::io::empty()).unwrap(), chosen);
     assert_eq!((size.bytes(), wait.output.json), (10 << 30, true));
 }
 

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::bulk::{BulkNames, Count};
+use super::bulk::{BulkNames, COUNT_MAX};
 use super::common::{DeviceArgs, Name, SnapshotName, size};
 use super::settings::PropertyArgs;
 use super::transfer::DumpArgs;
@@ -25,8 +25,9 @@ pub(in crate::cli) enum ExportCommand {
     Create {
         #[command(flatten)]
         names: BulkNames,
-        #[command(flatten)]
-        count: Count,
+        /// Make the exports NAME-1 to NAME-N, without leading zeroes: a larger N later makes the rest
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=COUNT_MAX))]
+        count: Option<u32>,
         /// Size in bytes, or with KiB, MiB, GiB or TiB
         #[arg(long, value_parser = size)]
         size: ExportSize,

@@ -140,9 +140,9 @@ pub(in crate::cli) fn print_chosen<T: Serialize>(
     one: impl FnOnce(&T) -> String,
     several: impl FnOnce(&[&T]) -> String,
 ) -> Result<(), CliError> {
-    match (chosen, results.items.pop()) {
-        (Chosen::One(_), Some(Item::Done(done))) => answer(output.json, &done, one),
-        (Chosen::One(_), Some(Item::Failed { error, .. })) => {
+    match (chosen.is_one, results.items.pop()) {
+        (true, Some(Item::Done(done))) => answer(output.json, &done, one),
+        (true, Some(Item::Failed { error, .. })) => {
             Err(ClientError::Refused { code: error.code, message: error.message }.into())
         }
         (_, last) => {

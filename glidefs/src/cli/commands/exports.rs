@@ -40,7 +40,7 @@ pub(in crate::cli) async fn run(
 async fn carry_out(client: &Client, command: ExportCommand, output: OutputArgs) -> Result<(), CliError> {
     match command {
         ExportCommand::Create { names, count, size, detached, device } => {
-            let chosen = count.of(names.choose(std::io::stdin())?)?;
+            let chosen = names.choose(std::io::stdin())?.numbered(count)?;
             let size = ByteSize(size.bytes());
             let request = CreateRequest { size, detached, ..CreateRequest::default() }.with(device.choices());
             let create = async |name: ExportName| {
@@ -108,7 +108,7 @@ async fn each(
     operation: impl AsyncFn(ExportName) -> Result<Export, ClientError>,
     output: OutputArgs,
 ) -> Result<(), CliError> {
-    let results = bulk::requests(chosen.names(), operation).await;
+    let results = bulk::requests(&chosen.names, operation).await;
     bulk::print_chosen(chosen, results, output, print::export, of_exports)
 }
 
@@ -139,7 +139,7 @@ async fn write_back(
 ) -> Result<(), CliError> {
     let below = if no_wait { "/flush?wait=false" } else { "/flush" };
     let flush = async |name| client.post::<Flushed>(&export_path(&name, below), &()).await;
-    let results = bulk::requests(chosen.names(), flush).await;
+    let results = bulk::requests(&chosen.names, flush).await;
     let lines =
         |all: &[&Flushed]| all.iter().map(|one| print::written_back(one)).collect::<Vec<_>>().join("\n");
     bulk::print_chosen(&chosen, results, output, print::written_back, lines)
@@ -172,11 +172,11 @@ async fn delete(
     output: OutputArgs,
 ) -> Result<(), CliError> {
     if !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
-        chosen.names().iter().try_for_each(confirm)?;
+        chosen.names.iter().try_for_each(confirm)?;
     }
     let below = if force { "?force=true" } else { "" };
     let delete = async |name| client.delete::<Deleted>(&export_path(&name, below)).await;
-    let results = bulk::requests(chosen.names(), delete).await;
+    let results = bulk::requests(&chosen.names, delete).await;
     let lines = |all: &[&Deleted]| all.iter().map(|one| print::deleted(one)).collect::<Vec<_>>().join("\n");
     bulk::print_chosen(chosen, results, output, print::deleted, lines)
 }
