@@ -193,7 +193,7 @@ async fn give_at_last(path: &Path, name: &str, troubles: &Troubles) {
 #[derive(Debug)]
 pub struct Listeners {
     listen: Option<SocketAddr>,
-    tcp: Option<TcpListener>,
+    pub(super) tcp: Option<TcpListener>,
     path: PathBuf,
     unix: Option<Socket>,
     /// The name of the group that the socket is to be given to.
@@ -215,11 +215,6 @@ impl Listeners {
             None => None,
         };
         Self { listen, tcp, path: socket.into(), unix, group: group.map(Into::into) }
-    }
-
-    /// The TCP address, with the port chosen by the kernel if `listen` had port 0.
-    pub fn tcp_address(&self) -> Option<SocketAddr> {
-        self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())
     }
 }
 

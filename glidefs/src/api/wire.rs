@@ -11,7 +11,6 @@ mod requests;
 mod settings;
 mod status;
 mod top;
-mod upgrade;
 pub(super) mod values;
 
 pub use self::answers::{
@@ -25,10 +24,10 @@ pub use self::requests::{
 };
 pub use self::settings::{Limits, LimitsChange, SetRequest};
 pub use self::status::{
-    CacheStatus, DaemonStatus, ExportCounts, Memory, MemoryCategory, Status, WorkerStatus,
+    CacheStatus, DaemonStatus, ExportCounts, Memory, MemoryCategory, Pauses, Status, Upgrade, UpgradeBegun,
+    UpgradeRequest, WorkerStatus,
 };
 pub use self::top::{Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopStore, TopStoreOperation};
-pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
 pub(crate) use self::values::rfc3339;
 pub use crate::observe::trace::{Trace, TraceParts, TracedRequest};
 pub use crate::properties::{Bound, Durability, OnUnreachable};

@@ -1,9 +1,9 @@
 //! The requests that `glidefs trace` shows: a ring of those that ended last.
 //!
 //! Owns the ring, the parts of a request's way, and the form of both in the API. Does not own which requests are put into the ring
-//! (`worker/traces`), nor which are shown (`api/trace`). Invariants: the ring holds at most [`REQUESTS_MAX`] requests; a worker never waits for it, since a request that finds it
-//! locked is dropped and counted; sequence numbers have no gaps, so a reader that asks for what came after the last one misses nothing
-//! that is still there.
+//! (`worker/traces`), nor which are shown (`api/system`). Invariants: the ring holds at most [`REQUESTS_MAX`] requests; a worker never
+//! waits for it, since a request that finds it locked is dropped and counted; sequence numbers have no gaps, so a reader that asks for what
+//! came after the last one misses nothing that is still there.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
