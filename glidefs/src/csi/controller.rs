@@ -101,15 +101,14 @@ impl Driver {
     /// The volumes which the driver made on this host.
     async fn list_volumes(&self, request: ListVolumesRequest) -> Result<ListVolumesResponse, CsiError> {
         let exports = self.daemon.exports().await?;
-        let own = exports.into_iter().filter(|export| is_own(&export.name));
-        let own = own.map(|export| (export.name.clone(), export)).collect();
-        let page = page(own, request.max_entries, &request.starting_token)?;
+        let own: Vec<Export> = exports.into_iter().filter(|export| is_own(&export.name)).collect();
+        let (own, next_token) =
+            page(own, |export| &export.name, request.max_entries, &request.starting_token)?;
         let entry = |export: Export| list_volumes_response::Entry {
             status: Some(list_volumes_response::VolumeStatus { published_node_ids: Vec::new() }),
             volume: Some(self.volume_of(&export, None)),
         };
-        let entries = page.entries.into_iter().map(entry).collect();
-        Ok(ListVolumesResponse { entries, next_token: page.next_token })
+        Ok(ListVolumesResponse { entries: own.into_iter().map(entry).collect(), next_token })
     }
 
     async fn get_volume(

@@ -25,17 +25,6 @@ struct New {
     choices: Choices,
 }
 
-/// How a request goes on after looking at the export which is there.
-#[derive(Debug, PartialEq, Eq)]
-enum Step {
-    /// There is none: the export is made with this size.
-    Make(u64),
-    /// There is one, as wanted.
-    Take,
-    /// There is a copy which has not grown to this size yet.
-    Grow(u64),
-}
-
 impl Driver {
     pub(super) async fn create_volume(
         &self,
@@ -86,11 +75,8 @@ impl Driver {
     }
 
     async fn create_empty(&self, new: &New, existing: Option<&Export>) -> Result<Export, CsiError> {
-        let bytes = match step(new, existing)? {
-            Step::Make(bytes) | Step::Grow(bytes) => bytes,
-            // Asked again all the same: the daemon compares the other parameters.
-            Step::Take => existing.map_or(0, |export| export.size_bytes),
-        };
+        // Of one which is there as well: the daemon compares the other parameters.
+        let bytes = size(new, existing)?;
         let detached = self.host.shared_store.is_some();
         self.daemon.create(&new.name, bytes, new.choices, detached).await
     }
@@ -102,7 +88,7 @@ impl Driver {
             return Err(CsiError::invalid("volume_content_source", reason));
         }
         // Another host may have written since this one released the source: a copy is made only where the source is.
-        let copy = async |origin| self.copy_here(new, source, &origin, existing).await;
+        let copy = async |origin: Export| self.copy_here(new, source, &origin, existing).await;
         self.visiting(source.place().0, copy).await
     }
 
@@ -135,11 +121,11 @@ impl Driver {
                 return Err(CsiError::out_of_range(reason));
             }
         }
-        step(new, existing)?;
+        size(new, existing)?;
         let (is_new, export) = self.daemon.fork(&new.name, of, snapshot, new.choices).await?;
-        match step(new, Some(&export)) {
-            Ok(Step::Grow(bytes)) => self.daemon.resize(&new.name, bytes).await,
-            Ok(Step::Take | Step::Make(_)) => Ok(export),
+        match size(new, Some(&export)) {
+            Ok(bytes) if bytes > export.size_bytes => self.daemon.resize(&new.name, bytes).await,
+            Ok(_) => Ok(export),
             // The size of a snapshot is seen only in the copy.
             Err(_) if is_new => {
                 self.daemon.delete(&new.name).await?;
@@ -176,16 +162,16 @@ fn check_movable(is_shared: bool, choices: &Choices) -> Result<(), CsiError> {
     Err(CsiError::invalid("parameters", reason))
 }
 
-/// Decides how the request goes on.
-fn step(new: &New, existing: Option<&Export>) -> Result<Step, CsiError> {
-    let Some(export) = existing else { return new.wanted.new_size(new.least_bytes).map(Step::Make) };
+/// Decides which size the volume gets, bytes: that of the export which is there, or a larger one if this export is a copy.
+fn size(new: &New, existing: Option<&Export>) -> Result<u64, CsiError> {
+    let Some(export) = existing else { return new.wanted.new_size(new.least_bytes) };
     let bytes = export.size_bytes;
     if new.wanted.fits(bytes) {
-        return Ok(Step::Take);
+        return Ok(bytes);
     }
     // A call which was cut short has made the copy, and not made it larger.
     if new.source.is_some() && !new.wanted.is_enough(bytes) {
-        return new.wanted.new_size(new.least_bytes.max(bytes)).map(Step::Grow);
+        return new.wanted.new_size(new.least_bytes.max(bytes));
     }
     Err(CsiError::exists(format!(
         "volume {} exists with {bytes} bytes, which is another size: use that size, or another name",
@@ -233,11 +219,11 @@ mod tests {
 
     #[test]
     fn a_repeated_call_takes_the_volume_that_is_there_if_the_size_fits() {
-        assert_eq!(step(&new(8192, 0, None), None).unwrap(), Step::Make(8192));
-        assert_eq!(step(&new(8192, 0, None), Some(&export(8192))).unwrap(), Step::Take);
-        assert_eq!(step(&new(4096, 16384, None), Some(&export(8192))).unwrap(), Step::Take);
+        assert_eq!(size(&new(8192, 0, None), None).unwrap(), 8192);
+        assert_eq!(size(&new(8192, 0, None), Some(&export(8192))).unwrap(), 8192);
+        assert_eq!(size(&new(4096, 16384, None), Some(&export(8192))).unwrap(), 8192);
         for (required, limit) in [(16384, 0), (4096, 4096)] {
-            let error = step(&new(required, limit, None), Some(&export(8192))).unwrap_err();
+            let error = size(&new(required, limit, None), Some(&export(8192))).unwrap_err();
             assert!(matches!(error, CsiError::Refused { code: tonic::Code::AlreadyExists, .. }), "{error}");
             assert!(error.to_string().ends_with(": use that size, or another name"), "{error}");
         }
@@ -255,9 +241,9 @@ mod tests {
 
     #[test]
     fn a_copy_grows_and_never_shrinks() {
-        assert_eq!(step(&new(16384, 0, Some("csi-b")), Some(&export(8192))).unwrap(), Step::Grow(16384));
-        assert_eq!(step(&new(4096, 0, Some("csi-b")), Some(&export(8192))).unwrap(), Step::Take);
-        assert!(step(&new(4096, 4096, Some("csi-b")), Some(&export(8192))).is_err());
+        assert_eq!(size(&new(16384, 0, Some("csi-b")), Some(&export(8192))).unwrap(), 16384);
+        assert_eq!(size(&new(4096, 0, Some("csi-b")), Some(&export(8192))).unwrap(), 8192);
+        assert!(size(&new(4096, 4096, Some("csi-b")), Some(&export(8192))).is_err());
     }
 
     #[test]

@@ -130,11 +130,10 @@ impl Driver {
                 Err(_) => Vec::new(),
             }
         };
-        let listed = listed.into_iter().map(|snapshot| (snapshot.snapshot_id.clone(), snapshot)).collect();
-        let page = page(listed, request.max_entries, &request.starting_token)?;
+        let (listed, next_token) =
+            page(listed, |snapshot| &snapshot.snapshot_id, request.max_entries, &request.starting_token)?;
         let entry = |snapshot| list_snapshots_response::Entry { snapshot: Some(snapshot) };
-        let entries = page.entries.into_iter().map(entry).collect();
-        Ok(ListSnapshotsResponse { entries, next_token: page.next_token })
+        Ok(ListSnapshotsResponse { entries: listed.into_iter().map(entry).collect(), next_token })
     }
 
     /// The snapshot with the text `id`, if there is one.
