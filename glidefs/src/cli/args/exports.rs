@@ -149,7 +149,7 @@ pub(in crate::cli) enum ExportCommand {
     },
     /// Change durability, limits and weight of an export, also while in use
     #[command(
-        group = clap::ArgGroup::new("properties").multiple(true).required(true).args(PropertyArgs::IDS),
+        mut_group("PropertyArgs", |group| group.required(true)),
         after_help = "Examples:\n  \
         glidefs export set vm-1 --durability store\n  \
         glidefs export set vm-1 --read-iops 5000 --write-iops 1000\n  \
