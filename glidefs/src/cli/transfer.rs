@@ -26,7 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub(super) use self::copy::CopyError;
 use self::copy::{Before, Report, Source, copy};
 use super::args::common::{OutputArgs, WaitArgs};
-use super::args::transfer::{DumpArgs, ImportArgs};
+use super::args::exports::{DumpArgs, ImportArgs};
 use super::error::CliError;
 use super::print::{ProgressLine, answer, bytes};
 use super::wait::{DaemonWait, GOES_ON};

@@ -58,14 +58,10 @@ impl HostTopology {
 
     /// Whether a volume of this host can be used in `topology`: this host, or a host which shares the store.
     pub(super) fn reaches(&self, topology: &Topology) -> bool {
-        let is_shared = |store| topology.segments.get(STORE) == Some(store);
-        self.shared_store.as_ref().is_some_and(is_shared) || self.is_in(topology)
-    }
-
-    /// Whether this host has all segments of `topology`.
-    fn is_in(&self, topology: &Topology) -> bool {
         let own = self.of_node().segments;
-        topology.segments.iter().all(|(key, value)| own.get(key) == Some(value))
+        let is_shared = |store| topology.segments.get(STORE) == Some(store);
+        self.shared_store.as_ref().is_some_and(is_shared)
+            || topology.segments.iter().all(|(key, value)| own.get(key) == Some(value))
     }
 }
 

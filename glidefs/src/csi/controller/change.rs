@@ -3,7 +3,7 @@
 //! Owns the rules of deletion. Invariant: a volume is deleted only if the driver made it, nobody uses it, and it has no snapshots:
 //! snapshots end with their volume, and copies do not.
 
-use super::visit::Visit;
+use super::Visit;
 use crate::api::wire::{Export, SetRequest};
 use crate::csi::Driver;
 use crate::csi::capabilities::{Access, Form};
