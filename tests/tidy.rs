@@ -77,7 +77,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("tonic", &["csi"]),
     ("prost_types", &["csi"]),
     ("axum", &["api"]),
-    ("utoipa", &["api", "properties", "store"]),
+    ("utoipa", &["api", "observe", "properties", "store"]),
     ("utoipa_axum", &["api"]),
     ("subtle", &["api"]),
     ("toml", &["config"]),

@@ -10,8 +10,7 @@
 //! | `exports` | `/v1/exports…`, `/v1/drain`; `exports/create` makes exports |
 //! | `snapshots` | `/v1/exports/{name}/snapshots…`, `/v1/exports/{name}/rollback` |
 //! | `volumes` | `/v1/store/…`, `/v1/gc` |
-//! | `system`, `shared_text` | `/v1/status`, `/v1/top`, `/v1/memory`, `/healthz`, `/readyz`, `/metrics` |
-//! | `trace` | `/v1/trace` |
+//! | `system`, `shared_text` | `/v1/status`, `/v1/top`, `/v1/trace`, `/v1/memory`, `/healthz`, `/readyz`, `/metrics` |
 //! | `upgrade` | `/v1/upgrade` |
 //! | `page` | `/` and the files of the status page |
 //! | `routes` | the table of all paths, and `/openapi.json` |
@@ -42,7 +41,6 @@ mod system;
 #[cfg(test)]
 mod tests;
 mod token;
-mod trace;
 mod upgrade;
 mod volumes;
 pub mod wire;

@@ -7,7 +7,6 @@
 mod args;
 mod bundle;
 mod commands;
-mod deadline;
 mod error;
 mod print;
 mod run;
@@ -20,7 +19,6 @@ mod wait;
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -33,7 +31,7 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::doctor::{examine, try_store};
 use crate::handover::{Handed, Identity};
-use crate::observe::{chain, logging, printable};
+use crate::observe::{chain, logging};
 
 /// Runs the program: reads the arguments, carries out the command, prints an error and returns the exit status. `run` is the
 /// daemon, and `check` the part of the daemon's start that only looks.
@@ -75,8 +73,7 @@ fn is_json(arguments: impl Iterator<Item = OsString>) -> bool {
 fn complain(json: bool, code: &str, message: &str) {
     let error = serde_json::json!({"error": {"code": code, "message": message}});
     let text = if json { error.to_string() } else { format!("glidefs: {message}") };
-    // Nothing can be done when standard error is closed as well.
-    let _ = writeln!(std::io::stderr(), "{}", printable(&text));
+    print::complain(&text);
 }
 
 /// The table that `glidefs export list` prints of the daemon's answer `json`.
@@ -116,22 +113,20 @@ fn dispatch(
         }
         Command::Store { command: StoreCommand::Init { url } } => files::make_store(&url),
         Command::SupportBundle { config, out, json } => bundle::run(&cli.daemon, &config, out, json),
-        Command::Export { limit, output, command } => with_client(&cli.daemon, async |client| {
-            exports::run(client, command, limit.timeout, output).await
-        }),
-        Command::Snapshot { limit, output, command } => with_client(&cli.daemon, async |client| {
-            snapshots::run(client, command, limit.timeout, output).await
-        }),
+        Command::Export { wait, command } => {
+            with_client(&cli.daemon, async |client| exports::run(client, command, wait).await)
+        }
+        Command::Snapshot { wait, command } => {
+            with_client(&cli.daemon, async |client| snapshots::run(client, command, wait).await)
+        }
         Command::Csi(args) => csi::run(&cli.daemon, args),
         Command::Import(args) => {
             with_client(&cli.daemon, async |client| transfer::import(client, *args).await)
         }
-        Command::Drain { limit, output } => {
-            with_client(&cli.daemon, async |client| daemon::drain(client, limit.timeout, output).await)
+        Command::Drain { wait } => with_client(&cli.daemon, async |client| daemon::drain(client, wait).await),
+        Command::Gc { dry_run, grace, wait } => {
+            with_client(&cli.daemon, async |client| daemon::gc(client, dry_run, grace, wait).await)
         }
-        Command::Gc { dry_run, grace, limit, output } => with_client(&cli.daemon, async |client| {
-            daemon::gc(client, dry_run, grace, limit.timeout, output).await
-        }),
         Command::Upgrade { binary, config, output } => {
             let mut daemon = cli.daemon;
             if let Some(path) = config {
@@ -147,13 +142,20 @@ fn dispatch(
     }
 }
 
+/// Carries out `work` on this thread. Threads of questions without an answer are left behind, and end with the process.
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T, CliError> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::runtime)?;
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    Ok(done)
+}
+
 /// Runs `work` with a client of the daemon.
 fn with_client(
     daemon: &args::DaemonArgs,
     work: impl AsyncFnOnce(&Client) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
     let client = daemon.client()?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::runtime)?;
-    runtime.block_on(work(&client))
+    block_on(work(&client))?
 }

@@ -79,13 +79,6 @@ pub(crate) enum ClientError {
     NotUnderstood { address: String, status: StatusCode },
 }
 
-impl ClientError {
-    /// Whether another request may succeed: the daemon was reached, and did not answer.
-    pub fn is_of_one_request(&self) -> bool {
-        matches!(self, Self::Broken { .. })
-    }
-}
-
 #[derive(Debug)]
 enum DaemonAddress {
     Socket(PathBuf),

@@ -33,27 +33,28 @@ mod topology;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
 use tonic::{Response, Status};
 
 use self::daemon::Daemon;
 use self::error::CsiError;
-use self::operations::{Operations, Work};
+use self::operations::Operations;
 pub(crate) use self::serve::{ServeError, run};
-use self::topology::HostTopology;
+pub(crate) use self::topology::HostTopology;
 use crate::client::Client;
 
 /// The name by which orchestrators know the driver.
 const DRIVER_NAME: &str = "csi.glidefs.io";
+/// Most calls at once: more wait.
+const CALLS_MAX: u32 = 1 << 16;
 
 /// The settings of the driver.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// The Unix socket to listen on.
     pub socket: PathBuf,
-    /// The name of this host in the cluster.
-    pub node_id: String,
-    /// The name of the store which several hosts share.
-    pub shared_store: Option<String>,
+    /// This host.
+    pub host: HostTopology,
     /// Whether each host has a controller of its own. Then ControllerExpandVolume and ControllerModifyVolume, which Kubernetes asks of
     /// one controller for all hosts, are not offered.
     pub node_deployment: bool,
@@ -65,7 +66,8 @@ struct Driver {
     daemon: Daemon,
     host: HostTopology,
     operations: Operations,
-    work: Work,
+    /// The calls under way, whether or not their callers wait: each has a permit.
+    calls: Arc<Semaphore>,
     node_deployment: bool,
 }
 
@@ -77,15 +79,13 @@ type Answer<T> = Result<Response<T>, Status>;
 struct Service(Arc<Driver>);
 
 impl Service {
-    fn new(client: Client, options: &Options) -> Self {
-        let host =
-            HostTopology { node_id: options.node_id.clone(), shared_store: options.shared_store.clone() };
+    fn new(client: Client, host: HostTopology, node_deployment: bool) -> Self {
         Self(Arc::new(Driver {
             daemon: Daemon::new(client),
             host,
             operations: Operations::default(),
-            work: Work::default(),
-            node_deployment: options.node_deployment,
+            calls: Arc::new(Semaphore::new(CALLS_MAX as usize)),
+            node_deployment,
         }))
     }
 
@@ -96,7 +96,7 @@ impl Service {
         name: &'static str,
         work: impl Future<Output = Result<T, CsiError>> + Send + 'static,
     ) -> Answer<T> {
-        let call = self.0.work.begin().await;
+        let call = Arc::clone(&self.0.calls).acquire_owned().await;
         let done = tokio::spawn(async move {
             let _call = call;
             let done = work.await;
@@ -107,6 +107,14 @@ impl Service {
         });
         let done = done.await.unwrap_or(Err(CsiError::Broken));
         done.map(Response::new).map_err(Status::from)
+    }
+}
+
+impl Driver {
+    /// Waits until no call is under way.
+    async fn ended(&self) {
+        // An error would mean that the semaphore is closed, which nothing does.
+        let _ = self.calls.acquire_many(CALLS_MAX).await;
     }
 }
 
@@ -131,4 +139,29 @@ use calls;
 /// A required field, or `INVALID_ARGUMENT`.
 fn required(field: &'static str, value: String) -> Result<String, CsiError> {
     if value.is_empty() { Err(CsiError::missing(field)) } else { Ok(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_the_last_call_is_waited_for_also_when_its_caller_has_gone() {
+        let host = HostTopology { node_id: "host-1".into(), shared_store: None };
+        let service = Service::new(Client::of_socket(Path::new("/nonexistent/glidefs.sock")), host, false);
+        service.0.ended().await;
+        let (end, told) = oneshot::channel::<()>();
+        let call = service.answer("probe", async move { told.await.map_err(|_| CsiError::Broken) });
+        assert!(tokio::time::timeout(Duration::from_millis(10), call).await.is_err());
+        let ended = service.0.ended();
+        tokio::pin!(ended);
+        assert!(futures_util::poll!(&mut ended).is_pending());
+        end.send(()).unwrap();
+        ended.await;
+    }
 }

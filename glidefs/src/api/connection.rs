@@ -100,7 +100,7 @@ pub(super) struct Door {
     resting: Line,
     /// Connections that have not taken the answer to a request without the token.
     answering: Line,
-    stats: Arc<DoorStats>,
+    pub stats: Arc<DoorStats>,
 }
 
 /// Connections that may be told to leave: the one that joined first leaves first.
@@ -199,10 +199,6 @@ impl Door {
         let places = Arc::new(Semaphore::new(connections_max as usize));
         let (resting, answering) = (Line::default(), Line::default());
         Arc::new(Self { routes, patience, connections_max, places, resting, answering, stats })
-    }
-
-    pub fn stats(&self) -> &DoorStats {
-        &self.stats
     }
 
     /// Serves `stream` until the client is done, is too slow, or must leave for a newer connection. When `stop` becomes true, the request
@@ -416,7 +412,7 @@ mod tests {
         }
 
         fn count(&self, counter: impl Fn(&DoorStats) -> &AtomicU64) -> u64 {
-            counter(self.door.stats()).load(Ordering::Relaxed)
+            counter(&self.door.stats).load(Ordering::Relaxed)
         }
     }
 

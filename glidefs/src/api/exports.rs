@@ -33,9 +33,9 @@ pub(super) async fn list(State(state): State<AppState>, page: Page) -> Result<Re
 
 /// A page of the exports as JSON, and the headers. Only the exports of the page, and the one behind, are looked at.
 fn one_page(router: &Router, page: &Page) -> Result<(Headers, Vec<u8>), ApiError> {
-    let mut infos = router.infos_after(page.after(), page.limit().saturating_add(1));
+    let mut infos = router.infos_after(page.after.as_deref(), page.limit.saturating_add(1));
     let mut last = None;
-    let exports = infos.by_ref().take(page.limit()).inspect(|info| last = Some(info.name.clone()));
+    let exports = infos.by_ref().take(page.limit).inspect(|info| last = Some(info.name.clone()));
     let body = json_list(exports.map(Export::from))?;
     let next = match (infos.next(), last) {
         (Some(_), Some(last)) => page.next("/v1/exports", last.as_str())?,

@@ -4,7 +4,7 @@
 //! its file says (`serve`). Invariant: over TCP a request without the token can read [`OPEN_PATHS`] and nothing else, but for the files
 //! of the status page where there is a token.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -25,47 +25,43 @@ const OPEN_PATHS: [&str; 4] = ["/healthz", "/readyz", METRICS_PATH, "/openapi.js
 const METRICS_PATH: &str = "/metrics";
 
 /// The rules for requests over TCP.
-#[derive(Clone, Debug)]
-pub(super) struct TcpRules(Arc<Rules>);
-
 #[derive(Debug)]
-struct Rules {
+pub(super) struct TcpRules {
     token: Option<TokenFile>,
-    hosts: Hosts,
-    /// Whether only this host can connect.
-    is_loopback: bool,
+    /// The address that is listened on.
+    listen: IpAddr,
+    /// Further names of this host, by which clients may address the daemon, as [`plain`] makes them.
+    names: Vec<String>,
 }
 
 impl TcpRules {
     /// The rules of the address `listen`. `names` are further names of this host.
-    pub fn new(listen: SocketAddr, names: &[String], token: Option<TokenFile>) -> Self {
-        let hosts = Hosts { listen: listen.ip(), names: names.iter().map(|name| plain(name)).collect() };
-        Self(Arc::new(Rules { token, hosts, is_loopback: listen.ip().is_loopback() }))
+    pub fn new(listen: IpAddr, names: &[String], token: Option<TokenFile>) -> Self {
+        Self { token, listen, names: names.iter().map(|name| plain(name)).collect() }
     }
 
     /// Reads the token before the first request, so that its trouble is known.
     pub async fn read_token(&self) {
-        if let Some(token) = &self.0.token {
+        if let Some(token) = &self.token {
             token.read().await;
         }
     }
 
     /// Whether `header`, the `Authorization` header of a request, carries the token.
     async fn is_authorized(&self, header: Option<HeaderValue>) -> bool {
-        let Some((token, header)) = self.0.token.as_ref().zip(header) else { return false };
+        let Some((token, header)) = self.token.as_ref().zip(header) else { return false };
         token.is_carried_by(header.as_bytes()).await
     }
 
     /// Whether to serve a request without the token.
     fn check(&self, request: &Request) -> Result<(), ApiError> {
-        let rules = &*self.0;
-        rules.hosts.check(request)?;
+        self.check_host(request)?;
         let path = request.uri().path();
         // The files of the page have no figures in them: the page asks its user for the token.
-        let is_page = rules.token.is_some() && page::has_file(path);
-        let is_known = OPEN_PATHS.contains(&path) && (rules.is_loopback || path != METRICS_PATH);
+        let is_page = self.token.is_some() && page::has_file(path);
+        let is_known = OPEN_PATHS.contains(&path) && (self.listen.is_loopback() || path != METRICS_PATH);
         let is_open = is_page || is_known;
-        match &rules.token {
+        match &self.token {
             _ if is_open && reads(request.method()) => Ok(()),
             Some(_) => Err(ApiError::from(P::Unauthorized)),
             None => Err(ApiError::new(
@@ -76,10 +72,32 @@ impl TcpRules {
             )),
         }
     }
+
+    /// Refuses a name of another host: a web page may point a name of its own at this host (DNS rebinding).
+    fn check_host(&self, request: &Request) -> Result<(), ApiError> {
+        let header = host_header(request.headers(), request.version())?;
+        // A request meant for a proxy names the host twice.
+        for authority in [header, request.uri().authority().cloned()].into_iter().flatten() {
+            if !self.knows(authority.host()) {
+                return Err(ApiError::wrong_host(authority.host()));
+            }
+        }
+        Ok(())
+    }
+
+    fn knows(&self, host: &str) -> bool {
+        let host = plain(host);
+        let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&host);
+        match bare.parse::<IpAddr>() {
+            // DNS plays no part in an address, so a page cannot redirect an address to this host.
+            Ok(ip) => ip.is_loopback() || ip == self.listen || self.listen.is_unspecified(),
+            Err(_) => host == "localhost" || self.names.contains(&host),
+        }
+    }
 }
 
 /// Serves or refuses a request over TCP.
-pub(super) async fn tcp(State(rules): State<TcpRules>, request: Request, next: Next) -> Response {
+pub(super) async fn tcp(State(rules): State<Arc<TcpRules>>, request: Request, next: Next) -> Response {
     let header = request.headers().get(header::AUTHORIZATION).cloned();
     // No web page knows the token, so the header `Host` need not be checked for a request with the token.
     let is_authorized = rules.is_authorized(header).await;
@@ -108,37 +126,6 @@ fn reads(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
-/// The names by which clients may address the daemon. The check refuses a web page that points a name of its own at this host
-/// (DNS rebinding).
-#[derive(Debug)]
-struct Hosts {
-    listen: IpAddr,
-    names: Vec<String>,
-}
-
-impl Hosts {
-    fn check(&self, request: &Request) -> Result<(), ApiError> {
-        let header = host_header(request.headers(), request.version())?;
-        // A request meant for a proxy names the host twice.
-        for authority in [header, request.uri().authority().cloned()].into_iter().flatten() {
-            if !self.knows(authority.host()) {
-                return Err(ApiError::wrong_host(authority.host()));
-            }
-        }
-        Ok(())
-    }
-
-    fn knows(&self, host: &str) -> bool {
-        let host = plain(host);
-        let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&host);
-        match bare.parse::<IpAddr>() {
-            // DNS plays no part in an address, so a page cannot redirect an address to this host.
-            Ok(ip) => ip.is_loopback() || ip == self.listen || self.listen.is_unspecified(),
-            Err(_) => host == "localhost" || self.names.contains(&host),
-        }
-    }
-}
-
 /// A host name in the form used for comparing: lower case, without a final dot.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
@@ -164,8 +151,8 @@ fn host_header(headers: &HeaderMap, version: Version) -> Result<Option<Authority
 mod tests {
     use super::*;
 
-    fn hosts(listen: [u8; 4]) -> Hosts {
-        Hosts { listen: listen.into(), names: vec![plain("Storage.Example.")] }
+    fn hosts(listen: [u8; 4]) -> TcpRules {
+        TcpRules::new(listen.into(), &["Storage.Example.".into()], None)
     }
 
     #[test]
@@ -192,7 +179,7 @@ mod tests {
             for value in values {
                 request = request.header(header::HOST, *value);
             }
-            hosts([127, 0, 0, 1]).check(&request.body(axum::body::Body::empty()).unwrap()).is_ok()
+            hosts([127, 0, 0, 1]).check_host(&request.body(axum::body::Body::empty()).unwrap()).is_ok()
         };
         assert!(check("/", &["localhost:9470"], Version::HTTP_11));
         assert!(check("/", &[], Version::HTTP_10));

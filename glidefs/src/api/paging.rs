@@ -20,10 +20,10 @@ const LIMIT_MAX: usize = 1000;
 /// A page of a list, as a client asks for it.
 #[derive(Debug)]
 pub(super) struct Page {
-    /// Most entries; all if not set.
-    limit: Option<usize>,
+    /// Most entries; without a limit more than any list has.
+    pub limit: usize,
     /// The position behind which the page begins.
-    after: Option<String>,
+    pub after: Option<String>,
 }
 
 /// The headers of a page: one with the address of the next page, if there is one.
@@ -36,25 +36,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Page {
         let InQuery(PageQuery { limit, after }) = InQuery::from_request_parts(parts, state).await?;
         let refusal = || ApiError::new(P::BadParameter, format!("limit is a number from 1 to {LIMIT_MAX}"));
         let bound = |limit| usize::try_from(limit).ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
-        let limit = limit.map(|limit| bound(limit).ok_or_else(refusal)).transpose()?;
+        let limit = limit.map_or(Ok(usize::MAX), |limit| bound(limit).ok_or_else(refusal))?;
         Ok(Self { limit, after })
     }
 }
 
 impl Page {
-    /// The position behind which the page begins.
-    pub fn after(&self) -> Option<&str> {
-        self.after.as_deref()
-    }
-
-    /// Most entries of the page; without a limit more than any list has.
-    pub fn limit(&self) -> usize {
-        self.limit.unwrap_or(usize::MAX)
-    }
-
     /// The header of a page of the list at `path`: the page ends at the position `last`, and more entries come behind.
     pub fn next(&self, path: &str, last: &str) -> Result<Headers, ApiError> {
-        let limit = self.limit();
+        let limit = self.limit;
         // Names and ids need no escaping in a query.
         let link = HeaderValue::try_from(format!("<{path}?limit={limit}&after={last}>; rel=\"next\""));
         let link =
@@ -70,14 +60,14 @@ impl Page {
         position: impl for<'a> Fn(&'a T) -> (&'a str, &'a str),
     ) -> Result<(Headers, Vec<T>), ApiError> {
         entries.sort_by(|a, b| position(a).cmp(&position(b)));
-        if let Some(after) = self.after() {
-            let after = after.split_once('/').unwrap_or((after, ""));
+        if let Some(after) = &self.after {
+            let after = after.split_once('/').unwrap_or((after.as_str(), ""));
             entries.retain(|entry| position(entry) > after);
         }
-        if entries.len() <= self.limit() {
+        if entries.len() <= self.limit {
             return Ok((None, entries));
         }
-        entries.truncate(self.limit());
+        entries.truncate(self.limit);
         let headers = match entries.last().map(&position) {
             Some((name, "")) => self.next(path, name)?,
             Some((name, id)) => self.next(path, &format!("{name}/{id}"))?,
@@ -126,7 +116,7 @@ mod tests {
             for others in &others {
                 let entries: Vec<(String, String)> =
                     stays.iter().chain(others).rev().map(|(name, id)| (name.clone(), id.to_string())).collect();
-                let page = Page { limit: Some(limit), after: after.take() };
+                let page = Page { limit, after: after.take() };
                 let (headers, entries) = page.of(entries, "/x", |(name, id)| (name, id)).unwrap();
                 prop_assert!(entries.len() <= limit);
                 seen.extend(entries.into_iter().filter(|(_, id)| id.as_str() < "3"));

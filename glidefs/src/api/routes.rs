@@ -16,7 +16,7 @@ use super::error::ApiError;
 use super::state::AppState;
 use super::wire::ProblemCode as P;
 use super::wire::{Problem, ProblemCode};
-use super::{error, exports, guard, page, shares, snapshots, system, trace, upgrade, volumes};
+use super::{error, exports, guard, page, shares, snapshots, system, upgrade, volumes};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -71,7 +71,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(volumes::collect))
         .routes(routes!(system::status))
         .routes(routes!(system::top))
-        .routes(routes!(trace::trace))
+        .routes(routes!(system::trace))
         .routes(routes!(system::memory))
         .routes(routes!(upgrade::upgrade))
         .routes(routes!(system::healthz))

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::unistd::Group;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 
 use super::connection::{Door, Patience, Stream};
@@ -193,7 +193,7 @@ async fn give_at_last(path: &Path, name: &str, troubles: &Troubles) {
 #[derive(Debug)]
 pub struct Listeners {
     listen: Option<SocketAddr>,
-    tcp: Option<TcpListener>,
+    pub(super) tcp: Option<TcpListener>,
     path: PathBuf,
     unix: Option<Socket>,
     /// The name of the group that the socket is to be given to.
@@ -215,11 +215,6 @@ impl Listeners {
             None => None,
         };
         Self { listen, tcp, path: socket.into(), unix, group: group.map(Into::into) }
-    }
-
-    /// The TCP address, with the port chosen by the kernel if `listen` had port 0.
-    pub fn tcp_address(&self) -> Option<SocketAddr> {
-        self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())
     }
 }
 
@@ -293,10 +288,18 @@ pub(super) async fn serve_with(
         let Some(address) = listen else { return };
         let opening = at_last(Part::Tcp, tcp, || bind_tcp(address), troubles);
         let Some(tcp) = unless_stopped(&stop, opening).await else { return };
-        let rules = guard::TcpRules::new(tcp.local_addr().unwrap_or(address), &hosts, token);
-        let routes = routes.clone().layer(axum::middleware::from_fn_with_state(rules.clone(), guard::tcp));
+        let ip = tcp.local_addr().unwrap_or(address).ip();
+        let rules = Arc::new(guard::TcpRules::new(ip, &hosts, token));
+        let layer = axum::middleware::from_fn_with_state(Arc::clone(&rules), guard::tcp);
+        let routes = routes.clone().layer(layer);
         let door = Door::new(routes, connections_max, patience, Arc::clone(&stats.tcp));
-        tokio::join!(unless_stopped(&stop, rules.read_token()), admit(tcp, stop.clone(), &door));
+        let accept = async move || {
+            let (stream, _) = tcp.accept().await?;
+            // Without TCP_NODELAY an answer may be sent later, nothing worse.
+            let _ = stream.set_nodelay(true);
+            Ok(stream)
+        };
+        tokio::join!(unless_stopped(&stop, rules.read_token()), admit(accept, stop.clone(), &door));
     };
     let over_unix = async {
         let opening = at_last(Part::Socket, unix, || Socket::bind(&path), troubles);
@@ -307,7 +310,10 @@ pub(super) async fn serve_with(
             }
         };
         let door = Door::new(routes.clone(), connections_max, patience, Arc::clone(&stats.socket));
-        tokio::join!(unless_stopped(&stop, give), admit(unix, stop.clone(), &door));
+        tokio::join!(
+            unless_stopped(&stop, give),
+            admit(async move || unix.accept().await, stop.clone(), &door)
+        );
     };
     tokio::join!(over_tcp, over_unix);
 }
@@ -322,42 +328,20 @@ async fn unless_stopped<T>(stop: &watch::Receiver<bool>, work: impl Future<Outpu
     }
 }
 
-/// Where connections come from.
-trait Entrance {
-    type Stream: Stream;
-
-    fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
-}
-
-impl Entrance for TcpListener {
-    type Stream = TcpStream;
-
-    async fn next(&self) -> io::Result<TcpStream> {
-        let (stream, _) = self.accept().await?;
-        // Without TCP_NODELAY an answer may be sent later, nothing worse.
-        let _ = stream.set_nodelay(true);
-        Ok(stream)
-    }
-}
-
-impl Entrance for Socket {
-    type Stream = UnixStream;
-
-    async fn next(&self) -> io::Result<UnixStream> {
-        self.accept().await
-    }
-}
-
-/// Lets connections through `door` until told to stop, and then those finish that are under way.
-async fn admit(entrance: impl Entrance, stop: watch::Receiver<bool>, door: &Arc<Door>) {
+/// Lets the connections of `accept`, which owns the listener, through `door` until told to stop, and then those finish that are under way.
+async fn admit<S: Stream>(
+    accept: impl AsyncFn() -> io::Result<S>,
+    stop: watch::Receiver<bool>,
+    door: &Arc<Door>,
+) {
     let repeat = Repeat::default();
     let accepting = async {
         loop {
-            match entrance.next().await {
+            match accept().await {
                 Ok(stream) => door.enter(stream, stop.clone()).await,
                 Err(error) if is_of_the_client(&error) => {}
                 Err(error) => {
-                    door.stats().accept_errors.fetch_add(1, Ordering::Relaxed);
+                    door.stats.accept_errors.fetch_add(1, Ordering::Relaxed);
                     if let Some(suppressed) = repeat.pass() {
                         tracing::warn!(error = %error, suppressed, "the API cannot accept connections");
                     }
@@ -367,7 +351,7 @@ async fn admit(entrance: impl Entrance, stop: watch::Receiver<bool>, door: &Arc<
         }
     };
     unless_stopped(&stop, accepting).await;
-    drop(entrance);
+    drop(accept);
     if tokio::time::timeout(DRAIN_MAX, door.empty()).await.is_err() {
         tracing::warn!("some requests to the API were cut off at the end");
     }
@@ -390,9 +374,7 @@ mod tests {
     /// Fails as often as told for lack of descriptors, then accepts once.
     struct Scarce(Mutex<(u32, Option<DuplexStream>)>);
 
-    impl Entrance for Scarce {
-        type Stream = DuplexStream;
-
+    impl Scarce {
         async fn next(&self) -> io::Result<DuplexStream> {
             let next = {
                 let mut left = self.0.lock().unwrap();
@@ -424,9 +406,9 @@ mod tests {
             stopping.send(true).unwrap();
             answer
         };
-        let (answer, ()) = tokio::join!(asking, admit(listener, stop, &door));
+        let (answer, ()) = tokio::join!(asking, admit(async || listener.next().await, stop, &door));
         assert!(answer.ends_with("here"), "{answer}");
-        assert_eq!(door.stats().accept_errors.load(Ordering::Relaxed), 5);
+        assert_eq!(door.stats.accept_errors.load(Ordering::Relaxed), 5);
         // The paused clock moves only while a task waits.
         assert!(began.elapsed() >= ACCEPT_PAUSE * 5);
     }

@@ -1,4 +1,6 @@
-//! The routes about the daemon itself: status, `/v1/top`, memory, health and metrics.
+//! The routes about the daemon itself: status, `/v1/top`, `/v1/trace`, memory, health and metrics.
+//!
+//! Does not own the figures. Invariant: what takes long is made off the control threads.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,9 +12,8 @@ use super::error::ApiError;
 use super::shared_text::Selection;
 use super::state::AppState;
 use super::wire::ProblemCode as P;
-use super::wire::{AtRisk, ExportCounts, Memory, MetricsQuery, Status, StoreState, Top};
+use super::wire::{AtRisk, ExportCounts, Memory, MetricsQuery, Status, StoreState, Top, Trace, TraceQuery};
 use crate::observe::metrics::ExportHistograms;
-use crate::router;
 
 /// Media type of the Prometheus text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -39,13 +40,7 @@ fn status_now(state: &AppState) -> Status {
             at_risk.bytes = bytes;
             exports_at_risk += 1;
         }
-        exports.total += 1;
-        *match info.state {
-            router::State::Serving => &mut exports.serving,
-            router::State::Detached => &mut exports.detached,
-            router::State::Failed { .. } => &mut exports.failed,
-            _ => &mut exports.changing,
-        } += 1;
+        exports.add(info.state.name());
     }
     Status {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -71,8 +66,42 @@ fn status_now(state: &AppState) -> Status {
 pub(super) async fn top(State(state): State<AppState>) -> Result<Response, ApiError> {
     let text =
         state.top.text(&Selection::default()).await.map_err(|error| ApiError::new(P::Internal, error))?;
-    Ok(([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], text)
-        .into_response())
+    Ok(fresh(text))
+}
+
+/// Requests of devices that ended last, oldest first: those that took at least 10 ms, and about ten others a second of each worker. The
+/// daemon keeps 2,048 of them. Ask with `since`, the `last` of the answer before, to get only what came after; where `last` is less than
+/// that, the daemon has started anew.
+#[utoipa::path(
+    get, path = "/v1/trace", operation_id = "trace", tag = "daemon",
+    params(TraceQuery),
+    responses((status = 200, description = "The requests.", body = Trace))
+)]
+pub(super) async fn trace(
+    State(state): State<AppState>,
+    InQuery(query): InQuery<TraceQuery>,
+) -> Result<Response, ApiError> {
+    if let Some(name) = &query.export {
+        state.router.show(name)?;
+    }
+    let traces = state.traces;
+    let encode = move || {
+        let mut trace = traces.after(query.since.unwrap_or(0));
+        trace.requests.retain(|request| {
+            query.export.as_ref().is_none_or(|name| **name == *request.export)
+                && request.total_nanoseconds >= query.slower_than_nanoseconds.unwrap_or(0)
+        });
+        serde_json::to_vec(&trace)
+    };
+    let body =
+        state.off_thread.run(encode).await?.map_err(|error| ApiError::new(P::Internal, error.to_string()))?;
+    Ok(fresh(body))
+}
+
+/// An answer of JSON that is of one moment.
+fn fresh(json: impl IntoResponse) -> Response {
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    (headers, json).into_response()
 }
 
 /// The memory of the daemon by category.

@@ -129,7 +129,7 @@ impl Served {
         let listen = Some(([127, 0, 0, 1], 0).into());
         let stats = Arc::<ApiStats>::default();
         let listeners = Listeners::open(listen, &dir.path().join("run/sock"), None, &stats.troubles).await;
-        let tcp = listeners.tcp_address().unwrap();
+        let tcp = listeners.tcp.as_ref().unwrap().local_addr().unwrap();
         let ready = Readiness::default();
         let traces = Arc::<TraceRing>::default();
         let state = AppState {

@@ -11,8 +11,6 @@ mod requests;
 mod settings;
 mod status;
 mod top;
-mod trace;
-mod upgrade;
 pub(super) mod values;
 
 pub use self::answers::{
@@ -22,16 +20,16 @@ pub use self::codes::ProblemCode;
 pub use self::problem::{ErrorDetail, PROBLEM_TYPE, Problem};
 pub use self::requests::{
     AttachQuery, Choices, CreateRequest, FlushQuery, ForkRequest, GcRequest, MetricsQuery, OpenRequest,
-    PageQuery, RemoveQuery, ResizeRequest, RollbackRequest, SnapshotRequest, UndeleteRequest,
+    PageQuery, RemoveQuery, ResizeRequest, RollbackRequest, SnapshotRequest, TraceQuery, UndeleteRequest,
 };
 pub use self::settings::Limits;
 pub use self::status::{
-    CacheStatus, DaemonStatus, ExportCounts, Memory, MemoryCategory, Status, WorkerStatus,
+    CacheStatus, DaemonStatus, ExportCounts, Memory, MemoryCategory, Pauses, Status, Upgrade, UpgradeBegun,
+    UpgradeRequest, WorkerStatus,
 };
 pub use self::top::{Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopStore, TopStoreOperation};
-pub use self::trace::{Trace, TraceParts, TraceQuery, TracedRequest};
-pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
 pub(crate) use self::values::rfc3339;
+pub use crate::observe::trace::{Trace, TraceParts, TracedRequest};
 pub use crate::properties::limits::LimitsChange;
 pub use crate::properties::{Bound, Durability, OnUnreachable, PropertiesChange as SetRequest};
 pub use crate::store::{Condition, StoreState};

@@ -6,21 +6,18 @@ pub(super) mod csi;
 pub(super) mod exports;
 pub(super) mod settings;
 pub(super) mod top;
-pub(super) mod trace;
-pub(super) mod transfer;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use self::common::{Limit, OutputArgs};
+use self::common::{OutputArgs, WaitArgs};
 use self::csi::CsiArgs;
-use self::exports::{ExportCommand, SnapshotCommand};
+use self::exports::{ExportCommand, ImportArgs, SnapshotCommand};
 use self::top::TopArgs;
-use self::trace::TraceArgs;
-use self::transfer::ImportArgs;
 use crate::client::{Client, ClientError};
 use crate::config::{DEFAULT_PATH, TimeSpan};
+use crate::router::ExportName;
 use crate::store::StoreUrl;
 
 /// Fast local block devices from object storage.
@@ -84,6 +81,23 @@ impl DaemonArgs {
     }
 }
 
+/// Which requests to show, and how.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct TraceArgs {
+    /// The only export to show [default: all]
+    #[arg(value_name = "EXPORT", value_parser = ExportName::new)]
+    pub export: Option<ExportName>,
+    /// Show only requests that took at least so long
+    #[arg(long, value_name = "TIME")]
+    pub slower_than: Option<TimeSpan>,
+    /// Go on with requests that end from now on, until Ctrl-C
+    #[arg(long)]
+    pub follow: bool,
+    /// Print a line of JSON for each request
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// How to run the daemon.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -136,18 +150,14 @@ pub(super) enum Command {
     /// Make, list, change and delete exports
     Export {
         #[command(flatten)]
-        limit: Limit,
-        #[command(flatten)]
-        output: OutputArgs,
+        wait: WaitArgs,
         #[command(subcommand)]
         command: ExportCommand,
     },
     /// Make, list and delete snapshots of exports
     Snapshot {
         #[command(flatten)]
-        limit: Limit,
-        #[command(flatten)]
-        output: OutputArgs,
+        wait: WaitArgs,
         #[command(subcommand)]
         command: SnapshotCommand,
     },
@@ -166,9 +176,7 @@ pub(super) enum Command {
         glidefs drain --timeout 10min  exit status 3 when the drain takes longer; the drain goes on")]
     Drain {
         #[command(flatten)]
-        limit: Limit,
-        #[command(flatten)]
-        output: OutputArgs,
+        wait: WaitArgs,
     },
     /// Remove unused objects from the store
     #[command(after_help = "Examples:\n  \
@@ -185,9 +193,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "TIME")]
         grace: Option<TimeSpan>,
         #[command(flatten)]
-        limit: Limit,
-        #[command(flatten)]
-        output: OutputArgs,
+        wait: WaitArgs,
     },
     /// Show the state of the daemon, and where its memory is
     Status {
@@ -206,7 +212,14 @@ pub(super) enum Command {
         data that is not in the store, WAIT/s in each second the time that requests waited for limits, or writes for index and log.")]
     Top(TopArgs),
     /// Show requests live, and where the time of each goes
-    #[command(after_help = trace::EXAMPLES)]
+    #[command(after_help = "Examples:\n  \
+    glidefs trace                           slow requests of late, and a sample of the others\n  \
+    glidefs trace vm-1 --slower-than 50ms   the slow requests of one export\n  \
+    glidefs trace --follow --json           each as it ends\n\n\
+    QUEUE: waits for the worker. WAIT: for a limit of the export, for log space or another bound, or for memory. COPY: the bytes go to \
+    or come from the client. LOG: the local log is written or read. SYNC: data becomes stable on the local disk. STORE: the store \
+    is waited for. The columns add up to TOTAL; --json has each part.\n\n\
+    The daemon always keeps the last 2,048 requests that took at least 10 ms or were sampled: about ten a second of each worker.")]
     Trace(TraceArgs),
     /// Check this host: kernel, limits, cache, store, configuration, and what dead daemons left
     #[command(after_help = "Examples:\n  \

@@ -17,6 +17,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::args::DaemonArgs;
+use super::block_on;
 use super::error::CliError;
 use super::print::answer;
 use crate::client::Client;
@@ -80,11 +81,7 @@ pub(super) fn run(
     if path.exists() {
         return Err(in_the_way(&path));
     }
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::runtime)?;
-    let parts = runtime.block_on(gather(&client, config, now));
-    // Threads of questions without an answer are left behind, and end with the process.
-    runtime.shutdown_background();
+    let parts = block_on(gather(&client, config, now))?;
     // Complete before the file is made.
     let cannot = CliError::cannot("write", &path);
     let (archive, parts, missing) = archive(parts, now).map_err(&cannot)?;

@@ -29,6 +29,12 @@ pub(super) fn emit_after(control: &str, text: &[u8]) -> Result<(), CliError> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Output)
 }
 
+/// Prints `text` to standard error, without characters that a terminal obeys.
+pub(super) fn complain(text: &str) {
+    // Nothing can be done when standard error is closed.
+    let _ = writeln!(std::io::stderr(), "{}", printable(text));
+}
+
 pub(super) fn answer<T: Serialize>(
     json: bool,
     value: &T,

@@ -4,9 +4,10 @@
 //! process to the program before, if there was one.
 
 use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use super::args::RunArgs;
-use super::deadline::{self, PATIENCE};
 use super::error::CliError;
 use super::print::emit;
 use crate::config::{Config, OnStop};
@@ -15,6 +16,8 @@ use crate::observe::chain;
 use crate::observe::logging;
 use crate::observe::memory::tune_allocator;
 
+/// How long a check waits for a file.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// What a key without an effect is said to be.
 const IGNORED: &str = "is no longer needed, ignored since 0.2";
 
@@ -25,7 +28,7 @@ pub(super) fn command(
     check: impl FnOnce(&Config) -> Result<Identity, CliError>,
 ) -> Result<(), CliError> {
     if args.check {
-        let (config, identity) = deadline::or_end(late(&args.config), || {
+        let (config, identity) = or_end(late(&args.config), || {
             let config = Config::load(&args.config)?;
             let identity = check(&config)?;
             Ok::<_, CliError>((config, identity))
@@ -84,4 +87,21 @@ fn late(config: &Path) -> String {
         config.display(),
         PATIENCE.as_secs()
     )
+}
+
+/// Does `work` in this thread, which may never end: a read of a pipe that nobody writes, or of a file system whose server is gone. If it
+/// takes longer than [`PATIENCE`], the process ends with `late` on standard error, and the exit status 1.
+fn or_end<T>(late: String, work: impl FnOnce() -> T) -> T {
+    let (done, ended) = channel::<()>();
+    let watching = move || {
+        if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("glidefs: {late}");
+            std::process::exit(1);
+        }
+    };
+    // Without the thread the work has no time limit.
+    drop(std::thread::Builder::new().name("deadline".into()).spawn(watching));
+    let result = work();
+    drop(done);
+    result
 }

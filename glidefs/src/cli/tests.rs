@@ -3,7 +3,7 @@
 use clap::{CommandFactory, Parser};
 
 use super::args::bulk::Chosen;
-use super::args::common::{DeviceArgs, OutputArgs};
+use super::args::common::{DeviceArgs, OutputArgs, WaitArgs};
 use super::args::exports::ExportCommand;
 use super::args::{Cli, Command, DaemonArgs};
 use super::commands::{bulk, daemon, exports, files, upgrade};
@@ -13,6 +13,9 @@ use crate::api::wire;
 use crate::client::{Client, ClientError};
 use crate::handover::{Handed, Identity};
 use crate::router::ExportName;
+
+/// Waits as long as it takes, and prints text.
+const TEXT: WaitArgs = WaitArgs { timeout: None, output: OutputArgs { json: false } };
 
 fn parse(line: &str) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(line.split(' '))
@@ -104,14 +107,14 @@ fn sizes_take_units_and_options_may_stand_anywhere() {
     assert_eq!(cli.daemon.socket.to_str(), Some("/x"));
     let Command::Export {
         command: ExportCommand::Create { names, size, device: DeviceArgs { queues: None, .. }, .. },
-        output,
-        ..
+        wait,
     } = cli.command
     else {
         panic!("not a create")
     };
-    assert_eq!(names.choose(std::io::empty()).unwrap(), Chosen::One(ExportName::new("a").unwrap()));
-    assert_eq!((size.bytes(), output.json), (10 << 30, true));
+    let chosen = Chosen { names: vec![ExportName::new("a").unwrap()], is_one: true };
+    assert_eq!(names.choose(std::io::empty()).unwrap(), chosen);
+    assert_eq!((size.bytes(), wait.output.json), (10 << 30, true));
 }
 
 #[test]
@@ -336,7 +339,7 @@ async fn every_command_reaches_the_daemon() {
         ("delete a --yes --json", None),
         ("list --json", None),
     ] {
-        exports::run(&client, export_command(line), None, OutputArgs { json: false }).await.unwrap();
+        exports::run(&client, export_command(line), TEXT).await.unwrap();
         let states: Vec<_> = router.list().iter().map(|info| info.state.name()).collect();
         assert_eq!(states, Vec::from_iter(state), "{line}");
     }
@@ -348,33 +351,23 @@ async fn every_command_reaches_the_daemon() {
         ("delete vm-1 vm-2 vm-3 vm-4 none --yes --json", 1, 1),
         ("create vm-6 vm-7 --size 1GiB", 3, 3),
     ] {
-        exports::run(&client, export_command(line), None, OutputArgs { json: false }).await.unwrap();
+        exports::run(&client, export_command(line), TEXT).await.unwrap();
         let states: Vec<_> = router.list().iter().map(|info| info.state.name()).collect();
         let found = states.iter().filter(|state| **state == "serving").count();
         assert_eq!((states.len(), found), (exports, serving), "{line}");
     }
-    let failed =
-        exports::run(&client, export_command("detach vm-5 none vm-6"), None, OutputArgs { json: false })
-            .await
-            .unwrap_err();
+    let failed = exports::run(&client, export_command("detach vm-5 none vm-6"), TEXT).await.unwrap_err();
     assert!(matches!(failed, CliError::SomeFailed { failed: 1, of: 3 }), "{failed}");
     assert_eq!(
         router.list().iter().filter(|info| info.state.name() == "serving").count(),
         1,
         "the others are done"
     );
-    let refused = exports::run(
-        &client,
-        export_command("create vm-5 vm-9 --size 2GiB"),
-        None,
-        OutputArgs { json: false },
-    )
-    .await
-    .unwrap_err();
+    let refused =
+        exports::run(&client, export_command("create vm-5 vm-9 --size 2GiB"), TEXT).await.unwrap_err();
     assert!(matches!(refused, CliError::SomeFailed { failed: 1, of: 2 }), "{refused}");
     for line in ["set none vm-5 --weight 7", "open none vm-6 --json", "flush none vm-7 none2 --json"] {
-        let failed =
-            exports::run(&client, export_command(line), None, OutputArgs { json: false }).await.unwrap_err();
+        let failed = exports::run(&client, export_command(line), TEXT).await.unwrap_err();
         assert!(matches!(failed, CliError::SomeFailed { .. }), "{line}: {failed}");
     }
     let weights = router.list().iter().filter(|info| info.properties.settings.weight == 7).count();
@@ -383,8 +376,6 @@ async fn every_command_reaches_the_daemon() {
     assert!(upgraded.to_string().contains("when the daemon is ready"), "{upgraded}");
     daemon::status(&client, true).await.unwrap();
     daemon::status(&client, false).await.unwrap();
-    let error = exports::run(&client, export_command("show none"), None, OutputArgs { json: false })
-        .await
-        .unwrap_err();
+    let error = exports::run(&client, export_command("show none"), TEXT).await.unwrap_err();
     assert!(error.to_string().contains("there is no export"), "{error}");
 }

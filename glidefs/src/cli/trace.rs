@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use chrono::DateTime;
 
-use super::args::trace::TraceArgs;
+use super::args::TraceArgs;
 use super::error::CliError;
 use super::print::{self, emit};
 use crate::api::wire::{Trace, TracedRequest};

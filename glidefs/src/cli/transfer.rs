@@ -25,8 +25,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub(super) use self::copy::CopyError;
 use self::copy::{Before, Report, Source, copy};
-use super::args::common::OutputArgs;
-use super::args::transfer::{DumpArgs, ImportArgs};
+use super::args::common::{OutputArgs, WaitArgs};
+use super::args::exports::{DumpArgs, ImportArgs};
 use super::error::CliError;
 use super::print::{ProgressLine, answer, bytes};
 use super::wait::{DaemonWait, GOES_ON};
@@ -115,20 +115,14 @@ async fn import_to(client: &Client, args: ImportArgs, open: Open<'_>) -> Result<
     };
     // After this the export may be anybody's, and stays.
     recheck(client, &export).await?;
-    let work = Work {
-        from: spoken(&args.file, "standard input"),
-        to: device.display().to_string(),
-        length_bytes: size.bytes(),
-        before,
-        is_quiet: args.output.json,
-        stop: Arc::default(),
-    };
-    let (started, head) = (Instant::now(), format!("{} is export {}, {}", work.from, args.name, work.to));
-    let report = work.run(source, target).await?;
+    let (from, to) = (spoken(&args.file, "standard input"), device.display().to_string());
+    let (started, head) = (Instant::now(), format!("{from} is export {}, {to}", args.name));
+    let copied = copied(source, target, size.bytes(), before, args.output, Arc::default()).await;
+    let report = copied.map_err(|source| CliError::Copy { from, to, hint: hint(before), source })?;
     let mut flushed_sequence_number = None;
     if args.flush {
         let path = export_path(&args.name, "/flush");
-        let wait = DaemonWait::new(args.output.json, None);
+        let mut wait = DaemonWait::new(WaitArgs { timeout: None, output: args.output });
         let flushed: Flushed = wait.for_daemon(client, client.post(&path, &()), GOES_ON).await?;
         flushed_sequence_number = Some(flushed.sequence_number);
     }
@@ -246,15 +240,11 @@ async fn dump_from(
     }
     // Before a fork is made.
     let partial = if is_stdout { None } else { Some(partial_of(&args)?) };
+    let dump = Dump { client, args: &args, output, partial, open, stop };
     let name = &args.name.name;
     let summary = match &args.snapshot {
-        None => {
-            let export = client.get::<Export>(&export_path(name, "")).await?;
-            dump_export(client, &args, output, &export, partial.as_deref(), open, stop).await?
-        }
-        Some(snapshot) => {
-            dump_snapshot(client, &args, output, snapshot, partial.as_deref(), open, stop).await?
-        }
+        None => dump.export(&client.get(&export_path(name, "")).await?).await?,
+        Some(snapshot) => dump.snapshot(snapshot).await?,
     };
     let of = args.snapshot.as_ref().map(|snapshot| format!("snapshot {snapshot} of ")).unwrap_or_default();
     let head = format!("{} is a copy of {of}{name}", spoken(&args.file, "standard output"));
@@ -266,122 +256,118 @@ async fn dump_from(
     answer(output.json, &summary, |summary| summary.text(&head))
 }
 
-/// Forks `snapshot`, dumps the fork and deletes it. The first signal stops the copy, and the second does not wait for the deletion.
-async fn dump_snapshot(
-    client: &Client,
-    args: &DumpArgs,
+/// A dump, with FILE looked at.
+struct Dump<'a> {
+    client: &'a Client,
+    args: &'a DumpArgs,
     output: OutputArgs,
-    snapshot: &ExportName,
-    partial: Option<&Path>,
-    open: Open<'_>,
-    stop: &Arc<AtomicBool>,
-) -> Result<Summary, CliError> {
-    let tail = format!("-dump-{:08x}", rand::random::<u32>());
-    // Names are ASCII.
-    let of = args.name.name.as_str();
-    let fork = format!("{}{tail}", &of[..of.len().min(NAME_CHARS_MAX - tail.len())]);
-    let fork = ExportName::new(&fork).map_err(|error| CliError::Refused(error.to_string()))?;
-    let left = format!("the temporary export {fork} may exist, `glidefs export delete {fork}` deletes it");
-    let signals = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
-    for mut signals in signals.into_iter().flatten() {
-        let (stop, left) = (Arc::clone(stop), left.clone());
-        tokio::spawn(async move {
-            while signals.recv().await.is_some() {
-                if stop.swap(true, Ordering::Relaxed) {
-                    eprintln!("glidefs: stopped: {left}");
-                    std::process::exit(1);
-                }
-            }
-        });
-    }
-    let request = ForkRequest {
-        name: fork.to_string(),
-        snapshot: Some(snapshot.to_string()),
-        durability: Some(Durability::Local),
-        // The origin's limits are for its clients, not for the dump.
-        limits: LimitsChange {
-            read_iops: Some(None),
-            write_iops: Some(None),
-            read_bytes_per_second: Some(None),
-            write_bytes_per_second: Some(None),
-            burst_milliseconds: None,
-        },
-        ..ForkRequest::default()
-    };
-    let taken =
-        || CliError::Refused(format!("there is an export {fork} already: try again, for another name"));
-    let dumped = match client.make(&export_path(&args.name.name, "/fork"), &request).await {
-        Ok((true, export)) => dump_export(client, args, output, &export, partial, open, stop).await,
-        Ok((false, _)) => return Err(taken()),
-        Err(ref error) if is_other_export(error) => return Err(taken()),
-        Err(
-            error @ (ClientError::NotRunning { .. }
-            | ClientError::NoPermission { .. }
-            | ClientError::Stranger { .. }),
-        ) => {
-            return Err(error.into());
-        }
-        // The fork may exist in spite of the error.
-        Err(error) => Err(error.into()),
-    };
-    if let Err(error) = client.delete::<Deleted>(&export_path(&fork, "")).await {
-        let left = CliError::Refused(format!("{left} ({})", chain(&error)));
-        if dumped.is_ok() {
-            return Err(left);
-        }
-        // The returned error says why the dump failed.
-        eprintln!("glidefs: {left}");
-    }
-    dumped
+    /// The name of the file until the dump is complete; `None` for standard output.
+    partial: Option<PathBuf>,
+    open: Open<'a>,
+    stop: &'a Arc<AtomicBool>,
 }
 
-/// Dumps the device of `export` into `partial` and then FILE, or to standard output.
-async fn dump_export(
-    client: &Client,
-    args: &DumpArgs,
-    output: OutputArgs,
-    export: &Export,
-    partial: Option<&Path>,
-    open: Open<'_>,
-    stop: &Arc<AtomicBool>,
-) -> Result<Summary, CliError> {
-    let (file, device) = export_device(export, false, open)?;
-    recheck(client, export).await?;
-    let source = Source::of_file(file).map_err(CliError::cannot("read", &device))?;
-    let (target, before) = match partial {
-        Some(path) => open_partial(path, export.size_bytes, args.resume)?,
-        None => {
-            let stdout = io::stdout().as_fd().try_clone_to_owned();
-            (stdout.map_err(CliError::Output)?.into(), Before::Stream)
+impl Dump<'_> {
+    /// Forks `snapshot`, dumps the fork and deletes it. The first signal stops the copy, and the second does not wait for the deletion.
+    async fn snapshot(&self, snapshot: &ExportName) -> Result<Summary, CliError> {
+        let Self { client, args, stop, .. } = *self;
+        let tail = format!("-dump-{:08x}", rand::random::<u32>());
+        // Names are ASCII.
+        let of = args.name.name.as_str();
+        let fork = format!("{}{tail}", &of[..of.len().min(NAME_CHARS_MAX - tail.len())]);
+        let fork = ExportName::new(&fork).map_err(|error| CliError::Refused(error.to_string()))?;
+        let left =
+            format!("the temporary export {fork} may exist, `glidefs export delete {fork}` deletes it");
+        let signals = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
+        for mut signals in signals.into_iter().flatten() {
+            let (stop, left) = (Arc::clone(stop), left.clone());
+            tokio::spawn(async move {
+                while signals.recv().await.is_some() {
+                    if stop.swap(true, Ordering::Relaxed) {
+                        eprintln!("glidefs: stopped: {left}");
+                        std::process::exit(1);
+                    }
+                }
+            });
         }
-    };
-    let started = Instant::now();
-    let work = Work {
-        from: device.display().to_string(),
-        to: spoken(&args.file, "standard output"),
-        length_bytes: export.size_bytes,
-        before,
-        is_quiet: output.json,
-        stop: Arc::clone(stop),
-    };
-    let report = work.run(source, target).await?;
-    if let Some(partial) = partial {
-        check_file(&args.file, args.force)?;
-        fs::rename(partial, &args.file).map_err(CliError::cannot("create", &args.file))?;
-        let parent = args.file.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let synced = File::open(parent.unwrap_or(Path::new("."))).and_then(|parent| parent.sync_all());
-        synced.map_err(CliError::cannot("sync the folder of", &args.file))?;
+        let request = ForkRequest {
+            name: fork.to_string(),
+            snapshot: Some(snapshot.to_string()),
+            durability: Some(Durability::Local),
+            // The origin's limits are for its clients, not for the dump.
+            limits: LimitsChange {
+                read_iops: Some(None),
+                write_iops: Some(None),
+                read_bytes_per_second: Some(None),
+                write_bytes_per_second: Some(None),
+                burst_milliseconds: None,
+            },
+            ..ForkRequest::default()
+        };
+        let taken =
+            || CliError::Refused(format!("there is an export {fork} already: try again, for another name"));
+        let dumped = match client.make(&export_path(&args.name.name, "/fork"), &request).await {
+            Ok((true, export)) => self.export(&export).await,
+            Ok((false, _)) => return Err(taken()),
+            Err(ref error) if is_other_export(error) => return Err(taken()),
+            Err(
+                error @ (ClientError::NotRunning { .. }
+                | ClientError::NoPermission { .. }
+                | ClientError::Stranger { .. }),
+            ) => {
+                return Err(error.into());
+            }
+            // The fork may exist in spite of the error.
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = client.delete::<Deleted>(&export_path(&fork, "")).await {
+            let left = CliError::Refused(format!("{left} ({})", chain(&error)));
+            if dumped.is_ok() {
+                return Err(left);
+            }
+            // The returned error says why the dump failed.
+            eprintln!("glidefs: {left}");
+        }
+        dumped
     }
-    Ok(Summary {
-        export: args.name.name.to_string(),
-        snapshot: args.snapshot.as_ref().map(ToString::to_string),
-        device: device.display().to_string(),
-        file: args.file.display().to_string(),
-        size_bytes: export.size_bytes,
-        report,
-        seconds: started.elapsed().as_secs_f64(),
-        flushed_sequence_number: None,
-    })
+
+    /// Dumps the device of `export` into `partial` and then FILE, or to standard output.
+    async fn export(&self, export: &Export) -> Result<Summary, CliError> {
+        let Self { client, args, open, .. } = *self;
+        let partial = self.partial.as_deref();
+        let (file, device) = export_device(export, false, open)?;
+        recheck(client, export).await?;
+        let source = Source::of_file(file).map_err(CliError::cannot("read", &device))?;
+        let (target, before) = match partial {
+            Some(path) => open_partial(path, export.size_bytes, args.resume)?,
+            None => {
+                let stdout = io::stdout().as_fd().try_clone_to_owned();
+                (stdout.map_err(CliError::Output)?.into(), Before::Stream)
+            }
+        };
+        let started = Instant::now();
+        let (from, to) = (device.display().to_string(), spoken(&args.file, "standard output"));
+        let stop = Arc::clone(self.stop);
+        let copied = copied(source, target, export.size_bytes, before, self.output, stop).await;
+        let report = copied.map_err(|source| CliError::Copy { from, to, hint: hint(before), source })?;
+        if let Some(partial) = partial {
+            check_file(&args.file, args.force)?;
+            fs::rename(partial, &args.file).map_err(CliError::cannot("create", &args.file))?;
+            let parent = args.file.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let synced = File::open(parent.unwrap_or(Path::new("."))).and_then(|parent| parent.sync_all());
+            synced.map_err(CliError::cannot("sync the folder of", &args.file))?;
+        }
+        Ok(Summary {
+            export: args.name.name.to_string(),
+            snapshot: args.snapshot.as_ref().map(ToString::to_string),
+            device: device.display().to_string(),
+            file: args.file.display().to_string(),
+            size_bytes: export.size_bytes,
+            report,
+            seconds: started.elapsed().as_secs_f64(),
+            flushed_sequence_number: None,
+        })
+    }
 }
 
 /// The name of the file until the dump is complete. Refuses to replace anything without being asked to.
@@ -458,36 +444,33 @@ fn open_partial(path: &Path, length_bytes: u64, resume: bool) -> Result<(File, B
     Ok((file, before))
 }
 
-/// A copy with both ends open.
-struct Work {
-    from: String,
-    to: String,
+/// Copies on a thread, so that signals are served meanwhile.
+async fn copied(
+    mut source: Source,
+    mut target: File,
     length_bytes: u64,
     before: Before,
-    is_quiet: bool,
+    output: OutputArgs,
     stop: Arc<AtomicBool>,
+) -> Result<Report, CopyError> {
+    let progress = ProgressLine::new(!output.json);
+    let mut next_show = Instant::now();
+    let show = move |done_bytes| {
+        if next_show <= Instant::now() {
+            next_show = Instant::now() + SHOW_INTERVAL;
+            progress.show(&format!("{} of {}", bytes(done_bytes), bytes(length_bytes)));
+        }
+    };
+    let copying = move || copy(&mut source, &mut target, length_bytes, before, &stop, show);
+    match tokio::task::spawn_blocking(copying).await {
+        Ok(copied) => copied,
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
 }
 
-impl Work {
-    /// Copies on a thread, so that signals are served meanwhile.
-    async fn run(self, mut source: Source, mut target: File) -> Result<Report, CliError> {
-        let Self { from, to, length_bytes, before, is_quiet, stop } = self;
-        let progress = ProgressLine::new(!is_quiet);
-        let mut next_show = Instant::now();
-        let show = move |done_bytes| {
-            if next_show <= Instant::now() {
-                next_show = Instant::now() + SHOW_INTERVAL;
-                progress.show(&format!("{} of {}", bytes(done_bytes), bytes(length_bytes)));
-            }
-        };
-        let copying = move || copy(&mut source, &mut target, length_bytes, before, &stop, show);
-        let copied = match tokio::task::spawn_blocking(copying).await {
-            Ok(copied) => copied,
-            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-        };
-        let hint = if before == Before::Stream { "" } else { " (the same command with --resume goes on)" };
-        copied.map_err(|source| CliError::Copy { from, to, hint, source })
-    }
+/// How a copy that has failed goes on.
+fn hint(before: Before) -> &'static str {
+    if before == Before::Stream { "" } else { " (the same command with --resume goes on)" }
 }
 
 fn check_local(client: &Client) -> Result<(), CliError> {

@@ -3,18 +3,17 @@
 //! Owns the text on standard error during a wait. Does not own the work. Invariants: with `--json` nothing is shown; the end of a wait never
 //! ends the work.
 
-use std::cell::RefCell;
 use std::io::Write;
 use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
+use super::args::common::WaitArgs;
 use super::error::CliError;
 use super::print::described;
 use crate::api::wire::Status;
 use crate::client::Client;
-use crate::config::TimeSpan;
 use crate::observe::one_line;
 
 /// How often a wait shows its state.
@@ -28,24 +27,20 @@ const LAST_LOOK: Duration = Duration::from_secs(2);
 pub(super) struct DaemonWait<'a> {
     limit: Option<Duration>,
     /// Where lines about the state go.
-    out: RefCell<Box<dyn Write + 'a>>,
+    out: Box<dyn Write + 'a>,
 }
 
 impl<'a> DaemonWait<'a> {
-    /// A wait of at most `limit`, shown on standard error unless `json` is set.
-    pub fn new(json: bool, limit: Option<TimeSpan>) -> Self {
-        let limit = limit.map(|limit| limit.0);
-        if json { Self::on(limit, std::io::sink()) } else { Self::on(limit, std::io::stderr()) }
-    }
-
-    fn on(limit: Option<Duration>, out: impl Write + 'a) -> Self {
-        Self { limit, out: RefCell::new(Box::new(out)) }
+    /// A wait shown on standard error, or with `--json` nowhere.
+    pub fn new(WaitArgs { timeout, output }: WaitArgs) -> Self {
+        let limit = timeout.map(|limit| limit.0);
+        Self { limit, out: if output.json { Box::new(std::io::sink()) } else { Box::new(std::io::stderr()) } }
     }
 
     /// Waits for `work`. `look` tells the state of the work, as text. When the wait ends before the work does, the error says with
     /// `goes_on` which work goes on and how to look at that work.
     pub async fn until<T, E: Into<CliError>>(
-        &self,
+        &mut self,
         work: impl Future<Output = Result<T, E>>,
         look: impl AsyncFn() -> Option<String>,
         goes_on: &str,
@@ -69,20 +64,13 @@ impl<'a> DaemonWait<'a> {
             }
             let state = state.unwrap_or_else(|| "the daemon does not say what for".into());
             // Nothing can be done when standard error is closed.
-            let _ = writeln!(
-                self.out.borrow_mut(),
-                "waiting for {} s: {}",
-                begun.elapsed().as_secs(),
-                one_line(&state)
-            );
+            let _ = writeln!(self.out, "waiting for {} s: {}", begun.elapsed().as_secs(), one_line(&state));
         }
     }
-}
 
-impl DaemonWait<'_> {
     /// Waits for `work` of the daemon, which may need the store. As [`Self::until`].
     pub async fn for_daemon<T, E: Into<CliError>>(
-        &self,
+        &mut self,
         client: &Client,
         work: impl Future<Output = Result<T, E>>,
         goes_on: &str,
@@ -117,7 +105,8 @@ mod tests {
             sleep(Duration::from_secs(seconds)).await;
             Ok::<_, CliError>(7)
         };
-        let wait = DaemonWait::on(limit.map(Duration::from_secs), &mut out);
+        let limit = limit.map(Duration::from_secs);
+        let mut wait = DaemonWait { limit, out: Box::new(&mut out) };
         let done = wait.until(work, async || Some("the reason".into()), "it goes on").await;
         drop(wait);
         (done, String::from_utf8(out).unwrap())
@@ -140,7 +129,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_daemon_that_says_nothing_keeps_no_wait_from_its_end() {
-        let wait = DaemonWait::on(Some(Duration::from_secs(30)), std::io::sink());
+        let limit = Some(Duration::from_secs(30));
+        let mut wait = DaemonWait { limit, out: Box::new(std::io::sink()) };
         let work = pending::<Result<(), CliError>>();
         let error = wait.until(work, async || pending().await, "it goes on").await.unwrap_err();
         assert_eq!(error.to_string(), "the wait ended after 30 s; it goes on");

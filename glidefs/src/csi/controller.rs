@@ -1,13 +1,13 @@
 //! The controller service: volumes and snapshots as objects.
 //!
-//! Owns the table of calls, and those which only look. Does not own the making of volumes (`create`) nor snapshots (`snapshots`)
-//! nor work on a volume which another host has had (`visit`).
-//! Invariant: a capability is offered only if the daemon can do the work: without a store there are no snapshots and no copies.
+//! Owns the table of calls, those which only look, and the visits of volumes where hosts share the store. Does not own the making of
+//! volumes (`create`) nor snapshots (`snapshots`). Invariants: a capability is offered only if the daemon can do the work: without a store
+//! there are no snapshots and no copies; nothing is made from a volume, and nothing of it deleted, unless this host has the volume; a host
+//! which has a volume only for a call lets the others have it afterwards.
 
 mod change;
 mod create;
 mod snapshots;
-mod visit;
 
 use super::Service;
 use super::capabilities::Access;
@@ -23,6 +23,7 @@ use super::proto::controller_service_capability::{Rpc, Type};
 use super::proto::*;
 use super::{Answer, Driver, calls, required};
 use crate::api::wire::Export;
+use crate::router::ExportName;
 
 /// Services of every driver, with and without a store.
 const ALWAYS: [RpcType; 5] = [
@@ -37,6 +38,14 @@ const WITH_STORE: [RpcType; 4] =
     [RpcType::CreateDeleteSnapshot, RpcType::ListSnapshots, RpcType::GetSnapshot, RpcType::CloneVolume];
 /// Services which Kubernetes asks of one controller in the cluster, wherever the volume is.
 const CENTRAL: [RpcType; 2] = [RpcType::ExpandVolume, RpcType::ModifyVolume];
+
+/// A volume which is on this host.
+#[derive(Debug)]
+struct Visit {
+    export: Export,
+    /// Whether the call brought the volume here.
+    is_guest: bool,
+}
 
 calls!(Controller, {
     create_volume(CreateVolumeRequest) -> CreateVolumeResponse = create_volume;
@@ -101,15 +110,14 @@ impl Driver {
     /// The volumes which the driver made on this host.
     async fn list_volumes(&self, request: ListVolumesRequest) -> Result<ListVolumesResponse, CsiError> {
         let exports = self.daemon.exports().await?;
-        let own = exports.into_iter().filter(|export| is_own(&export.name));
-        let own = own.map(|export| (export.name.clone(), export)).collect();
-        let page = page(own, request.max_entries, &request.starting_token)?;
+        let own: Vec<Export> = exports.into_iter().filter(|export| is_own(&export.name)).collect();
+        let (own, next_token) =
+            page(own, |export| &export.name, request.max_entries, &request.starting_token)?;
         let entry = |export: Export| list_volumes_response::Entry {
             status: Some(list_volumes_response::VolumeStatus { published_node_ids: Vec::new() }),
             volume: Some(self.volume_of(&export, None)),
         };
-        let entries = page.entries.into_iter().map(entry).collect();
-        Ok(ListVolumesResponse { entries, next_token: page.next_token })
+        Ok(ListVolumesResponse { entries: own.into_iter().map(entry).collect(), next_token })
     }
 
     async fn get_volume(
@@ -142,6 +150,38 @@ impl Driver {
             status.daemon.cache.size_bytes.saturating_sub(status.daemon.cache.used_bytes)
         };
         Ok(GetCapacityResponse { available_capacity: signed(bytes), ..GetCapacityResponse::default() })
+    }
+
+    /// Does `work` with the volume on this host, or refuses when another host has it. Pods do not use the volume meanwhile.
+    async fn visiting<T>(
+        &self,
+        name: &ExportName,
+        work: impl AsyncFnOnce(Export) -> Result<T, CsiError>,
+    ) -> Result<T, CsiError> {
+        let _mounts = match &self.host.shared_store {
+            Some(_) => Some(self.operations.hold_mounts(name)?),
+            None => None,
+        };
+        let visit = self.visit(name).await?;
+        let done = work(visit.export.clone()).await;
+        self.give_back(name, &visit).await?;
+        done
+    }
+
+    /// Has the volume on this host, for a call which keeps others from its mounts.
+    async fn visit(&self, name: &ExportName) -> Result<Visit, CsiError> {
+        let before = self.daemon.find(name).await?;
+        let had_device = before.is_some_and(|export| export.device.is_some());
+        let export = self.open_here(name).await?;
+        Ok(Visit { export, is_guest: self.host.shared_store.is_some() && !had_device })
+    }
+
+    /// Lets other hosts have the volume again, if the call brought it here.
+    async fn give_back(&self, name: &ExportName, visit: &Visit) -> Result<(), CsiError> {
+        if visit.is_guest {
+            self.daemon.release(name).await?;
+        }
+        Ok(())
     }
 
     /// An export as the interface has it.

@@ -105,9 +105,11 @@ impl Daemon {
         within(CHANGE_MAX, self.client.make(&export_path(of, "/fork"), &request)).await
     }
 
-    /// Opens an export of the store which no host has.
-    pub async fn open(&self, name: &ExportName) -> Result<Export, CsiError> {
-        within(CHANGE_MAX, self.client.post(&export_path(name, "/open"), &OpenRequest::default())).await
+    /// Opens an export of the store which no host has, if the store has the export.
+    pub async fn open(&self, name: &ExportName) -> Result<Option<Export>, CsiError> {
+        absent(
+            within(CHANGE_MAX, self.client.post(&export_path(name, "/open"), &OpenRequest::default())).await,
+        )
     }
 
     pub async fn resize(&self, name: &ExportName, bytes: u64) -> Result<Export, CsiError> {
@@ -127,6 +129,17 @@ impl Daemon {
     /// Takes the device from an export which nobody uses, and lets other hosts open the export.
     pub async fn detach(&self, name: &ExportName) -> Result<Export, CsiError> {
         within(CHANGE_MAX, self.client.post(&export_path(name, "/detach"), &())).await
+    }
+
+    /// As [`Self::detach`]. Refuses while the store has not everything, so that no other host can open the export.
+    pub async fn release(&self, name: &ExportName) -> Result<Export, CsiError> {
+        let export = self.detach(name).await?;
+        match &export.unreleased {
+            None => Ok(export),
+            Some(reason) => Err(CsiError::later(format!(
+                "volume {name} stays this host's until the store has everything: {reason}"
+            ))),
+        }
     }
 
     pub async fn delete(&self, name: &ExportName) -> Result<(), CsiError> {

@@ -58,17 +58,12 @@ mod tests {
 
     use super::*;
     use crate::client::Client;
-    use crate::csi::Options;
+    use crate::csi::HostTopology;
 
     #[tokio::test]
     async fn a_driver_whose_daemon_is_away_is_well_and_not_ready() {
-        let options = Options {
-            socket: "/x".into(),
-            node_id: "host-1".into(),
-            shared_store: None,
-            node_deployment: false,
-        };
-        let service = Service::new(Client::of_socket(Path::new("/nonexistent/glidefs.sock")), &options);
+        let host = HostTopology { node_id: "host-1".into(), shared_store: None };
+        let service = Service::new(Client::of_socket(Path::new("/nonexistent/glidefs.sock")), host, false);
         let answer = service.probe(Request::new(ProbeRequest {})).await.unwrap();
         assert_eq!(answer.into_inner().ready, Some(false));
     }

@@ -101,11 +101,6 @@ impl Mounts {
         self.0.iter().rfind(|mount| mount.point == path)
     }
 
-    /// Whether a file system of the device is mounted anywhere.
-    pub fn has(&self, device: DeviceNumber) -> bool {
-        self.of(device).next().is_some()
-    }
-
     /// The mounts of the device's file system.
     pub fn of(&self, device: DeviceNumber) -> impl Iterator<Item = &Mount> {
         self.0.iter().filter(move |mount| mount.device == device)
@@ -140,22 +135,16 @@ fn mount(line: &[u8]) -> Option<Mount> {
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(field.len());
     let mut rest = field;
-    while let Some((&first, after)) = rest.split_first() {
-        let octal =
-            after.get(..3).filter(|digits| first == b'\\' && digits.iter().all(|d| (b'0'..b'8').contains(d)));
-        match octal {
-            // Three octal digits above 0o377 are no byte, and the kernel writes none.
-            Some(digits) => {
-                path.push(
-                    digits.iter().fold(0_u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')),
-                );
-                rest = &after[3..];
+    while let [first, after @ ..] = rest {
+        let byte;
+        (byte, rest) = match rest {
+            // Four of the first digit and above are no byte, and the kernel writes none.
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] => {
+                (((a - b'0') << 6) | ((b - b'0') << 3) | (c - b'0'), after)
             }
-            None => {
-                path.push(first);
-                rest = after;
-            }
-        }
+            _ => (*first, after),
+        };
+        path.push(byte);
     }
     PathBuf::from(OsString::from_vec(path))
 }
@@ -188,7 +177,8 @@ nonsense\n";
         assert_eq!((staged.device, staged.fs_type.as_str()), (device(259, 3), "ext4"));
         assert!(!staged.is_read_only());
         assert_eq!(mounts.of(device(259, 3)).count(), 2);
-        assert!(mounts.has(device(259, 5)) && !mounts.has(device(259, 4)));
+        let has = |device| mounts.of(device).next().is_some();
+        assert!(has(device(259, 5)) && !has(device(259, 4)));
         assert_eq!(mounts.at(Path::new("/nowhere")), None);
         let nodes: Vec<&Path> =
             mounts.of_node(Path::new("/dev/ublkb4")).map(|mount| mount.point.as_path()).collect();

@@ -53,6 +53,16 @@ pub(super) enum Source {
     Snapshot(SnapshotId),
 }
 
+impl Source {
+    /// The export with the content, and its snapshot if the content is that of one.
+    pub fn place(&self) -> (&ExportName, Option<&ExportName>) {
+        match self {
+            Self::Volume(volume) => (volume, None),
+            Self::Snapshot(id) => (&id.export, Some(&id.snapshot)),
+        }
+    }
+}
+
 /// The end of each name which the driver gives to an export or snapshot: stands for the name in the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NameSuffix(String);

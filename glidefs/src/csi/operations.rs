@@ -5,8 +5,6 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
 use super::error::CsiError;
 use crate::locks::MutexExt;
 
@@ -50,48 +48,9 @@ impl Drop for Operation {
     }
 }
 
-/// Most calls at once: more wait.
-const CALLS_MAX: u32 = 1 << 16;
-
-/// The calls under way, whether or not their callers wait: each has a permit.
-#[derive(Debug)]
-pub(super) struct Work(Arc<Semaphore>);
-
-impl Default for Work {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(CALLS_MAX as usize)))
-    }
-}
-
-impl Work {
-    /// A call under way, until dropped.
-    pub async fn begin(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.0).acquire_owned().await.ok()
-    }
-
-    /// Waits until no call is under way.
-    pub async fn ended(&self) {
-        // An error would mean that the semaphore is closed, which nothing does.
-        let _ = self.0.acquire_many(CALLS_MAX).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn the_end_of_the_last_call_is_waited_for() {
-        let work = Work::default();
-        work.ended().await;
-        let (first, second) = (work.begin().await, work.begin().await);
-        drop(first);
-        let ended = work.ended();
-        tokio::pin!(ended);
-        assert!(futures_util::poll!(&mut ended).is_pending());
-        drop(second);
-        ended.await;
-    }
 
     #[test]
     fn a_second_operation_on_a_volume_is_refused_until_the_first_has_ended() {

@@ -63,7 +63,6 @@ pub(crate) async fn run(client: Client, options: Options) -> Result<(), ServeErr
     }
     // The lock is held until the socket is gone.
     let (_lock, socket) = take(&options.socket).await?;
-    let service = Service::new(client, &options);
     let incoming = stream::unfold(socket, async |socket| {
         let accepted = socket.accept().await;
         if accepted.is_err() {
@@ -72,10 +71,12 @@ pub(crate) async fn run(client: Client, options: Options) -> Result<(), ServeErr
         }
         Some((accepted, socket))
     });
+    let Options { socket, host, node_deployment } = options;
     tracing::info!(
-        socket = %options.socket.display(), node_id = options.node_id, shared_store = options.shared_store,
+        socket = %socket.display(), node_id = host.node_id, shared_store = host.shared_store,
         "the CSI driver serves"
     );
+    let service = Service::new(client, host, node_deployment);
     let driver = Arc::clone(&service.0);
     let (end, told) = oneshot::channel();
     let serving = Server::builder()
@@ -93,7 +94,7 @@ pub(crate) async fn run(client: Client, options: Options) -> Result<(), ServeErr
         });
     let ended = async {
         serving.await?;
-        driver.work.ended().await;
+        driver.ended().await;
         Ok(())
     };
     let late = async {

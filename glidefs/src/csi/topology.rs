@@ -15,7 +15,8 @@ pub(super) const STORE: &str = "topology.glidefs.io/store";
 
 /// This host, as the orchestrator knows it.
 #[derive(Clone, Debug)]
-pub(super) struct HostTopology {
+pub(crate) struct HostTopology {
+    /// The name of this host in the cluster.
     pub node_id: String,
     /// The name of the store which other hosts have as well; `None` where volumes stay on this host.
     pub shared_store: Option<String>,
@@ -23,14 +24,14 @@ pub(super) struct HostTopology {
 
 impl HostTopology {
     /// The segments of this host.
-    pub fn of_node(&self) -> Topology {
+    pub(super) fn of_node(&self) -> Topology {
         let mut segments = HashMap::from([(HOST.into(), self.node_id.clone())]);
         segments.extend(self.shared_store.iter().map(|store| (STORE.into(), store.clone())));
         Topology { segments }
     }
 
     /// Where a volume of this host can be used.
-    pub fn of_volume(&self) -> Topology {
+    pub(super) fn of_volume(&self) -> Topology {
         let segment = match &self.shared_store {
             Some(store) => (STORE.into(), store.clone()),
             None => (HOST.into(), self.node_id.clone()),
@@ -39,7 +40,7 @@ impl HostTopology {
     }
 
     /// Checks that a volume made on this host is where the request wants it.
-    pub fn check(&self, wanted: Option<&TopologyRequirement>) -> Result<(), CsiError> {
+    pub(super) fn check(&self, wanted: Option<&TopologyRequirement>) -> Result<(), CsiError> {
         let Some(wanted) = wanted else { return Ok(()) };
         // The requisite ones are the rule; where there are none, a preferred one has to do.
         let options = if wanted.requisite.is_empty() { &wanted.preferred } else { &wanted.requisite };
@@ -56,15 +57,11 @@ impl HostTopology {
     }
 
     /// Whether a volume of this host can be used in `topology`: this host, or a host which shares the store.
-    pub fn reaches(&self, topology: &Topology) -> bool {
-        let is_shared = |store| topology.segments.get(STORE) == Some(store);
-        self.shared_store.as_ref().is_some_and(is_shared) || self.is_in(topology)
-    }
-
-    /// Whether this host has all segments of `topology`.
-    fn is_in(&self, topology: &Topology) -> bool {
+    pub(super) fn reaches(&self, topology: &Topology) -> bool {
         let own = self.of_node().segments;
-        topology.segments.iter().all(|(key, value)| own.get(key) == Some(value))
+        let is_shared = |store| topology.segments.get(STORE) == Some(store);
+        self.shared_store.as_ref().is_some_and(is_shared)
+            || topology.segments.iter().all(|(key, value)| own.get(key) == Some(value))
     }
 }
 

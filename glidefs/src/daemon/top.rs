@@ -12,7 +12,7 @@ use crate::api::wire::{
 use crate::cache::Resource;
 use crate::export::{Export, Throttle};
 use crate::observe::counter::{Histogram, LATENCY_BOUNDS_NANOS};
-use crate::router::{Glance, State};
+use crate::router::Glance;
 use crate::store::{BlockCache, BlockCacheCounters, Operation, Store};
 use crate::units::{nanos, unix_millis};
 
@@ -132,13 +132,7 @@ fn look(glance: &Glance<'_>) -> TopExport {
 
 /// Adds an export to the sums of all exports.
 fn count(counts: &mut ExportCounts, at_risk: &mut TopRisk, glance: &Glance<'_>, export: &TopExport) {
-    counts.total += 1;
-    *match glance.state {
-        "serving" => &mut counts.serving,
-        "detached" => &mut counts.detached,
-        State::FAILED => &mut counts.failed,
-        _ => &mut counts.changing,
-    } += 1;
+    counts.add(glance.state);
     if glance.is_stored && (export.dirty_bytes > 0 || export.at_risk_seconds > 0) {
         at_risk.exports += 1;
         at_risk.bytes = at_risk.bytes.saturating_add(export.dirty_bytes);

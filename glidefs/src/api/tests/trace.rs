@@ -1,25 +1,17 @@
 //! Traces as clients meet them.
 
 use super::*;
-use crate::observe::trace::{PARTS, Part, TracedRequest};
+use crate::observe::trace::{TraceParts, TracedRequest};
 
-fn push(served: &Served, export: &str, tag: u16, total_nanos: u64) {
-    let mut part_nanos = [0; PARTS];
-    part_nanos[Part::Sync as usize] = total_nanos;
+fn push(served: &Served, export: &str, tag: u16, total_nanoseconds: u64) {
     served.traces.push(TracedRequest {
         export: export.into(),
-        device_id: 1,
-        queue_id: 0,
         tag,
-        operation: "flush",
-        offset_bytes: 0,
-        length_bytes: 0,
-        fua: false,
-        result: "ok",
-        unix_nanos: 5,
-        total_nanos,
-        part_nanos,
+        operation: "flush".into(),
+        total_nanoseconds,
+        parts: TraceParts { sync: total_nanoseconds, ..TraceParts::default() },
         one_in: (tag > 0).then_some(17),
+        ..TracedRequest::default()
     });
 }
 

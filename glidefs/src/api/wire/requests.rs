@@ -227,3 +227,19 @@ pub struct PageQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
+
+/// The query of the trace: which requests to show.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct TraceQuery {
+    /// The name of the only export; all exports when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export: Option<String>,
+    /// Only requests after this sequence number; all that are kept when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<u64>,
+    /// Only requests that took at least so many nanoseconds; all when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slower_than_nanoseconds: Option<u64>,
+}

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::status::{ExportCounts, WorkerStatus};
-use super::values::is_zero;
+use crate::observe::trace::is_zero;
 use crate::store::StoreState;
 
 /// The figures of all exports, of cache and store, and warnings, at one moment.

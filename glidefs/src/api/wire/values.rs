@@ -9,12 +9,6 @@ use utoipa::openapi::{KnownFormat, RefOr, Schema, SchemaFormat};
 
 use crate::config::ByteSize;
 
-/// Whether a figure may be left out of an answer.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-pub(super) fn is_zero(figure: &u64) -> bool {
-    *figure == 0
-}
-
 /// A size in a request: bytes as a number, or text with a unit.
 impl utoipa::PartialSchema for ByteSize {
     fn schema() -> RefOr<Schema> {

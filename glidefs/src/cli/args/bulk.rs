@@ -7,7 +7,8 @@ use clap::Args;
 
 use crate::router::{ExportName, NameError};
 
-const COUNT_MAX: i64 = 100_000;
+/// Most exports of a name with `--count`.
+pub(super) const COUNT_MAX: i64 = 100_000;
 
 /// Why it is not known which exports are meant.
 #[derive(Debug, thiserror::Error)]
@@ -32,14 +33,6 @@ pub(in crate::cli) struct BulkNames {
     pub names: Vec<NameOrInput>,
 }
 
-/// How many exports a name stands for.
-#[derive(Clone, Copy, Debug, Args)]
-pub(in crate::cli) struct Count {
-    /// Make the exports NAME-1 to NAME-N, without leading zeroes: a larger N later makes the rest
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=COUNT_MAX))]
-    pub count: Option<u32>,
-}
-
 /// A name, or the names on standard input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) enum NameOrInput {
@@ -53,21 +46,11 @@ fn name_or_input(text: &str) -> Result<NameOrInput, NameError> {
 
 /// The exports that a command is about.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Chosen {
-    /// One export, named by the one argument.
-    One(ExportName),
-    /// Any number of exports, without repetitions.
-    Many(Vec<ExportName>),
-}
-
-impl Chosen {
-    /// The names of the exports.
-    pub fn names(&self) -> &[ExportName] {
-        match self {
-            Self::One(name) => std::slice::from_ref(name),
-            Self::Many(names) => names,
-        }
-    }
+pub(in crate::cli) struct Chosen {
+    /// The names of the exports, without repetitions.
+    pub names: Vec<ExportName>,
+    /// Whether there is one export, named by the one argument.
+    pub is_one: bool,
 }
 
 impl BulkNames {
@@ -77,7 +60,7 @@ impl BulkNames {
     /// [`NamesError::BadName`] for a line of `input` that is no name.
     pub fn choose(self, input: impl Read) -> Result<Chosen, NamesError> {
         if let [NameOrInput::Name(name)] = &self.names[..] {
-            return Ok(Chosen::One(name.clone()));
+            return Ok(Chosen { names: vec![name.clone()], is_one: true });
         }
         let (mut chosen, mut input) = (Vec::new(), Some(input));
         for name in self.names {
@@ -92,24 +75,21 @@ impl BulkNames {
         }
         let mut seen = HashSet::new();
         chosen.retain(|name| seen.insert(name.clone()));
-        Ok(Chosen::Many(chosen))
+        Ok(Chosen { names: chosen, is_one: false })
     }
 }
 
-impl Count {
-    /// `chosen`, or the numbered names of each name chosen.
+impl Chosen {
+    /// The same, or with a `count` the numbered names of each name.
     ///
     /// # Errors
     /// [`NamesError::BadName`] for a name that is too long with a number.
-    pub fn of(self, chosen: Chosen) -> Result<Chosen, NamesError> {
-        let Some(count) = self.count else { return Ok(chosen) };
-        let bases = match chosen {
-            Chosen::One(name) => vec![name],
-            Chosen::Many(names) => names,
-        };
+    pub fn numbered(self, count: Option<u32>) -> Result<Self, NamesError> {
+        let Some(count) = count else { return Ok(self) };
         let numbered =
-            bases.iter().flat_map(|base| (1..=count).map(move |number| format!("{base}-{number}")));
-        numbered.map(|name| to_name(&name)).collect::<Result<_, _>>().map(Chosen::Many)
+            self.names.iter().flat_map(|base| (1..=count).map(move |number| format!("{base}-{number}")));
+        let names = numbered.map(|name| to_name(&name)).collect::<Result<_, _>>()?;
+        Ok(Self { names, is_one: false })
     }
 }
 
@@ -136,7 +116,8 @@ mod tests {
     }
 
     fn many(texts: &[&str]) -> Chosen {
-        Chosen::Many(texts.iter().map(|text| ExportName::new(text).unwrap()).collect())
+        let names = texts.iter().map(|text| ExportName::new(text).unwrap()).collect();
+        Chosen { names, is_one: false }
     }
 
     #[test]
@@ -150,7 +131,7 @@ mod tests {
         assert_eq!(names(&["-"]).choose("".as_bytes()).unwrap(), many(&[]));
         assert_eq!(
             names(&["a"]).choose(input.as_bytes()).unwrap(),
-            Chosen::One(ExportName::new("a").unwrap()),
+            Chosen { is_one: true, ..many(&["a"]) },
             "input is not read"
         );
         let refused = names(&["-"]).choose("a\n../b\n".as_bytes()).unwrap_err();
@@ -159,12 +140,10 @@ mod tests {
 
     #[test]
     fn a_count_makes_numbered_names_and_a_larger_count_the_same_and_more() {
-        let count = |count, texts: &[&str]| {
-            Count { count: Some(count) }.of(names(texts).choose("".as_bytes()).unwrap())
-        };
+        let count = |count, texts: &[&str]| names(texts).choose("".as_bytes()).unwrap().numbered(Some(count));
         assert_eq!(count(1, &["vm"]).unwrap(), many(&["vm-1"]));
         assert_eq!(count(2, &["vm", "db"]).unwrap(), many(&["vm-1", "vm-2", "db-1", "db-2"]));
-        let Chosen::Many(ten) = count(10, &["vm"]).unwrap() else { panic!("many") };
+        let ten = count(10, &["vm"]).unwrap().names;
         assert_eq!((ten[0].as_str(), ten[9].as_str()), ("vm-1", "vm-10"));
         let long = "x".repeat(128);
         assert!(count(1, &[&long]).is_err(), "there is no room for a number");

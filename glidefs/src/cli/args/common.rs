@@ -49,12 +49,14 @@ pub(in crate::cli) struct Name {
     pub name: ExportName,
 }
 
-/// The limit of a wait.
+/// How a command waits for the daemon, and prints the answer.
 #[derive(Clone, Copy, Debug, Args)]
-pub(in crate::cli) struct Limit {
+pub(in crate::cli) struct WaitArgs {
     /// Wait for at most so long: exit status 3 then, and the work goes on
     #[arg(long, global = true, value_name = "TIME")]
     pub timeout: Option<TimeSpan>,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Clone, Copy, Debug, Args)]

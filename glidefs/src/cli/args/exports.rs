@@ -1,11 +1,12 @@
-//! The arguments of `glidefs export` and `glidefs snapshot`.
+//! The arguments of `glidefs export`, `snapshot` and `import`.
 
-use clap::Subcommand;
+use std::path::PathBuf;
 
-use super::bulk::{BulkNames, Count};
-use super::common::{DeviceArgs, Name, SnapshotName, size};
+use clap::{Args, Subcommand};
+
+use super::bulk::{BulkNames, COUNT_MAX};
+use super::common::{DeviceArgs, Name, OutputArgs, SnapshotName, size};
 use super::settings::PropertyArgs;
-use super::transfer::DumpArgs;
 use crate::router::{ExportName, ExportSize};
 
 #[derive(Debug, Subcommand)]
@@ -25,8 +26,9 @@ pub(in crate::cli) enum ExportCommand {
     Create {
         #[command(flatten)]
         names: BulkNames,
-        #[command(flatten)]
-        count: Count,
+        /// Make the exports NAME-1 to NAME-N, without leading zeroes: a larger N later makes the rest
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=COUNT_MAX))]
+        count: Option<u32>,
         /// Size in bytes, or with KiB, MiB, GiB or TiB
         #[arg(long, value_parser = size)]
         size: ExportSize,
@@ -148,7 +150,7 @@ pub(in crate::cli) enum ExportCommand {
     },
     /// Change durability, limits and weight of an export, also while in use
     #[command(
-        group = clap::ArgGroup::new("properties").multiple(true).required(true).args(PropertyArgs::IDS),
+        mut_group("PropertyArgs", |group| group.required(true)),
         after_help = "Examples:\n  \
         glidefs export set vm-1 --durability store\n  \
         glidefs export set vm-1 --read-iops 5000 --write-iops 1000\n  \
@@ -234,4 +236,47 @@ pub(in crate::cli) enum SnapshotCommand {
         #[command(flatten)]
         snapshot: SnapshotName,
     },
+}
+
+/// Arguments of `glidefs import`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ImportArgs {
+    /// Raw image of a disk, or a block device; `-` is standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Name of the export
+    #[arg(long, value_parser = ExportName::new)]
+    pub name: ExportName,
+    /// Size of the export, if larger than FILE: bytes, or with KiB, MiB, GiB or TiB
+    #[arg(long, value_parser = size, required_if_eq("file", "-"))]
+    pub size: Option<ExportSize>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Go on with an existing export: write only blocks that differ from FILE
+    #[arg(long)]
+    pub resume: bool,
+    /// Then write back, and wait until everything is in the store
+    #[arg(long)]
+    pub flush: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Arguments of `glidefs export dump`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct DumpArgs {
+    #[command(flatten)]
+    pub name: Name,
+    /// File to write; `-` is standard output
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Dump this snapshot, by way of a temporary fork
+    #[arg(long, value_name = "SNAPSHOT", value_parser = ExportName::new)]
+    pub snapshot: Option<ExportName>,
+    /// Go on with FILE.partial: write only blocks that differ
+    #[arg(long)]
+    pub resume: bool,
+    /// Replace an existing FILE, and start FILE.partial anew
+    #[arg(long)]
+    pub force: bool,
 }

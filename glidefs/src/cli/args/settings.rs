@@ -42,18 +42,6 @@ pub(in crate::cli) struct PropertyArgs {
 }
 
 impl PropertyArgs {
-    /// The names of all of these options.
-    pub const IDS: [&'static str; 8] = [
-        "durability",
-        "on_unreachable",
-        "read_iops",
-        "write_iops",
-        "read_bps",
-        "write_bps",
-        "burst",
-        "weight",
-    ];
-
     /// The change for a request.
     pub fn request(&self) -> SetRequest {
         let Self { durability, on_unreachable, .. } = *self;

@@ -4,7 +4,6 @@
 //! names, also when some exports fail; each failure is a line of standard error; any failure fails the command, and none keeps the operation
 //! from another export.
 
-use std::io::Write;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
@@ -15,9 +14,8 @@ use crate::api::wire::{ErrorDetail, ProblemCode};
 use crate::cli::args::bulk::Chosen;
 use crate::cli::args::common::OutputArgs;
 use crate::cli::error::CliError;
-use crate::cli::print::{ProgressLine, answer, emit};
+use crate::cli::print::{ProgressLine, answer, complain, emit};
 use crate::client::ClientError;
-use crate::observe::printable;
 use crate::router::ExportName;
 
 /// Requests under way at once. Operations at once share the commits of the daemon's catalog.
@@ -32,15 +30,6 @@ const PLACE_PAUSE: Duration = Duration::from_secs(1);
 pub(in crate::cli) enum Item<T> {
     Done(T),
     Failed { name: String, error: ErrorDetail },
-}
-
-impl<T> Item<T> {
-    fn done(&self) -> Option<&T> {
-        match self {
-            Self::Done(done) => Some(done),
-            Self::Failed { .. } => None,
-        }
-    }
 }
 
 /// The results of an operation on exports, in the order of the names, as far as the daemon answered.
@@ -70,7 +59,11 @@ impl<T: Serialize> Results<T> {
             }
             _ => {}
         }
-        let done: Vec<&T> = items.iter().filter_map(Item::done).collect();
+        let done = items.iter().filter_map(|item| match item {
+            Item::Done(done) => Some(done),
+            Item::Failed { .. } => None,
+        });
+        let done: Vec<&T> = done.collect();
         if output.json || !done.is_empty() {
             answer(output.json, &items, |_| text(&done))?;
         }
@@ -88,11 +81,6 @@ impl<T: Serialize> Results<T> {
             failed => Err(CliError::SomeFailed { failed, of }),
         }
     }
-}
-
-fn complain(text: &str) {
-    // Nothing can be done when standard error is closed.
-    let _ = writeln!(std::io::stderr(), "{}", printable(text));
 }
 
 /// Sends the request of `operation` for each of `names`, many at a time.
@@ -113,7 +101,8 @@ pub(in crate::cli) async fn requests<T>(
         let item = match answer {
             Ok(done) => Item::Done(done),
             Err(ClientError::Refused { code, message }) => failed(ErrorDetail { code, message }),
-            Err(error) if error.is_of_one_request() => {
+            // Another request may succeed: the daemon was reached.
+            Err(error @ ClientError::Broken { .. }) => {
                 failed(ErrorDetail { code: "no_answer".into(), message: error.to_string() })
             }
             Err(error) => {
@@ -151,9 +140,9 @@ pub(in crate::cli) fn print_chosen<T: Serialize>(
     one: impl FnOnce(&T) -> String,
     several: impl FnOnce(&[&T]) -> String,
 ) -> Result<(), CliError> {
-    match (chosen, results.items.pop()) {
-        (Chosen::One(_), Some(Item::Done(done))) => answer(output.json, &done, one),
-        (Chosen::One(_), Some(Item::Failed { error, .. })) => {
+    match (chosen.is_one, results.items.pop()) {
+        (true, Some(Item::Done(done))) => answer(output.json, &done, one),
+        (true, Some(Item::Failed { error, .. })) => {
             Err(ClientError::Refused { code: error.code, message: error.message }.into())
         }
         (_, last) => {

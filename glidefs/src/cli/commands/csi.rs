@@ -8,17 +8,14 @@ use std::time::Duration;
 use crate::cli::args::DaemonArgs;
 use crate::cli::args::csi::{CsiArgs, segment};
 use crate::cli::error::CliError;
-use crate::csi::{self, Options};
+use crate::csi::{self, HostTopology, Options};
 use crate::observe::logging;
 
 pub(in crate::cli) fn run(daemon: &DaemonArgs, args: CsiArgs) -> Result<(), CliError> {
     logging::init(&args.log)?;
-    let options = Options {
-        socket: args.endpoint.0,
-        node_id: args.node_id.map_or_else(host_name, Ok)?,
-        shared_store: args.shared_store,
-        node_deployment: args.node_deployment,
-    };
+    let node_id = args.node_id.map_or_else(host_name, Ok)?;
+    let host = HostTopology { node_id, shared_store: args.shared_store };
+    let options = Options { socket: args.endpoint.0, host, node_deployment: args.node_deployment };
     let client = daemon.client()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -1,7 +1,7 @@
 //! `glidefs status`, `drain` and `gc`: commands about the daemon as a whole.
 
 use crate::api::wire::{Drained, GcAnswer, GcRequest, Memory, Status};
-use crate::cli::args::common::OutputArgs;
+use crate::cli::args::common::WaitArgs;
 use crate::cli::error::CliError;
 use crate::cli::print::{self, answer, emit};
 use crate::cli::wait::{DaemonWait, GOES_ON};
@@ -17,14 +17,10 @@ pub(in crate::cli) async fn status(client: &Client, json: bool) -> Result<(), Cl
     emit(format!("{}\n{}\n", print::status(&status), print::memory(&memory)).as_bytes())
 }
 
-pub(in crate::cli) async fn drain(
-    client: &Client,
-    limit: Option<TimeSpan>,
-    output: OutputArgs,
-) -> Result<(), CliError> {
-    let wait = DaemonWait::new(output.json, limit);
+pub(in crate::cli) async fn drain(client: &Client, args: WaitArgs) -> Result<(), CliError> {
+    let mut wait = DaemonWait::new(args);
     let drained: Drained = wait.for_daemon(client, client.post("/v1/drain", &()), GOES_ON).await?;
-    answer(output.json, &drained, print::drained)?;
+    answer(args.output.json, &drained, print::drained)?;
     if drained.failed.is_empty() {
         Ok(())
     } else {
@@ -39,12 +35,11 @@ pub(in crate::cli) async fn gc(
     client: &Client,
     dry_run: bool,
     grace: Option<TimeSpan>,
-    limit: Option<TimeSpan>,
-    output: OutputArgs,
+    args: WaitArgs,
 ) -> Result<(), CliError> {
     let request = GcRequest { dry_run, grace_seconds: grace.map(|grace| grace.0.as_secs()) };
     let ends = "the collection ends with the wait; the daemon collects again by itself";
-    let wait = DaemonWait::new(output.json, limit);
+    let mut wait = DaemonWait::new(args);
     let done: GcAnswer = wait.for_daemon(client, client.post("/v1/gc", &request), ends).await?;
-    answer(output.json, &done, print::gc)
+    answer(args.output.json, &done, print::gc)
 }

@@ -4,17 +4,14 @@
 
 use std::fmt::Write;
 
+use crate::cli::block_on;
 use crate::cli::error::CliError;
 use crate::cli::print::answer;
 use crate::doctor::{Report, Verdict};
 
 /// Prints the report of a question about this host.
 pub(in crate::cli) fn run(question: impl Future<Output = Report>, json: bool) -> Result<(), CliError> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::runtime)?;
-    let report = runtime.block_on(question);
-    // Threads of questions without an answer are left behind, and end with the process.
-    runtime.shutdown_background();
+    let report = block_on(question)?;
     answer(json, &report, lines)?;
     outcome(&report)
 }

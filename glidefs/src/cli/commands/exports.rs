@@ -10,29 +10,29 @@ use crate::api::wire::{
     StoredExport, StoredVolume, UndeleteRequest,
 };
 use crate::cli::args::bulk::Chosen;
-use crate::cli::args::common::{Name, OutputArgs};
+use crate::cli::args::common::{Name, OutputArgs, WaitArgs};
 use crate::cli::args::exports::ExportCommand;
 use crate::cli::error::CliError;
 use crate::cli::print::answer;
 use crate::cli::wait::{DaemonWait, GOES_ON};
 use crate::cli::{print, transfer};
 use crate::client::{Client, ClientError, export_path};
-use crate::config::{ByteSize, TimeSpan};
+use crate::config::ByteSize;
 use crate::router::ExportName;
 
 pub(in crate::cli) async fn run(
     client: &Client,
     command: ExportCommand,
-    limit: Option<TimeSpan>,
-    output: OutputArgs,
+    args: WaitArgs,
 ) -> Result<(), CliError> {
-    if !matches!(command, ExportCommand::Dump(_)) {
-        let wait = DaemonWait::new(output.json, limit);
-        return wait.for_daemon(client, carry_out(client, command, output), GOES_ON).await;
+    let is_dump = matches!(command, ExportCommand::Dump(_));
+    let work = carry_out(client, command, args.output);
+    if !is_dump {
+        return DaemonWait::new(args).for_daemon(client, work, GOES_ON).await;
     }
     // It shows how far it is.
-    if limit.is_none() {
-        return carry_out(client, command, output).await;
+    if args.timeout.is_none() {
+        return work.await;
     }
     Err(CliError::Usage("a dump has no time limit: end it with Ctrl-C, and go on with --resume".into()))
 }
@@ -40,7 +40,7 @@ pub(in crate::cli) async fn run(
 async fn carry_out(client: &Client, command: ExportCommand, output: OutputArgs) -> Result<(), CliError> {
     match command {
         ExportCommand::Create { names, count, size, detached, device } => {
-            let chosen = count.of(names.choose(std::io::stdin())?)?;
+            let chosen = names.choose(std::io::stdin())?.numbered(count)?;
             let size = ByteSize(size.bytes());
             let request = CreateRequest { size, detached, ..CreateRequest::default() }.with(device.choices());
             let create = async |name: ExportName| {
@@ -84,8 +84,7 @@ async fn carry_out(client: &Client, command: ExportCommand, output: OutputArgs) 
         ExportCommand::Set { names, properties } => {
             let (chosen, request) = (names.choose(std::io::stdin())?, properties.request());
             let set = async |name| client.patch::<Export>(&export_path(&name, ""), &request).await;
-            let results = bulk::requests(chosen.names(), set).await;
-            bulk::print_chosen(&chosen, results, output, print::export, of_exports)
+            each(&chosen, set, output).await
         }
         ExportCommand::Attach { names, unconfirmed } => {
             let below = format!("/attach?held_back=true&unconfirmed={unconfirmed}");
@@ -109,7 +108,7 @@ async fn each(
     operation: impl AsyncFn(ExportName) -> Result<Export, ClientError>,
     output: OutputArgs,
 ) -> Result<(), CliError> {
-    let results = bulk::requests(chosen.names(), operation).await;
+    let results = bulk::requests(&chosen.names, operation).await;
     bulk::print_chosen(chosen, results, output, print::export, of_exports)
 }
 
@@ -140,7 +139,7 @@ async fn write_back(
 ) -> Result<(), CliError> {
     let below = if no_wait { "/flush?wait=false" } else { "/flush" };
     let flush = async |name| client.post::<Flushed>(&export_path(&name, below), &()).await;
-    let results = bulk::requests(chosen.names(), flush).await;
+    let results = bulk::requests(&chosen.names, flush).await;
     let lines =
         |all: &[&Flushed]| all.iter().map(|one| print::written_back(one)).collect::<Vec<_>>().join("\n");
     bulk::print_chosen(&chosen, results, output, print::written_back, lines)
@@ -173,11 +172,11 @@ async fn delete(
     output: OutputArgs,
 ) -> Result<(), CliError> {
     if !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
-        chosen.names().iter().try_for_each(confirm)?;
+        chosen.names.iter().try_for_each(confirm)?;
     }
     let below = if force { "?force=true" } else { "" };
     let delete = async |name| client.delete::<Deleted>(&export_path(&name, below)).await;
-    let results = bulk::requests(chosen.names(), delete).await;
+    let results = bulk::requests(&chosen.names, delete).await;
     let lines = |all: &[&Deleted]| all.iter().map(|one| print::deleted(one)).collect::<Vec<_>>().join("\n");
     bulk::print_chosen(chosen, results, output, print::deleted, lines)
 }

@@ -10,6 +10,7 @@ use clap_complete::Shell;
 
 use crate::api;
 use crate::cli::args::Cli;
+use crate::cli::block_on;
 use crate::cli::error::CliError;
 use crate::cli::print::emit;
 use crate::config::keys::commented_config;
@@ -51,9 +52,7 @@ pub(in crate::cli) fn make_store(url: &StoreUrl) -> Result<(), CliError> {
     if let StoreUrl::File(path) = url {
         std::fs::create_dir_all(path).map_err(CliError::cannot("make", path))?;
     }
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::runtime)?;
-    let made = runtime.block_on(async {
+    let made = block_on(async {
         let retry = RetryPolicy { time_budget: STORE_PATIENCE, ..RetryPolicy::default() };
         let options = StoreOptions { retry, ..StoreOptions::default() };
         let store = Store::over(Backend::connect(url, &process_variables(), true)?, options);
@@ -64,7 +63,7 @@ pub(in crate::cli) fn make_store(url: &StoreUrl) -> Result<(), CliError> {
         let marker = store.check(Access::ReadWrite { now_unix_millis: unix_millis() }).await?;
         Ok::<_, StoreError>(format!("{what} at {url}: {}\n", marker.store_id))
     });
-    emit(made?.as_bytes())
+    emit(made??.as_bytes())
 }
 
 /// Prints the manual page; or writes the pages of all commands, the completions and the description of the API into `dir`.

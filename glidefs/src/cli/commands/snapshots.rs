@@ -1,20 +1,18 @@
 //! `glidefs snapshot …`
 
 use crate::api::wire::{Deleted, Export, RollbackRequest, Snapshot, SnapshotRequest};
-use crate::cli::args::common::OutputArgs;
+use crate::cli::args::common::{OutputArgs, WaitArgs};
 use crate::cli::args::exports::SnapshotCommand;
 use crate::cli::error::CliError;
 use crate::cli::print;
 use crate::cli::print::answer;
 use crate::cli::wait::{DaemonWait, GOES_ON};
 use crate::client::{Client, export_path};
-use crate::config::TimeSpan;
 
 pub(in crate::cli) async fn run(
     client: &Client,
     command: SnapshotCommand,
-    limit: Option<TimeSpan>,
-    output: OutputArgs,
+    args: WaitArgs,
 ) -> Result<(), CliError> {
     let goes_on = match &command {
         SnapshotCommand::Create { snapshot } => format!(
@@ -23,8 +21,8 @@ pub(in crate::cli) async fn run(
         ),
         _ => GOES_ON.into(),
     };
-    let wait = DaemonWait::new(output.json, limit);
-    wait.for_daemon(client, carry_out(client, command, output), &goes_on).await
+    let work = carry_out(client, command, args.output);
+    DaemonWait::new(args).for_daemon(client, work, &goes_on).await
 }
 
 async fn carry_out(client: &Client, command: SnapshotCommand, output: OutputArgs) -> Result<(), CliError> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::wire::{Status, Upgrade, UpgradeBegun, UpgradeRequest};
-use crate::cli::args::common::OutputArgs;
+use crate::cli::args::common::{OutputArgs, WaitArgs};
 use crate::cli::error::CliError;
 use crate::cli::print;
 use crate::cli::print::answer;
@@ -31,7 +31,7 @@ pub(in crate::cli) async fn run(
     let binary = binary.map(|path| absolute(&path)).transpose()?;
     let request = UpgradeRequest { binary };
     let checking = async || Some("the new program checks configuration and cache".into());
-    let (wait, asked) = (DaemonWait::new(output.json, None), Instant::now());
+    let (mut wait, asked) = (DaemonWait::new(WaitArgs { timeout: None, output }), Instant::now());
     let begun: UpgradeBegun = wait.until(client.post("/v1/upgrade", &request), checking, "").await?;
     let look = async || Some(state(client, &begun).await);
     let ended = wait.until(end(client, asked, &begun), look, "").await?;

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use super::copy::{BLOCK_BYTES, Before, CopyError, Report, Source, copy, has_hole};
 use super::{dump_from, import_to, open_image};
 use crate::api::{AppState, Listeners, Readiness, wire};
+use crate::cli::args::common::{OutputArgs, WaitArgs};
 use crate::cli::args::exports::ExportCommand;
 use crate::cli::args::{Cli, Command, DaemonArgs};
 use crate::cli::error::CliError;
@@ -243,8 +244,8 @@ impl Daemon {
         let line = line.replace("DIR", self.dir.path().to_str().unwrap());
         let done = match Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?.command {
             Command::Import(args) => import_to(&self.client, *args, open).await,
-            Command::Export { command: ExportCommand::Dump(args), output, .. } => {
-                dump_from(&self.client, *args, output, open, &self.stop_copy).await
+            Command::Export { command: ExportCommand::Dump(args), wait } => {
+                dump_from(&self.client, *args, wait.output, open, &self.stop_copy).await
             }
             _ => panic!("{line} is no import and no dump"),
         };
@@ -468,7 +469,8 @@ async fn a_daemon_that_may_be_elsewhere_is_not_asked() {
 #[tokio::test]
 async fn a_wait_for_the_store_says_what_the_store_does() {
     let daemon = Daemon::start().await;
-    let wait = DaemonWait::new(true, Some(TimeSpan(Duration::from_millis(1))));
+    let timeout = Some(TimeSpan(Duration::from_millis(1)));
+    let mut wait = DaemonWait::new(WaitArgs { timeout, output: OutputArgs { json: true } });
     let never = std::future::pending::<Result<(), CliError>>();
     let ended = wait.for_daemon(&daemon.client, never, GOES_ON).await.unwrap_err();
     let says = "; store s3://b: silent for 9 s: no route); the daemon goes on";

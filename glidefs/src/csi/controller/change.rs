@@ -3,7 +3,7 @@
 //! Owns the rules of deletion. Invariant: a volume is deleted only if the driver made it, nobody uses it, and it has no snapshots:
 //! snapshots end with their volume, and copies do not.
 
-use super::visit::Visit;
+use super::Visit;
 use crate::api::wire::{Export, SetRequest};
 use crate::csi::Driver;
 use crate::csi::capabilities::{Access, Form};
@@ -41,7 +41,7 @@ impl Driver {
             return Err(CsiError::precondition(reason));
         }
         // Where hosts share the store the volume is brought here first: only the host which has a volume deletes the volume.
-        let visit = match self.visit_locked(&name).await {
+        let visit = match self.visit(&name).await {
             Ok(visit) => Some(visit),
             Err(CsiError::NotFound { .. }) => return Ok(DeleteVolumeResponse {}),
             // An earlier call has begun the deletion.
@@ -50,7 +50,7 @@ impl Driver {
         };
         if let Err(error) = self.delete_here(&name, visit.as_ref()).await {
             if let Some(visit) = visit {
-                self.give_back(visit).await?;
+                self.give_back(&name, &visit).await?;
             }
             return Err(error);
         }
@@ -79,10 +79,8 @@ impl Driver {
         let wanted = SizeRange::of(Some(&range))?;
         let access =
             request.volume_capability.as_ref().map(|capability| Access::of(Some(capability))).transpose()?;
-        let visit = self.visit(&volume_name(&id)?).await?;
-        let enlarged = self.enlarge(visit.export.clone(), wanted).await;
-        self.give_back(visit).await?;
-        let export = enlarged?;
+        let enlarge = async |export| self.enlarge(export, wanted).await;
+        let export = self.visiting(&volume_name(&id)?, enlarge).await?;
         Ok(ControllerExpandVolumeResponse {
             capacity_bytes: signed(export.size_bytes),
             // A raw device has its new size at once; a file system has to be told.
@@ -121,18 +119,14 @@ impl Driver {
         let id = required("volume_id", request.volume_id)?;
         let change = parameters::of_change(&request.mutable_parameters)?;
         let name = volume_name(&id)?;
-        let visit = self.visit(&name).await?;
-        let changed = self.modify_here(&name, &change).await;
-        self.give_back(visit).await?;
-        changed.map(|()| ControllerModifyVolumeResponse {})
-    }
-
-    async fn modify_here(&self, name: &ExportName, change: &SetRequest) -> Result<(), CsiError> {
-        let _operation = self.operations.hold_volume(name)?;
-        if *change != SetRequest::default() {
-            self.daemon.set(name, change).await?;
-        }
-        Ok(())
+        let modify = async |_| {
+            let _operation = self.operations.hold_volume(&name)?;
+            if change != SetRequest::default() {
+                self.daemon.set(&name, &change).await?;
+            }
+            Ok(ControllerModifyVolumeResponse {})
+        };
+        self.visiting(&name, modify).await
     }
 }
 

@@ -25,17 +25,6 @@ struct New {
     choices: Choices,
 }
 
-/// How a request goes on after looking at the export which is there.
-#[derive(Debug, PartialEq, Eq)]
-enum Step {
-    /// There is none: the export is made with this size.
-    Make(u64),
-    /// There is one, as wanted.
-    Take,
-    /// There is a copy which has not grown to this size yet.
-    Grow(u64),
-}
-
 impl Driver {
     pub(super) async fn create_volume(
         &self,
@@ -68,30 +57,26 @@ impl Driver {
             );
             return Err(CsiError::exists(reason));
         }
-        let is_here = exports.iter().any(|export| export.name == new.name.as_str());
-        if !is_here && stored.iter().any(|name| name == new.name.as_str()) {
+        let existing = exports.iter().find(|export| export.name == new.name.as_str());
+        if existing.is_none() && stored.iter().any(|name| name == new.name.as_str()) {
             let reason = format!(
                 "volume {} was made by another host, or is being made there: ask the driver of that host",
                 new.name
             );
             return Err(CsiError::precondition(reason));
         }
-        let existing = exports.iter().find(|export| export.name == new.name.as_str());
         let export = match &new.source {
             None => self.create_empty(&new, existing).await?,
             Some(source) => self.copy(&new, source, existing).await?,
         };
-        let export = self.finish(&new.name, export, !is_here).await?;
+        let export = self.finish(&new.name, export, existing.is_none()).await?;
         tracing::info!(volume = %new.name, size_bytes = export.size_bytes, "volume created");
         Ok(CreateVolumeResponse { volume: Some(self.volume_of(&export, request.volume_content_source)) })
     }
 
     async fn create_empty(&self, new: &New, existing: Option<&Export>) -> Result<Export, CsiError> {
-        let bytes = match step(new, existing)? {
-            Step::Make(bytes) | Step::Grow(bytes) => bytes,
-            // Asked again all the same: the daemon compares the other parameters.
-            Step::Take => existing.map_or(0, |export| export.size_bytes),
-        };
+        // Of one which is there as well: the daemon compares the other parameters.
+        let bytes = size(new, existing)?;
         let detached = self.host.shared_store.is_some();
         self.daemon.create(&new.name, bytes, new.choices, detached).await
     }
@@ -102,28 +87,24 @@ impl Driver {
             let reason = needs_store("copies");
             return Err(CsiError::invalid("volume_content_source", reason));
         }
-        let of = match source {
-            Source::Volume(volume) => volume,
-            Source::Snapshot(id) => &id.export,
-        };
         // Another host may have written since this one released the source: a copy is made only where the source is.
-        let visit = self.visit(of).await?;
-        let copied = self.copy_here(new, source, existing).await;
-        self.give_back(visit).await?;
-        copied
+        let copy = async |origin: Export| self.copy_here(new, source, &origin, existing).await;
+        self.visiting(source.place().0, copy).await
     }
 
     async fn copy_here(
         &self,
         new: &New,
         source: &Source,
+        origin: &Export,
         existing: Option<&Export>,
     ) -> Result<Export, CsiError> {
-        let (of, snapshot) = match source {
-            Source::Volume(volume) => (volume, None),
-            Source::Snapshot(id) => (&id.export, Some(&id.snapshot)),
-        };
-        let origin = self.origin(source).await?;
+        let (of, snapshot) = source.place();
+        if let Source::Snapshot(id) = source
+            && self.snapshot_of(id).await?.is_none()
+        {
+            return Err(CsiError::no_snapshot(&id.to_string()));
+        }
         if origin.state == "failed" {
             let reason = origin.reason.as_deref().unwrap_or("the reason is not known");
             return Err(CsiError::precondition(format!(
@@ -131,7 +112,7 @@ impl Driver {
             )));
         }
         if snapshot.is_none() {
-            self.sync(&origin).await;
+            self.sync(origin).await;
             if existing.is_none() && !new.wanted.allows(origin.size_bytes) {
                 let reason = format!(
                     "volume {of} has {} bytes, more than the limit of the copy: raise the limit",
@@ -140,11 +121,11 @@ impl Driver {
                 return Err(CsiError::out_of_range(reason));
             }
         }
-        step(new, existing)?;
+        size(new, existing)?;
         let (is_new, export) = self.daemon.fork(&new.name, of, snapshot, new.choices).await?;
-        match step(new, Some(&export)) {
-            Ok(Step::Grow(bytes)) => self.daemon.resize(&new.name, bytes).await,
-            Ok(Step::Take | Step::Make(_)) => Ok(export),
+        match size(new, Some(&export)) {
+            Ok(bytes) if bytes > export.size_bytes => self.daemon.resize(&new.name, bytes).await,
+            Ok(_) => Ok(export),
             // The size of a snapshot is seen only in the copy.
             Err(_) if is_new => {
                 self.daemon.delete(&new.name).await?;
@@ -158,23 +139,6 @@ impl Driver {
         }
     }
 
-    /// The export of the source, if the source is there.
-    async fn origin(&self, source: &Source) -> Result<Export, CsiError> {
-        match source {
-            Source::Volume(volume) => self.daemon.volume(volume.as_str()).await,
-            Source::Snapshot(id) => {
-                let not_found = || CsiError::no_snapshot(&id.to_string());
-                let export = self.daemon.find(&id.export).await?.ok_or_else(not_found)?;
-                let snapshots = self.daemon.snapshots(&id.export).await?;
-                if snapshots.iter().any(|snapshot| snapshot.name == id.snapshot.as_str()) {
-                    Ok(export)
-                } else {
-                    Err(not_found())
-                }
-            }
-        }
-    }
-
     /// Where hosts do not share the store, waits until the device can be opened. Where they do, releases an export which this call made
     /// (`is_new`); an export which was there before may be in use, and stays.
     async fn finish(&self, name: &ExportName, export: Export, is_new: bool) -> Result<Export, CsiError> {
@@ -185,11 +149,7 @@ impl Driver {
         if export.device.is_none() || !is_new {
             return Ok(export);
         }
-        let detached = self.daemon.detach(name).await?;
-        match &detached.unreleased {
-            None => Ok(detached),
-            Some(reason) => Err(CsiError::later(format!("volume {name} is not released: {reason}"))),
-        }
+        self.daemon.release(name).await
     }
 }
 
@@ -202,16 +162,16 @@ fn check_movable(is_shared: bool, choices: &Choices) -> Result<(), CsiError> {
     Err(CsiError::invalid("parameters", reason))
 }
 
-/// Decides how the request goes on.
-fn step(new: &New, existing: Option<&Export>) -> Result<Step, CsiError> {
-    let Some(export) = existing else { return new.wanted.new_size(new.least_bytes).map(Step::Make) };
+/// Decides which size the volume gets, bytes: that of the export which is there, or a larger one if this export is a copy.
+fn size(new: &New, existing: Option<&Export>) -> Result<u64, CsiError> {
+    let Some(export) = existing else { return new.wanted.new_size(new.least_bytes) };
     let bytes = export.size_bytes;
     if new.wanted.fits(bytes) {
-        return Ok(Step::Take);
+        return Ok(bytes);
     }
     // A call which was cut short has made the copy, and not made it larger.
     if new.source.is_some() && !new.wanted.is_enough(bytes) {
-        return new.wanted.new_size(new.least_bytes.max(bytes)).map(Step::Grow);
+        return new.wanted.new_size(new.least_bytes.max(bytes));
     }
     Err(CsiError::exists(format!(
         "volume {} exists with {bytes} bytes, which is another size: use that size, or another name",
@@ -259,11 +219,11 @@ mod tests {
 
     #[test]
     fn a_repeated_call_takes_the_volume_that_is_there_if_the_size_fits() {
-        assert_eq!(step(&new(8192, 0, None), None).unwrap(), Step::Make(8192));
-        assert_eq!(step(&new(8192, 0, None), Some(&export(8192))).unwrap(), Step::Take);
-        assert_eq!(step(&new(4096, 16384, None), Some(&export(8192))).unwrap(), Step::Take);
+        assert_eq!(size(&new(8192, 0, None), None).unwrap(), 8192);
+        assert_eq!(size(&new(8192, 0, None), Some(&export(8192))).unwrap(), 8192);
+        assert_eq!(size(&new(4096, 16384, None), Some(&export(8192))).unwrap(), 8192);
         for (required, limit) in [(16384, 0), (4096, 4096)] {
-            let error = step(&new(required, limit, None), Some(&export(8192))).unwrap_err();
+            let error = size(&new(required, limit, None), Some(&export(8192))).unwrap_err();
             assert!(matches!(error, CsiError::Refused { code: tonic::Code::AlreadyExists, .. }), "{error}");
             assert!(error.to_string().ends_with(": use that size, or another name"), "{error}");
         }
@@ -281,9 +241,9 @@ mod tests {
 
     #[test]
     fn a_copy_grows_and_never_shrinks() {
-        assert_eq!(step(&new(16384, 0, Some("csi-b")), Some(&export(8192))).unwrap(), Step::Grow(16384));
-        assert_eq!(step(&new(4096, 0, Some("csi-b")), Some(&export(8192))).unwrap(), Step::Take);
-        assert!(step(&new(4096, 4096, Some("csi-b")), Some(&export(8192))).is_err());
+        assert_eq!(size(&new(16384, 0, Some("csi-b")), Some(&export(8192))).unwrap(), 16384);
+        assert_eq!(size(&new(4096, 0, Some("csi-b")), Some(&export(8192))).unwrap(), 8192);
+        assert!(size(&new(4096, 4096, Some("csi-b")), Some(&export(8192))).is_err());
     }
 
     #[test]

@@ -78,13 +78,10 @@ impl Driver {
         // No snapshot has such an id, so the snapshot is gone.
         let Some(id) = SnapshotId::parse(&id) else { return Ok(DeleteSnapshotResponse {}) };
         let _volume = self.operations.hold_volume(&id.export)?;
-        let visit = match self.visit(&id.export).await {
-            Err(CsiError::NotFound { .. }) => return Ok(DeleteSnapshotResponse {}),
-            visit => visit?,
-        };
-        let deleted = self.delete_snapshot_here(&id).await;
-        self.give_back(visit).await?;
-        deleted
+        match self.visiting(&id.export, async |_| self.delete_snapshot_here(&id).await).await {
+            Err(CsiError::NotFound { .. }) => Ok(DeleteSnapshotResponse {}),
+            deleted => deleted,
+        }
     }
 
     async fn delete_snapshot_here(&self, id: &SnapshotId) -> Result<DeleteSnapshotResponse, CsiError> {
@@ -108,11 +105,7 @@ impl Driver {
         request: GetSnapshotRequest,
     ) -> Result<GetSnapshotResponse, CsiError> {
         let id = required("snapshot_id", request.snapshot_id)?;
-        let found = match SnapshotId::parse(&id) {
-            Some(id) => self.snapshot_of(&id).await?,
-            None => None,
-        };
-        let snapshot = found.ok_or_else(|| CsiError::no_snapshot(&id))?;
+        let snapshot = self.find_snapshot(&id).await?.ok_or_else(|| CsiError::no_snapshot(&id))?;
         Ok(GetSnapshotResponse { snapshot: Some(snapshot) })
     }
 
@@ -122,10 +115,7 @@ impl Driver {
         request: ListSnapshotsRequest,
     ) -> Result<ListSnapshotsResponse, CsiError> {
         let listed = if !request.snapshot_id.is_empty() {
-            let found = match SnapshotId::parse(&request.snapshot_id) {
-                Some(id) => self.snapshot_of(&id).await?,
-                None => None,
-            };
+            let found = self.find_snapshot(&request.snapshot_id).await?;
             let is_of_source = |snapshot: &Snapshot| {
                 [&snapshot.source_volume_id, ""].contains(&request.source_volume_id.as_str())
             };
@@ -140,14 +130,21 @@ impl Driver {
                 Err(_) => Vec::new(),
             }
         };
-        let listed = listed.into_iter().map(|snapshot| (snapshot.snapshot_id.clone(), snapshot)).collect();
-        let page = page(listed, request.max_entries, &request.starting_token)?;
+        let (listed, next_token) =
+            page(listed, |snapshot| &snapshot.snapshot_id, request.max_entries, &request.starting_token)?;
         let entry = |snapshot| list_snapshots_response::Entry { snapshot: Some(snapshot) };
-        let entries = page.entries.into_iter().map(entry).collect();
-        Ok(ListSnapshotsResponse { entries, next_token: page.next_token })
+        Ok(ListSnapshotsResponse { entries: listed.into_iter().map(entry).collect(), next_token })
     }
 
-    async fn snapshot_of(&self, id: &SnapshotId) -> Result<Option<Snapshot>, CsiError> {
+    /// The snapshot with the text `id`, if there is one.
+    async fn find_snapshot(&self, id: &str) -> Result<Option<Snapshot>, CsiError> {
+        match SnapshotId::parse(id) {
+            Some(id) => self.snapshot_of(&id).await,
+            None => Ok(None),
+        }
+    }
+
+    pub(super) async fn snapshot_of(&self, id: &SnapshotId) -> Result<Option<Snapshot>, CsiError> {
         let snapshots = self.daemon.snapshots(&id.export).await?;
         snapshots.iter().find(|snapshot| snapshot.name == id.snapshot.as_str()).map(shown).transpose()
     }

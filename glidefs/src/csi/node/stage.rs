@@ -39,7 +39,8 @@ impl Driver {
         let point = path_of("staging_target_path", request.staging_target_path)?;
         let access = Access::of(request.volume_capability.as_ref())?;
         let _operation = self.operations.hold_mounts(&id)?;
-        let (name, export) = self.open_here(&id).await?;
+        let name = volume_name(&id)?;
+        let export = self.open_here(&name).await?;
         let (device, _) = self.ready_device(&name, export, true).await?;
         if let Form::Mount { fs, flags } = &access.form {
             let is_read_only = access.is_read_only;
@@ -50,27 +51,22 @@ impl Driver {
         Ok(NodeStageVolumeResponse {})
     }
 
-    /// The export of the volume `id`, opened from the store where hosts share the store.
-    pub(in crate::csi) async fn open_here(&self, id: &str) -> Result<(ExportName, Export), CsiError> {
-        let name = volume_name(id)?;
+    /// The export of a volume, opened from the store where hosts share the store.
+    pub(in crate::csi) async fn open_here(&self, name: &ExportName) -> Result<Export, CsiError> {
         let is_shared = self.host.shared_store.is_some();
-        let found = match self.daemon.find(&name).await? {
-            Some(export) if is_shared && export.device.is_none() => self.reclaim(&name, &export).await?,
+        let found = match self.daemon.find(name).await? {
+            Some(export) if is_shared && export.device.is_none() => self.reclaim(name, &export).await?,
             found => found,
         };
         if let Some(export) = found {
-            return Ok((name, export));
+            return Ok(export);
         }
+        let id = name.as_str();
         if !is_shared {
             return Err(CsiError::no_volume(id));
         }
-        match self.daemon.open(&name).await {
-            Ok(export) => Ok((name, export)),
-            Err(error) if matches!(error.refusal(), Some("not_found" | "not_in_store")) => {
-                Err(CsiError::NotFound { what: format!("volume {id:?} on this host or in the store") })
-            }
-            Err(error) => Err(error),
-        }
+        let absent = || CsiError::NotFound { what: format!("volume {id:?} on this host or in the store") };
+        self.daemon.open(name).await?.ok_or_else(absent)
     }
 
     /// Takes back an export which this host released. An export which another host has had since is given up here, which leaves the
@@ -113,7 +109,7 @@ impl Driver {
                 true
             }
             Plan::Use => {
-                if !now.has(device.number) {
+                if now.of(device.number).next().is_none() {
                     self.recheck_device(name, device).await?;
                     file_system::check(&device.path, fs).await?;
                 }
@@ -147,12 +143,7 @@ impl Driver {
             && let Some(export) = self.daemon.find(&name).await?
         {
             self.refuse_if_used(&export).await?;
-            let detached = self.daemon.detach(&name).await?;
-            if let Some(reason) = detached.unreleased {
-                let reason =
-                    format!("volume {name} stays this host's until the store has everything: {reason}");
-                return Err(CsiError::later(reason));
-            }
+            self.daemon.release(&name).await?;
         }
         tracing::info!(volume = id, "volume unstaged");
         Ok(NodeUnstageVolumeResponse {})

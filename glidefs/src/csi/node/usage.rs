@@ -27,12 +27,6 @@ use crate::csi::tools;
 /// How long a file system may take to say how full it is.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the path of a volume shows.
-enum Shown {
-    Device,
-    Mount(Mount),
-}
-
 impl Driver {
     pub(super) async fn stats(
         &self,
@@ -42,11 +36,11 @@ impl Driver {
         let path = PathBuf::from(required("volume_path", request.volume_path)?);
         let export = self.daemon.volume(&id).await?;
         let usage = match shown(&export, &path)?.1 {
-            Shown::Device => {
+            None => {
                 let total = signed(export.size_bytes);
                 vec![VolumeUsage { total, unit: Unit::Bytes.into(), ..VolumeUsage::default() }]
             }
-            Shown::Mount(_) => {
+            Some(_) => {
                 let asked = path.clone();
                 let figures = tools::within(PATIENCE, "look at", &path, move || Ok(statvfs(&asked)?)).await?;
                 usage(&figures)
@@ -64,7 +58,7 @@ impl Driver {
         let wanted = SizeRange::of(request.capacity_range.as_ref())?;
         let _operation = self.operations.hold_mounts(&id)?;
         let export = self.daemon.volume(&id).await?;
-        let (device, shown) = shown(&export, &path)?;
+        let (device, mount) = shown(&export, &path)?;
         let export = self.enlarge(export, wanted).await?;
         let device_bytes = size_bytes(&device)?;
         if device_bytes < export.size_bytes {
@@ -76,7 +70,7 @@ impl Driver {
             );
             return Err(CsiError::precondition(reason));
         }
-        if let Shown::Mount(mount) = shown {
+        if let Some(mount) = mount {
             let fs = FileSystem::of(&mount.fs_type).ok_or_else(|| {
                 CsiError::precondition(format!(
                     "{} is not grown by this driver: use the tool of the file system",
@@ -90,17 +84,17 @@ impl Driver {
     }
 }
 
-/// Finds the device of the export, and how `path` shows the device.
-fn shown(export: &Export, path: &Path) -> Result<(Device, Shown), CsiError> {
+/// Finds the device of the export, and its mount at `path`; `None` where `path` is the device itself.
+fn shown(export: &Export, path: &Path) -> Result<(Device, Option<Mount>), CsiError> {
     let not_found = || CsiError::NotFound { what: format!("volume {} at {}", export.name, path.display()) };
     let device = device(export)?.ok_or_else(not_found)?;
     if let Some(mount) = mounts()?.at(path)
         && mount.device == device.number
     {
-        return Ok((device, Shown::Mount(mount.clone())));
+        return Ok((device, Some(mount.clone())));
     }
     if path.is_absolute() && number(path)? == Some(device.number) {
-        return Ok((device, Shown::Device));
+        return Ok((device, None));
     }
     Err(not_found())
 }

@@ -87,18 +87,19 @@ impl Queues {
         let (device_id, queue_id) = queue.driver.ids();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         traces::show(TracedRequest {
+            sequence: 0,
+            unix_nanoseconds: traces::nanos(unix).saturating_sub(way.total_nanos),
             export: queue.export.shared_name(),
             device_id,
             queue_id,
             tag: request.tag.tag,
-            operation: request.operation.name(),
+            operation: request.operation.name().into(),
             offset_bytes: request.range.start().saturating_mul(SECTOR_BYTES),
             length_bytes: request.range.bytes().unwrap_or(u64::MAX),
             fua: request.fua,
-            result,
-            unix_nanos: traces::nanos(unix).saturating_sub(way.total_nanos),
-            total_nanos: way.total_nanos,
-            part_nanos: way.part_nanos,
+            result: result.into(),
+            total_nanoseconds: way.total_nanos,
+            parts: way.part_nanos.into(),
             one_in: way.one_in,
         });
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Bench, Client, pattern};
 use crate::export::{Operation, Request};
-use crate::observe::trace::{Part, TracedRequest};
+use crate::observe::trace::{TraceParts, TracedRequest};
 use crate::properties::limits::{Limit, Limits, Settings};
 use crate::units::SectorRange;
 use crate::worker::traces::{SLOW, nanos};
@@ -14,11 +14,13 @@ use crate::worker::traces::{SLOW, nanos};
 async fn shown(bench: &Bench) -> Vec<TracedRequest> {
     // A request is shown within the turn that answers it.
     bench.worker.ping().await.unwrap();
-    let requests: Vec<_> = bench.worker.traces.after(0).0.into_iter().map(|(_, request)| request).collect();
+    let requests = bench.worker.traces.after(0).requests;
     for request in &requests {
-        assert_eq!((request.result, request.device_id), ("ok", 7));
-        assert_eq!(request.part_nanos.iter().sum::<u64>(), request.total_nanos, "{request:?}");
-        assert!(request.one_in.is_some() || request.total_nanos >= nanos(SLOW), "{request:?}");
+        assert_eq!((&*request.result, request.device_id), ("ok", 7));
+        let TraceParts { queue, limit, brake, slot, copy, log, sync, store } = request.parts;
+        let sum = queue + limit + brake + slot + copy + log + sync + store;
+        assert_eq!(sum, request.total_nanoseconds, "{request:?}");
+        assert!(request.one_in.is_some() || sum >= nanos(SLOW), "{request:?}");
     }
     requests
 }
@@ -40,15 +42,15 @@ async fn requests_of_each_kind_are_sampled_with_the_parts_of_their_way() {
         client.finish(0).0.unwrap();
         tokio::time::sleep(Duration::from_millis(30)).await;
         for request in shown(&bench).await.into_iter().filter(|request| request.one_in.is_some()) {
-            of.insert((request.operation, request.fua), request);
+            of.insert((request.operation.clone(), request.fua), request);
         }
     }
     for ((operation, fua), request) in of {
-        let has = |part| request.part_nanos[part as usize] > 0;
-        assert_eq!(has(Part::Sync), operation == "flush" || fua, "{request:?}");
-        assert_eq!(has(Part::Log), operation != "flush", "{request:?}");
-        assert_eq!(has(Part::Copy), ["read", "write"].contains(&operation), "{request:?}");
-        assert!(!has(Part::Store) && &*request.export == "export-1", "{request:?}");
+        let parts = &request.parts;
+        assert_eq!(parts.sync > 0, operation == "flush" || fua, "{request:?}");
+        assert_eq!(parts.log > 0, operation != "flush", "{request:?}");
+        assert_eq!(parts.copy > 0, ["read", "write"].contains(&&*operation), "{request:?}");
+        assert!(parts.store == 0 && &*request.export == "export-1", "{request:?}");
     }
     client.detach().await;
 }
@@ -72,7 +74,7 @@ async fn a_slow_request_is_shown_with_the_wait_that_made_it_slow() {
     let slow: Vec<_> = shown(&bench).await.into_iter().filter(|request| request.tag > 0).collect();
     assert_eq!(slow.len(), 2);
     for request in slow {
-        assert!(request.part_nanos[Part::Limit as usize] > request.total_nanos / 2, "{request:?}");
+        assert!(request.parts.limit > request.total_nanoseconds / 2, "{request:?}");
     }
     client.detach().await;
 }
