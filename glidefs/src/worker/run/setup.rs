@@ -24,7 +24,7 @@ use crate::worker::inbox::Inbox;
 use crate::worker::load;
 use crate::worker::queues::Queues;
 use crate::worker::requests::InFlight;
-use crate::worker::ring::{Kind, Options, REGISTERED_BYTES_MAX, Ring};
+use crate::worker::ring::{Options, REGISTERED_BYTES_MAX, Ring};
 use crate::worker::traces;
 use crate::worker::waits::held::HeldWrites;
 use crate::worker::waits::limits::LimitedRequests;
@@ -130,9 +130,10 @@ fn make_ring(setup: &Setup, pool: &Pool) -> Result<(Ring<Purpose>, bool), SetupE
     // One file more than queues: the lock of the cache.
     let files_max = setup.queues_max.saturating_add(1);
     let options = Options { files_max, ..Options::default() };
-    let mut ring = Ring::new(&options).map_err(|error| ("setting up io_uring", error))?;
+    let fail = |error| ("setting up io_uring", error);
+    let mut ring = Ring::new(&options).map_err(fail)?;
     // A record must lie in one registered buffer.
-    let is_possible = ring.supports(Kind::WritevFixed) && pool.arena().1 <= REGISTERED_BYTES_MAX;
+    let is_possible = ring.has_writev_fixed().map_err(fail)? && pool.arena().1 <= REGISTERED_BYTES_MAX;
     if setup.engine == Engine::Buffered || !is_possible {
         return Ok((ring, false));
     }
