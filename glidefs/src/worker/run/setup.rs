@@ -19,7 +19,6 @@ use crate::units::FRAME_BYTES;
 use crate::worker::affinity::{self, Cpu};
 use crate::worker::company::Company;
 use crate::worker::engine::Engine;
-use crate::worker::executor::Executor;
 use crate::worker::inbox::Inbox;
 use crate::worker::load;
 use crate::worker::queues::Queues;
@@ -30,8 +29,7 @@ use crate::worker::waits::held::HeldWrites;
 use crate::worker::waits::limits::LimitedRequests;
 use crate::worker::waits::log_line::LogLine;
 use crate::worker::waits::ready::Ready;
-use crate::worker::waits::slots::SlotWaits;
-use crate::worker::waits::store_reads::StoreReads;
+use crate::worker::waits::tasks::TaskWaits;
 
 /// Memory for record headers: pieces of 4 KiB of the arena. Each append under way takes two; when none is left, requests gather
 /// in larger batches.
@@ -107,9 +105,7 @@ impl Loop {
             shard,
             engine: setup.engine,
             is_fixed,
-            executor: Executor::new(wake),
-            slots: SlotWaits::new(pool),
-            store_reads: StoreReads::default(),
+            tasks: TaskWaits::new(pool, wake),
             log_line: LogLine::new(Arc::clone(&setup.stats)),
             ready: Ready::new(),
             limited: LimitedRequests::default(),

@@ -78,7 +78,7 @@ fn the_file_stays_open_until_the_operation_has_ended() {
 fn tasks_of_the_executor_await_operations() {
     let (pool, stats) = pool(1);
     let reactor = reactor(&pool);
-    let mut executor = Executor::new(Arc::new(|| ()));
+    let mut executor = Executor::<()>::new(Arc::new(|| ()));
     let file = file();
     for at in 0..100_u64 {
         let (reactor, pool, file) = (reactor.clone(), pool.clone(), Arc::clone(&file));
@@ -94,10 +94,11 @@ fn tasks_of_the_executor_await_operations() {
             assert_eq!((result.unwrap(), &memory.slots()[0][..]), (BLOCK, &[at as u8; BLOCK][..]));
         });
     }
-    let mut ended = executor.run_ready();
+    let mut ended = 0;
+    executor.run_ready(|()| ended += 1);
     while ended < 100 {
         reactor.turn(Some(PATIENCE)).unwrap();
-        ended += executor.run_ready();
+        executor.run_ready(|()| ended += 1);
     }
     assert_eq!(stats.pool.live_bytes.get(), 0);
 }
