@@ -140,7 +140,7 @@ impl Loop {
             }
             self.resume_limited();
             self.resume_held()?;
-            if self.log_line.is_due(self.now) {
+            if self.log_line.due().is_some_and(|due| due <= self.now) {
                 self.ask_for_log_space()?;
             }
             self.tasks.run_ready();

@@ -19,7 +19,7 @@ use crate::worker::requests::{Errand, InFlight, RequestBuffer, TagRequest};
 use crate::worker::tag::TagId;
 use crate::worker::traces;
 use crate::worker::waits::divided::{Divided, copy_in};
-use crate::worker::waits::held::{Hold, Released};
+use crate::worker::waits::held::Released;
 use crate::worker::waits::log_line::Left;
 use crate::worker::waits::ready::Stage;
 use crate::worker::waits::stop;
@@ -109,12 +109,12 @@ impl Loop {
                 }
                 let depth = self.queues.of(request.tag).driver.depth();
                 match self.held.enter(request, (volume, depth), self.now) {
-                    Hold::Go(request) => self.enter_log(request),
-                    Hold::Waits => {
+                    Some(Released::Goes(request)) => self.enter_log(request),
+                    Some(Released::Full(request)) => self.refuse_full(request),
+                    None => {
                         traces::enter(request.tag, Part::Brake);
                         Ok(())
                     }
-                    Hold::Full => self.refuse_full(request),
                 }
             }
         }
