@@ -63,7 +63,7 @@ pub mod export {
 /// Counters.
 pub mod observe {
     pub use crate::observe::memory::{Resident, release_heap, release_program, tune_allocator};
-    pub use crate::observe::metrics::ExportHistograms;
+    pub use crate::observe::metrics::{ExportHistograms, encode};
     pub use crate::observe::{counter, io};
 }
 

@@ -13,7 +13,7 @@ const EXACT_MAX: u64 = 1 << 53;
 
 /// Appends a metric with all samples.
 pub(super) fn write_family(family: &Family, text: &mut String) {
-    let definition = family.definition();
+    let definition = family.definition;
     let (name, unit) = (definition.name, definition.unit);
     // A row of the table has no character in its help to be escaped.
     put(
