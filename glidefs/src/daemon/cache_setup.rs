@@ -2,6 +2,7 @@
 //!
 //! Owns process limits, who may open the daemon's files, and how the cache is written to. Does not own recovery (`cache`).
 
+use std::collections::HashSet;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,8 +15,9 @@ use super::error::DaemonError;
 use super::locked_memory::bytes_within_limit;
 use crate::cache::{self, Budgets, Cache, CacheError, Directory, HANDS_MAX, Known, MonotonicClock};
 use crate::config::{CacheSection, Config};
+use crate::router::devices::DeviceId;
 use crate::router::{Catalog, CatalogError};
-use crate::ublk::{self, Features, Untouchable};
+use crate::ublk::{self, Features};
 use crate::units::{ExportId, SEGMENT_BYTES};
 use crate::worker::WorkerOptions;
 use crate::worker::affinity::Cpu;
@@ -99,7 +101,7 @@ pub(super) fn open_catalog(config: &Config, locks: &Locks) -> Result<Catalog, Da
 }
 
 /// Marks the devices that a daemon before has left, so that the kernel is soon done with that daemon. Call with the catalog open.
-pub(super) fn mark_abandoned(config: &Config, features: Features) -> Untouchable {
+pub(super) fn mark_abandoned(config: &Config, features: Features) -> HashSet<DeviceId> {
     let tag = Cache::tag_on(&Directory::new(&config.cache.dir));
     let mark = |tag| ublk::mark_abandoned(tag, features, config.control.command_timeout.0);
     tag.map(mark).unwrap_or_default()
