@@ -95,9 +95,7 @@ impl Ledger {
     #[inline]
     fn take(&self, state: &mut State, class: SizeClass) -> Option<Chunk> {
         let chunk = state.free.take(class)?;
-        let pool = &self.stats.pool;
-        pool.live_bytes.add(class.bytes() as u64);
-        pool.live_bytes_max.raise(pool.live_bytes.get());
+        self.stats.pool.live_bytes.add(class.bytes() as u64);
         Some(chunk)
     }
 

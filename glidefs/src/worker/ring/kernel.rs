@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
+use io_uring::{EnterFlags, IoUring, Probe, cqueue, opcode, squeue};
 use slab::Slab;
 
 use super::operation::Op;
@@ -28,18 +28,11 @@ pub struct Ring<C> {
     arena: Option<Pool>,
     under_way: Slab<UnderWay<C>>,
     /// Completions taken off the queue but not looked at yet.
-    seen: VecDeque<Seen>,
+    seen: VecDeque<cqueue::Entry>,
     /// Completions of operations which could not be started.
     refused: Vec<Event<C>>,
     /// Empty vectors, kept for their room.
     spare_pieces: Vec<Vec<libc::iovec>>,
-}
-
-/// An entry of the completion queue.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    user_data: u64,
-    result: i32,
 }
 
 impl<C> Ring<C> {
@@ -95,18 +88,10 @@ impl<C> Ring<C> {
         Ok(probe.is_supported(opcode::WritevFixed::CODE))
     }
 
-    /// Registers `fd` at `place` of the file table.
-    pub fn register_file(&self, place: u32, fd: RawFd) -> io::Result<()> {
-        self.update_file(place, fd)
-    }
-
-    /// Lets go of the file at `place`. A registered file outlives `close`, and would keep its device alive.
-    pub fn unregister_file(&self, place: u32) -> io::Result<()> {
-        self.update_file(place, -1)
-    }
-
-    fn update_file(&self, place: u32, fd: RawFd) -> io::Result<()> {
-        match self.ring.submitter().register_files_update(place, &[fd])? {
+    /// Registers `fd` at `place` of the file table, or lets go of the file there. A registered file outlives `close`, and would keep its
+    /// device alive.
+    pub fn register_file(&self, place: u32, fd: Option<RawFd>) -> io::Result<()> {
+        match self.ring.submitter().register_files_update(place, &[fd.unwrap_or(-1)])? {
             1 => Ok(()),
             _ => Err(io::Error::other("the ring's file table took no entry")),
         }
@@ -184,10 +169,11 @@ impl<C> Ring<C> {
         into.append(&mut self.refused);
         self.collect();
         while let Some(seen) = self.seen.pop_front() {
-            if seen.user_data < OPERATION {
-                into.push(Event::Command { token: seen.user_data, result: seen.result });
+            let (user_data, result) = (seen.user_data(), seen.result());
+            if user_data < OPERATION {
+                into.push(Event::Command { token: user_data, result });
             } else {
-                into.extend(self.completed(seen.user_data, seen.result));
+                into.extend(self.completed(user_data, result));
             }
         }
         into.append(&mut self.refused);
@@ -195,8 +181,7 @@ impl<C> Ring<C> {
 
     /// Takes completions off the shared queue.
     fn collect(&mut self) {
-        let entries = self.ring.completion();
-        self.seen.extend(entries.map(|entry| Seen { user_data: entry.user_data(), result: entry.result() }));
+        self.seen.extend(self.ring.completion());
     }
 
     /// The entry for the rest of an operation. The entry points to memory in `under_way`.

@@ -138,7 +138,7 @@ fn make_ring(setup: &Setup, pool: &Pool) -> Result<(Ring<Purpose>, bool), SetupE
 fn make_shard(setup: &Setup, ring: &Ring<Purpose>, pool: &Pool) -> Result<Shard<InFlight>, SetupError> {
     let mut shard = setup.cache.shard(setup.worker.index, Arc::clone(&setup.worker.shard_stats));
     if let Some(lock) = setup.cache.lock_fd() {
-        ring.register_file(setup.options.queues_max, lock.as_raw_fd())
+        ring.register_file(setup.options.queues_max, Some(lock.as_raw_fd()))
             .map_err(|error| ("registering the lock of the cache", error))?;
     }
     // An append begins while there are two headers for it, and mostly takes one.

@@ -123,9 +123,8 @@ impl HeldWrites {
         match reason {
             Reason::Risk => self.stats.risk_waits.add(1),
             Reason::Budget(resource) => {
-                match resource {
-                    Resource::Index => self.stats.index_waits.add(1),
-                    Resource::Log => self.stats.log_waits.add(1),
+                if resource == Resource::Log {
+                    self.stats.log_waits.add(1);
                 }
                 volume.count_held(resource);
             }
