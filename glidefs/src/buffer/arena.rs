@@ -70,10 +70,10 @@ impl<L: Lender> Arena<L> {
         word.set(word.get() | bits);
         // SAFETY: `tile` indexes `leased`, which has one word for each tile of the mapping, and the pages end within the tile
         // (`place` checked the end), so the offset is inside the mapping.
-        let start = unsafe { self.memory.base.add(chunk.first_page() as usize * PAGE_BYTES) };
+        let start = unsafe { self.memory.base.add(chunk.first_page as usize * PAGE_BYTES) };
         // At most REQUEST_BYTES_MAX.
         #[expect(clippy::cast_possible_truncation)]
-        let bytes = chunk.class().bytes() as u32;
+        let bytes = chunk.class.bytes() as u32;
         Lease { start, bytes, bits, chunk: Some(chunk), arena: Rc::clone(self) }
     }
 }
@@ -87,7 +87,7 @@ fn refuse_pages(first_page: u32, class: SizeClass, why: &str) -> ! {
 
 #[inline]
 fn refuse(chunk: &Chunk, why: &str) -> ! {
-    refuse_pages(chunk.first_page(), chunk.class(), why)
+    refuse_pages(chunk.first_page, chunk.class, why)
 }
 
 /// The word of the lease map for the tile of page `page`.
@@ -99,7 +99,7 @@ fn word_of(page: u32) -> usize {
 /// The word of the lease map for a chunk, and the bits of the word.
 #[inline]
 fn place(chunk: &Chunk) -> (usize, u32) {
-    let (first, pages) = (chunk.first_page(), chunk.class().pages());
+    let (first, pages) = (chunk.first_page, chunk.class.pages());
     let at = first % TILE_PAGES;
     if at + pages > TILE_PAGES {
         refuse(chunk, "is not of one tile");
@@ -132,7 +132,7 @@ impl<L: Lender> Drop for Lease<L> {
     #[inline]
     fn drop(&mut self) {
         let Some(chunk) = self.chunk.take() else { return };
-        let word = &self.arena.leased[word_of(chunk.first_page())];
+        let word = &self.arena.leased[word_of(chunk.first_page)];
         word.set(word.get() & !self.bits);
         // Last, because the lender may lend the pages out again at once.
         self.arena.lender.returned(chunk);

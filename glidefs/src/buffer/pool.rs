@@ -108,7 +108,7 @@ impl Ledger {
     /// Gives memory back, and serves waiters.
     #[inline]
     fn give(&self, chunk: Chunk) {
-        self.stats.pool.live_bytes.sub(chunk.class().bytes() as u64);
+        self.stats.pool.live_bytes.sub(chunk.class.bytes() as u64);
         let waited_for = {
             let mut state = self.state.borrow_mut();
             state.free.give(chunk);
@@ -138,7 +138,7 @@ impl Ledger {
         match state.waiters.grant(chunk) {
             Ok(served) => Some(served),
             Err(chunk) => {
-                self.stats.pool.live_bytes.sub(chunk.class().bytes() as u64);
+                self.stats.pool.live_bytes.sub(chunk.class.bytes() as u64);
                 state.free.give(chunk);
                 None
             }
@@ -154,8 +154,7 @@ impl Ledger {
             let stale = self.state.borrow_mut().waiters.set_waker(ticket, fresh);
             drop(stale);
         }
-        let claimed = self.state.borrow_mut().waiters.claim(ticket);
-        claimed.map(|(chunk, _unused_waker)| chunk)
+        self.state.borrow_mut().waiters.claim(ticket)
     }
 
     /// Gives up a place in the queue, and the memory granted.
