@@ -96,7 +96,7 @@ pub mod store {
 
 /// A worker, and what a device in the place of the kernel's needs.
 pub mod worker {
-    pub use crate::worker::affinity::{Cpu, allowed, pin};
+    pub use crate::worker::cpus::{allowed, pin};
     pub use crate::worker::driver::{Failure, QueueDriver, QueueGone, TagEvent};
     pub use crate::worker::engine::Engine;
     pub use crate::worker::load::cpu_clock;

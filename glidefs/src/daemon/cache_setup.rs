@@ -20,7 +20,6 @@ use crate::router::{Catalog, CatalogError};
 use crate::ublk::{self, Features};
 use crate::units::{ExportId, SEGMENT_BYTES};
 use crate::worker::WorkerOptions;
-use crate::worker::affinity::Cpu;
 use crate::worker::engine::{Engine, check_direct};
 
 /// The part of the size of the cache that indexes may have by default. An extent takes about 40 bytes, and 4 KiB of the log or more
@@ -178,7 +177,7 @@ pub(super) fn worker_options(config: &Config, engine: Engine) -> WorkerOptions {
     // Each queue needs a descriptor in the ring's table, and the kernel allows no table larger than the limit on descriptors.
     let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     WorkerOptions {
-        cpus: config.worker_cpus.iter().copied().map(Cpu).collect(),
+        cpus: config.worker_cpus.clone(),
         slots_per_worker: config.buffers.slots_per_worker,
         engine,
         queues_max: u32::try_from(config.exports.max.max(64))

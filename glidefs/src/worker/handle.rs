@@ -7,7 +7,6 @@ use std::thread;
 
 use tokio::sync::oneshot;
 
-use super::affinity::Cpu;
 use super::driver::{QueueDriver, QueueGone};
 use super::engine::Engine;
 use super::inbox::{Inbox, Message};
@@ -51,7 +50,7 @@ pub enum WorkerError {
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
     /// The CPUs to use, one worker each.
-    pub cpus: Vec<Cpu>,
+    pub cpus: Vec<usize>,
     /// Slots of 128 KiB in each worker's arena.
     pub slots_per_worker: usize,
     /// Queues which one worker can host, at most.
@@ -112,7 +111,7 @@ pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, Work
     let traces = Arc::<TraceRing>::default();
     let mut starting = Vec::new();
     for (index, &cpu) in options.cpus.iter().enumerate() {
-        let fail = move |what, source| WorkerError::Start { index, cpu: cpu.0, what, source };
+        let fail = move |what, source| WorkerError::Start { index, cpu, what, source };
         let worker = Worker {
             index,
             inbox: Arc::new(Inbox::new().map_err(|source| fail("making the eventfd", source))?),

@@ -15,7 +15,7 @@ use io_uring::{opcode, squeue, types};
 
 use super::driver::TagEvent;
 use super::engine::{Engine, check_direct};
-use super::{Failure, QueueDriver, QueueGone, Worker, WorkerError, WorkerOptions, affinity, start};
+use super::{Failure, QueueDriver, QueueGone, Worker, WorkerError, WorkerOptions, cpus, start};
 use crate::cache::{Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Options, Resource};
 use crate::export::{Export, Operation, Request};
 use crate::units::{ExportId, SectorRange};
@@ -285,7 +285,7 @@ impl Bench {
 }
 
 pub(crate) fn worker_options(engine: Engine, slots_per_worker: usize) -> WorkerOptions {
-    let cpus = vec![affinity::allowed().unwrap()[0]];
+    let cpus = vec![cpus::allowed().unwrap()[0]];
     WorkerOptions { cpus, slots_per_worker, queues_max: QUEUES_MAX, engine }
 }
 

@@ -12,8 +12,8 @@ use crate::buffer::Pool;
 use crate::cache::{Cache, Shard};
 use crate::observe::logging;
 use crate::units::FRAME_BYTES;
-use crate::worker::affinity::{self, Cpu};
 use crate::worker::company::Company;
+use crate::worker::cpus;
 use crate::worker::engine::Engine;
 use crate::worker::handle::{Worker, WorkerOptions};
 use crate::worker::queues::Queues;
@@ -36,7 +36,7 @@ const SLOTS_AN_APPEND: usize = 8;
 
 /// The parts of a worker which others have made.
 pub struct Setup {
-    pub cpu: Cpu,
+    pub cpu: usize,
     pub options: WorkerOptions,
     pub cache: Cache,
     pub worker: Worker,
@@ -75,14 +75,14 @@ pub fn main(setup: Setup, ready: &Sender<Result<(), SetupError>>) {
 impl Loop {
     fn new(setup: Setup) -> Result<Self, SetupError> {
         setup.worker.load.begin().map_err(|error| ("finding the clock of the thread", error))?;
-        affinity::pin(setup.cpu).map_err(|error| ("pinning the thread", error))?;
+        cpus::pin(setup.cpu).map_err(|error| ("pinning the thread", error))?;
         // After pinning, so that the first touch places the arena on the local NUMA node.
         let pool = Pool::new(setup.options.slots_per_worker, Arc::clone(&setup.worker.stats))
             .map_err(|error| ("making the buffer pool", io::Error::other(error)))?;
         let (ring, is_fixed) = make_ring(&setup, &pool)?;
         let shard = make_shard(&setup, &ring, &pool)?;
         let Setup { cpu, options, cache, worker: Worker { index, inbox, stats, traces, .. } } = setup;
-        stats.cpu.add(cpu.0 as u64);
+        stats.cpu.add(cpu as u64);
         traces::begin_worker(traces);
         let wake: Arc<dyn Fn() + Send + Sync> = {
             let inbox = Arc::clone(&inbox);

@@ -220,7 +220,7 @@ impl Worst {
         let stop_keeper = Arc::new(AtomicBool::new(false));
         let (mut keeper, stop) = (cache.keeper(), Arc::clone(&stop_keeper));
         std::thread::spawn(move || keeper.run(&stop));
-        let cpu = affinity::allowed().unwrap()[0];
+        let cpu = cpus::allowed().unwrap()[0];
         let options = WorkerOptions {
             cpus: vec![cpu; WORKERS],
             slots_per_worker: ARENA_SLOTS,
