@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::BoxFuture;
 use glidefs::testing::cache::Volume;
 use glidefs::testing::export::Export;
 use glidefs::testing::router::{
@@ -24,34 +23,35 @@ use glidefs::testing::units::ExportId;
 #[derive(Default)]
 pub struct InstantKernel(AtomicU32);
 
+#[async_trait]
 impl Devices for InstantKernel {
-    fn attach(
+    async fn attach(
         &self,
         export: Arc<Export>,
         options: DeviceOptions,
         preferred: Option<DeviceId>,
-    ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
+    ) -> Result<DeviceId, DeviceError> {
         for queue_id in 0..options.queues {
             export.queue_stats(queue_id);
         }
         let next = DeviceId(self.0.fetch_add(1, Ordering::Relaxed));
-        Box::pin(std::future::ready(Ok(preferred.unwrap_or(next))))
+        Ok(preferred.unwrap_or(next))
     }
 
-    fn find(&self, _: &Export, _: DeviceId) -> BoxFuture<'_, Result<Option<FoundDevice>, DeviceError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn find(&self, _: &Export, _: DeviceId) -> Result<Option<FoundDevice>, DeviceError> {
+        Ok(None)
     }
 
-    fn recover(&self, _: Arc<Export>, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn recover(&self, _: Arc<Export>, _: DeviceId) -> Result<(), DeviceError> {
+        Ok(())
     }
 
-    fn detach(&self, _: ExportId, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn detach(&self, _: ExportId, _: DeviceId) -> Result<(), DeviceError> {
+        Ok(())
     }
 
-    fn resize(&self, _: &Export, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn resize(&self, _: &Export, _: DeviceId) -> Result<(), DeviceError> {
+        Ok(())
     }
 }
 

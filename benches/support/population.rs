@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use glidefs::testing::cache::{Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Options};
 use glidefs::testing::daemon::{DaemonStorage, StoreSide};
@@ -30,30 +30,31 @@ const EXPORT_BYTES: u64 = 10 << 30;
 /// A kernel without the driver.
 struct NoDevices;
 
+#[async_trait]
 impl Devices for NoDevices {
-    fn attach(
+    async fn attach(
         &self,
         _: Arc<Export>,
         _: DeviceOptions,
         _: Option<DeviceId>,
-    ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
-        Box::pin(std::future::ready(Err(DeviceError::NoDriver)))
+    ) -> Result<DeviceId, DeviceError> {
+        Err(DeviceError::NoDriver)
     }
 
-    fn find(&self, _: &Export, _: DeviceId) -> BoxFuture<'_, Result<Option<FoundDevice>, DeviceError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn find(&self, _: &Export, _: DeviceId) -> Result<Option<FoundDevice>, DeviceError> {
+        Ok(None)
     }
 
-    fn recover(&self, _: Arc<Export>, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(std::future::ready(Err(DeviceError::NoDriver)))
+    async fn recover(&self, _: Arc<Export>, _: DeviceId) -> Result<(), DeviceError> {
+        Err(DeviceError::NoDriver)
     }
 
-    fn detach(&self, _: ExportId, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn detach(&self, _: ExportId, _: DeviceId) -> Result<(), DeviceError> {
+        Ok(())
     }
 
-    fn resize(&self, _: &Export, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn resize(&self, _: &Export, _: DeviceId) -> Result<(), DeviceError> {
+        Ok(())
     }
 }
 

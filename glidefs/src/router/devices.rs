@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 
 use crate::export::Export;
 use crate::units::ExportId;
@@ -126,32 +126,33 @@ pub enum DeviceError {
 }
 
 /// Makes, finds and removes block devices.
+#[async_trait]
 pub trait Devices: Send + Sync + 'static {
     /// Makes a device for `export` and serves the device. The device gets the number `preferred` if the number is free.
     ///
     /// # Errors
     /// [`DeviceError::Left`] when there is a device all the same. After any other error there is none, or one that nobody serves, and
     /// that [`Self::find`] removes.
-    fn attach(
+    async fn attach(
         &self,
         export: Arc<Export>,
         options: DeviceOptions,
         preferred: Option<DeviceId>,
-    ) -> BoxFuture<'_, Result<DeviceId, DeviceError>>;
+    ) -> Result<DeviceId, DeviceError>;
 
     /// Looks for the export's device of an earlier daemon (same boot, same cache directory).
-    fn find(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<Option<FoundDevice>, DeviceError>>;
+    async fn find(&self, export: &Export, id: DeviceId) -> Result<Option<FoundDevice>, DeviceError>;
 
     /// Takes over a quiesced device and serves the device again; waiting requests are carried out.
-    fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
+    async fn recover(&self, export: Arc<Export>, id: DeviceId) -> Result<(), DeviceError>;
 
     /// Sees to the stable path of live device `id`: when the call returns, the path of this name leads to the device. Returns within
     /// seconds. An implementation without paths has nothing to do.
     ///
     /// # Errors
     /// Why there is no such path, as a sentence.
-    fn give_path(&self, _name: &str, _id: DeviceId) -> BoxFuture<'_, Result<(), String>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn give_path(&self, _name: &str, _id: DeviceId) -> Result<(), String> {
+        Ok(())
     }
 
     /// How device `id` is used, if a removal would harm its users: "mounted on /mnt", "used as swap". Programs that merely have
@@ -159,27 +160,25 @@ pub trait Devices: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the kernel does not answer. The device may be in use or not.
-    fn user(&self, _id: DeviceId) -> BoxFuture<'_, Result<Option<String>, DeviceError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn user(&self, _id: DeviceId) -> Result<Option<String>, DeviceError> {
+        Ok(None)
     }
 
     /// Fails the waiting requests of `export`, stops serving the device and removes the device. Succeeds also without a device:
     /// a device of this number that was not made for `export` is left alone.
-    fn detach(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
+    async fn detach(&self, export: ExportId, id: DeviceId) -> Result<(), DeviceError>;
 
     /// Tells the kernel the new size `export.size_bytes()`, if device `id` was made for the export.
-    fn resize(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
+    async fn resize(&self, export: &Export, id: DeviceId) -> Result<(), DeviceError>;
 
     /// Removes what devices have left that were removed while no daemon ran. The router calls once, when the start is over. An
     /// implementation that leaves nothing has nothing to do.
-    fn tidy(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
+    async fn tidy(&self) {}
 
     /// Every device in the kernel made in this boot by a daemon of this cache directory, with the export of the device. A device about
     /// which the kernel does not answer is left out. The router asks once, at the start, to find devices made just before a crash and
     /// missing from the catalog. An implementation that cannot list devices answers with none.
-    fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
+    async fn owned(&self) -> Result<Vec<(ExportId, DeviceId)>, DeviceError> {
+        Ok(Vec::new())
     }
 }

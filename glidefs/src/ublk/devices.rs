@@ -13,8 +13,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
+use async_trait::async_trait;
+use futures_util::future::Shared;
 
 use super::control::{self, NewDevice};
 use super::driver::{Info, State};
@@ -135,162 +135,136 @@ impl UblkDevices {
     }
 }
 
+#[async_trait]
 impl Devices for UblkDevices {
-    fn attach(
+    async fn attach(
         &self,
         export: Arc<Export>,
         options: DeviceOptions,
         preferred: Option<DeviceId>,
-    ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
-        async move {
-            if let Some(defect) = self.features.danger()
-                && !self.allow_broken
-            {
-                return Err(DeviceError::BrokenKernel { defect });
-            }
-            let new = NewDevice {
-                preferred,
-                queues: options.queues,
-                depth: options.queue_depth,
-                mode: if self.bounce { Mode::Bounce } else { Mode::UserCopy },
-                owner_tag: self.owner_tag(export.id()),
-                sectors: export.sectors(),
-                features: self.features,
-            };
-            let path = preferred.map_or_else(|| "a new device".into(), DeviceId::path);
-            let add = move || control::add(new);
-            let opened = self.steps.making("ADD_DEV", path, add, control::take_back).await?;
-            let (id, name) = (opened.id(), export.name().to_owned());
-            let key = (export.id(), id);
-            // Before the kernel shows the device to udev. `give_path` says why there is no path.
-            let _ = self.names.announce(id, &name);
-            match self.serve(export, opened).await {
-                Ok(id) => Ok(id),
-                Err(error) => Err(self.undo(key, error).await),
-            }
+    ) -> Result<DeviceId, DeviceError> {
+        if let Some(defect) = self.features.danger()
+            && !self.allow_broken
+        {
+            return Err(DeviceError::BrokenKernel { defect });
         }
-        .boxed()
+        let new = NewDevice {
+            preferred,
+            queues: options.queues,
+            depth: options.queue_depth,
+            mode: if self.bounce { Mode::Bounce } else { Mode::UserCopy },
+            owner_tag: self.owner_tag(export.id()),
+            sectors: export.sectors(),
+            features: self.features,
+        };
+        let path = preferred.map_or_else(|| "a new device".into(), DeviceId::path);
+        let add = move || control::add(new);
+        let opened = self.steps.making("ADD_DEV", path, add, control::take_back).await?;
+        let id = opened.id();
+        let key = (export.id(), id);
+        // Before the kernel shows the device to udev. `give_path` says why there is no path.
+        let _ = self.names.announce(id, export.name());
+        match self.serve(export, opened).await {
+            Ok(id) => Ok(id),
+            Err(error) => Err(self.undo(key, error).await),
+        }
     }
 
-    fn find(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<Option<FoundDevice>, DeviceError>> {
+    async fn find(&self, export: &Export, id: DeviceId) -> Result<Option<FoundDevice>, DeviceError> {
         let export = export.id();
-        async move {
-            let listed = self.listed.lock_whole().remove(&id);
-            if listed.is_some_and(|info| info.owner_tag == self.owner_tag(export))
-                && !self.untouchable.contains(&id)
-            {
-                return Ok(Some(FoundDevice { id, quiesced: true }));
-            }
-            let deadline = tokio::time::Instant::now() + RELEASE_PATIENCE;
-            loop {
-                let Some(info) = self.info((export, id)).await? else { return Ok(None) };
-                match info.state {
-                    State::Quiesced => return Ok(Some(FoundDevice { id, quiesced: true })),
-                    State::Live
-                        if !self.is_hosted((export, id)) && tokio::time::Instant::now() < deadline =>
-                    {
-                        tokio::time::sleep(RELEASE_POLL).await;
-                    }
-                    State::Live | State::Failing => return Ok(Some(FoundDevice { id, quiesced: false })),
-                    State::Dead => {
-                        // The maker died between adding and starting the device, so nobody can have used the device.
-                        self.remove(export, id).await?;
-                        return Ok(None);
-                    }
+        let listed = self.listed.lock_whole().remove(&id);
+        if listed.is_some_and(|info| info.owner_tag == self.owner_tag(export))
+            && !self.untouchable.contains(&id)
+        {
+            return Ok(Some(FoundDevice { id, quiesced: true }));
+        }
+        let deadline = tokio::time::Instant::now() + RELEASE_PATIENCE;
+        loop {
+            let Some(info) = self.info((export, id)).await? else { return Ok(None) };
+            match info.state {
+                State::Quiesced => return Ok(Some(FoundDevice { id, quiesced: true })),
+                State::Live if !self.is_hosted((export, id)) && tokio::time::Instant::now() < deadline => {
+                    tokio::time::sleep(RELEASE_POLL).await;
+                }
+                State::Live | State::Failing => return Ok(Some(FoundDevice { id, quiesced: false })),
+                State::Dead => {
+                    // The maker died between adding and starting the device, so nobody can have used the device.
+                    self.remove(export, id).await?;
+                    return Ok(None);
                 }
             }
         }
-        .boxed()
     }
 
-    fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
-        async move {
-            let encoding = self.features.encoding();
-            // Less than the step is waited for: a device that hangs costs no other device's answer.
-            let limit = self.steps.limit() / 2;
-            let list = self.steps.anywhere("listing", move || control::all(encoding, limit));
-            let infos: Vec<_> =
-                list.await?.into_iter().filter_map(|(id, info)| Some((id, known(id, info)?))).collect();
-            // A device that waits for a server goes on waiting until this process takes the device over.
-            let is_quiesced =
-                |(id, info): &(DeviceId, Info)| (info.state == State::Quiesced).then_some((*id, *info));
-            *self.listed.lock_whole() = infos.iter().filter_map(is_quiesced).collect();
-            let owned = infos.into_iter().filter_map(|(id, info)| Some((self.owner(info.owner_tag)?, id)));
-            Ok(owned.collect())
+    async fn owned(&self) -> Result<Vec<(ExportId, DeviceId)>, DeviceError> {
+        let encoding = self.features.encoding();
+        // Less than the step is waited for: a device that hangs costs no other device's answer.
+        let limit = self.steps.limit() / 2;
+        let list = self.steps.anywhere("listing", move || control::all(encoding, limit));
+        let infos: Vec<_> =
+            list.await?.into_iter().filter_map(|(id, info)| Some((id, known(id, info)?))).collect();
+        // A device that waits for a server goes on waiting until this process takes the device over.
+        let is_quiesced =
+            |(id, info): &(DeviceId, Info)| (info.state == State::Quiesced).then_some((*id, *info));
+        *self.listed.lock_whole() = infos.iter().filter_map(is_quiesced).collect();
+        let owned = infos.into_iter().filter_map(|(id, info)| Some((self.owner(info.owner_tag)?, id)));
+        Ok(owned.collect())
+    }
+
+    async fn tidy(&self) {
+        self.listed.lock_whole().clear();
+        self.names.sweep();
+    }
+
+    async fn give_path(&self, name: &str, id: DeviceId) -> Result<(), String> {
+        let made = self.names.made(id, name).await;
+        if let Err(reason) = &made
+            && let Some(suppressed) = self.unnamed.pass()
+        {
+            tracing::warn!(device_id = id.0, reason, suppressed, "a device has no stable path");
         }
-        .boxed()
+        made
     }
 
-    fn tidy(&self) -> BoxFuture<'_, ()> {
-        async move {
-            self.listed.lock_whole().clear();
-            self.names.sweep();
+    async fn user(&self, id: DeviceId) -> Result<Option<String>, DeviceError> {
+        let asked = tokio::task::spawn_blocking(move || in_use::user_of(id)).await;
+        asked.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|source| DeviceError::Kernel {
+            command: "looking for its users",
+            path: id.path(),
+            source,
+        })
+    }
+
+    async fn recover(&self, export: Arc<Export>, id: DeviceId) -> Result<(), DeviceError> {
+        let key = (export.id(), id);
+        if self.is_hosted(key)
+            && let Some(info) = self.info(key).await?
+            && info.state == State::Live
+        {
+            // An earlier removal failed before the device was stopped.
+            export.volume().allow_waits();
+            return Ok(());
         }
-        .boxed()
+        let tag = self.owner_tag(export.id());
+        let opened =
+            self.steps.on("START_USER_RECOVERY", id, move || control::start_recovery(id, tag)).await?;
+        // When serving fails, the waiting device stays: the data of its clients may depend on the device.
+        self.serve(export, opened).await.map(drop)
     }
 
-    fn give_path(&self, name: &str, id: DeviceId) -> BoxFuture<'_, Result<(), String>> {
-        let name = name.to_owned();
-        async move {
-            let made = self.names.made(id, &name).await;
-            if let Err(reason) = &made
-                && let Some(suppressed) = self.unnamed.pass()
-            {
-                tracing::warn!(device_id = id.0, reason, suppressed, "a device has no stable path");
-            }
-            made
-        }
-        .boxed()
+    async fn detach(&self, export: ExportId, id: DeviceId) -> Result<(), DeviceError> {
+        self.remove(export, id).await
     }
 
-    fn user(&self, id: DeviceId) -> BoxFuture<'_, Result<Option<String>, DeviceError>> {
-        async move {
-            let asked = tokio::task::spawn_blocking(move || in_use::user_of(id)).await;
-            asked.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|source| DeviceError::Kernel {
-                command: "looking for its users",
-                path: id.path(),
-                source,
-            })
-        }
-        .boxed()
-    }
-
-    fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        async move {
-            let key = (export.id(), id);
-            if self.is_hosted(key)
-                && let Some(info) = self.info(key).await?
-                && info.state == State::Live
-            {
-                // An earlier removal failed before the device was stopped.
-                export.volume().allow_waits();
-                return Ok(());
-            }
-            let tag = self.owner_tag(export.id());
-            let opened =
-                self.steps.on("START_USER_RECOVERY", id, move || control::start_recovery(id, tag)).await?;
-            // When serving fails, the waiting device stays: the data of its clients may depend on the device.
-            self.serve(export, opened).await.map(drop)
-        }
-        .boxed()
-    }
-
-    fn detach(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        self.remove(export, id).boxed()
-    }
-
-    fn resize(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+    async fn resize(&self, export: &Export, id: DeviceId) -> Result<(), DeviceError> {
         let (key, size_bytes) = ((export.id(), id), export.size_bytes());
-        async move {
-            if !self.features.update_size() {
-                return Err(DeviceError::Unsupported { what: "resizing a live device", since: "6.16" });
-            }
-            if self.info(key).await?.is_none() {
-                return Err(DeviceError::NotFound { path: id.path() });
-            }
-            self.steps.on("UPDATE_SIZE", id, move || control::resize(id, size_bytes)).await
+        if !self.features.update_size() {
+            return Err(DeviceError::Unsupported { what: "resizing a live device", since: "6.16" });
         }
-        .boxed()
+        if self.info(key).await?.is_none() {
+            return Err(DeviceError::NotFound { path: id.path() });
+        }
+        self.steps.on("UPDATE_SIZE", id, move || control::resize(id, size_bytes)).await
     }
 }
 

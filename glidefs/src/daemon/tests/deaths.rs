@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 
 use super::host::{Host, World, request};
 use super::loss::{blank, held, write};
@@ -36,39 +36,38 @@ struct Pipes {
     clients: Mutex<Vec<Client>>,
 }
 
+#[async_trait]
 impl Devices for Pipes {
-    fn attach(
+    async fn attach(
         &self,
         export: Arc<Export>,
         _: DeviceOptions,
         _: Option<DeviceId>,
-    ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
-        Box::pin(async move {
-            let client = Client::attach_with(&self.worker, &export, |mut queue, _| {
-                queue.panics = export.name() == "bad";
-                Box::new(queue)
-            });
-            let mut client = client.await.unwrap();
-            client.start(0, Operation::Write, 0, 8, vec![1; 4096]);
-            self.clients.lock().unwrap().push(client);
-            Ok(DeviceId(export.id().0))
-        })
+    ) -> Result<DeviceId, DeviceError> {
+        let client = Client::attach_with(&self.worker, &export, |mut queue, _| {
+            queue.panics = export.name() == "bad";
+            Box::new(queue)
+        });
+        let mut client = client.await.unwrap();
+        client.start(0, Operation::Write, 0, 8, vec![1; 4096]);
+        self.clients.lock().unwrap().push(client);
+        Ok(DeviceId(export.id().0))
     }
 
-    fn find(&self, _: &Export, _: DeviceId) -> BoxFuture<'_, Result<Option<FoundDevice>, DeviceError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn find(&self, _: &Export, _: DeviceId) -> Result<Option<FoundDevice>, DeviceError> {
+        Ok(None)
     }
 
-    fn recover(&self, _: Arc<Export>, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+    async fn recover(&self, _: Arc<Export>, _: DeviceId) -> Result<(), DeviceError> {
         unreachable!("no device is found")
     }
 
-    fn detach(&self, _: ExportId, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn detach(&self, _: ExportId, _: DeviceId) -> Result<(), DeviceError> {
+        Ok(())
     }
 
-    fn resize(&self, _: &Export, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn resize(&self, _: &Export, _: DeviceId) -> Result<(), DeviceError> {
+        Ok(())
     }
 }
 

@@ -1,5 +1,7 @@
 //! The list of devices, on a machine that needs no ublk driver: no device of these numbers exists.
 
+use futures_util::FutureExt;
+
 use super::*;
 use crate::cache::Volume;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 
 use crate::export::Export;
 use crate::router::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
@@ -172,110 +172,99 @@ impl Kernel {
     }
 }
 
+#[async_trait]
 impl Devices for Kernel {
-    fn attach(
+    async fn attach(
         &self,
         export: Arc<Export>,
         _options: DeviceOptions,
         preferred: Option<DeviceId>,
-    ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
-        Box::pin(async move {
-            let wanted = preferred.map_or(0, |id| id.0);
-            let mut made = None;
-            let attached = self.call("attach", (export.id(), wanted), || {
-                let mut devices = self.devices();
-                if self.limit.lock().unwrap().is_some_and(|limit| devices.len() >= limit) {
-                    return Err(DeviceError::LimitReached);
-                }
-                let foreign = self.foreign.lock().unwrap();
-                let free = |n: &u32| !devices.contains_key(n) && !foreign.contains(n);
-                let number = if free(&wanted) { wanted } else { (0..=1000).find(free).unwrap() };
-                let device =
-                    FakeDevice { export: export.id(), size_bytes: export.size_bytes(), quiesced: false };
-                devices.insert(number, device);
-                made = Some(DeviceId(number));
-                Ok(DeviceId(number))
-            });
-            let attached = attached.await;
-            attached.map_err(|error| match made {
-                Some(device) => DeviceError::Left { device, source: Box::new(error) },
-                None => error,
-            })
+    ) -> Result<DeviceId, DeviceError> {
+        let wanted = preferred.map_or(0, |id| id.0);
+        let mut made = None;
+        let attached = self.call("attach", (export.id(), wanted), || {
+            let mut devices = self.devices();
+            if self.limit.lock().unwrap().is_some_and(|limit| devices.len() >= limit) {
+                return Err(DeviceError::LimitReached);
+            }
+            let foreign = self.foreign.lock().unwrap();
+            let free = |n: &u32| !devices.contains_key(n) && !foreign.contains(n);
+            let number = if free(&wanted) { wanted } else { (0..=1000).find(free).unwrap() };
+            let device = FakeDevice { export: export.id(), size_bytes: export.size_bytes(), quiesced: false };
+            devices.insert(number, device);
+            made = Some(DeviceId(number));
+            Ok(DeviceId(number))
+        });
+        let attached = attached.await;
+        attached.map_err(|error| match made {
+            Some(device) => DeviceError::Left { device, source: Box::new(error) },
+            None => error,
         })
     }
 
-    fn find(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<Option<FoundDevice>, DeviceError>> {
+    async fn find(&self, export: &Export, id: DeviceId) -> Result<Option<FoundDevice>, DeviceError> {
         let export = export.id();
-        Box::pin(async move {
-            self.call("find", (export, id.0), || {
-                let devices = self.devices();
-                let device = devices.get(&id.0).filter(|device| device.export == export);
-                Ok(device.map(|device| FoundDevice { id, quiesced: device.quiesced }))
-            })
-            .await
+        self.call("find", (export, id.0), || {
+            let devices = self.devices();
+            let device = devices.get(&id.0).filter(|device| device.export == export);
+            Ok(device.map(|device| FoundDevice { id, quiesced: device.quiesced }))
         })
+        .await
     }
 
-    fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(async move {
-            self.call("recover", (export.id(), id.0), || {
-                let mut devices = self.devices();
-                let device = devices.get_mut(&id.0).ok_or(DeviceError::NotFound { path: id.path() })?;
-                device.quiesced = false;
-                Ok(())
-            })
-            .await
+    async fn recover(&self, export: Arc<Export>, id: DeviceId) -> Result<(), DeviceError> {
+        self.call("recover", (export.id(), id.0), || {
+            let mut devices = self.devices();
+            let device = devices.get_mut(&id.0).ok_or(DeviceError::NotFound { path: id.path() })?;
+            device.quiesced = false;
+            Ok(())
         })
+        .await
     }
 
-    fn give_path(&self, _name: &str, _id: DeviceId) -> BoxFuture<'_, Result<(), String>> {
+    async fn give_path(&self, _name: &str, _id: DeviceId) -> Result<(), String> {
         let given = self.no_path.lock().unwrap().map_or(Ok(()), |reason| Err(reason.to_owned()));
-        Box::pin(std::future::ready(given))
+        given
     }
 
-    fn user(&self, id: DeviceId) -> BoxFuture<'_, Result<Option<String>, DeviceError>> {
-        if *self.users_hang.lock().unwrap() {
-            return Box::pin(std::future::pending());
+    async fn user(&self, id: DeviceId) -> Result<Option<String>, DeviceError> {
+        let hangs = *self.users_hang.lock().unwrap();
+        if hangs {
+            std::future::pending::<()>().await;
         }
         let user = self.users.lock().unwrap().get(&id.0).map(ToString::to_string);
-        Box::pin(std::future::ready(Ok(user)))
+        Ok(user)
     }
 
-    fn detach(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(async move {
-            self.call("detach", (export, id.0), || {
-                let mut devices = self.devices();
-                if devices.get(&id.0).is_some_and(|device| device.export == export) {
-                    devices.remove(&id.0);
-                }
-                Ok(())
-            })
-            .await
+    async fn detach(&self, export: ExportId, id: DeviceId) -> Result<(), DeviceError> {
+        self.call("detach", (export, id.0), || {
+            let mut devices = self.devices();
+            if devices.get(&id.0).is_some_and(|device| device.export == export) {
+                devices.remove(&id.0);
+            }
+            Ok(())
         })
+        .await
     }
 
-    fn resize(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+    async fn resize(&self, export: &Export, id: DeviceId) -> Result<(), DeviceError> {
         let (export, size_bytes) = (export.id(), export.size_bytes());
-        Box::pin(async move {
-            self.call("resize", (export, id.0), || {
-                let mut devices = self.devices();
-                let device = devices.get_mut(&id.0).filter(|device| device.export == export);
-                let device = device.ok_or(DeviceError::NotFound { path: id.path() })?;
-                device.size_bytes = size_bytes;
-                Ok(())
-            })
-            .await
+        self.call("resize", (export, id.0), || {
+            let mut devices = self.devices();
+            let device = devices.get_mut(&id.0).filter(|device| device.export == export);
+            let device = device.ok_or(DeviceError::NotFound { path: id.path() })?;
+            device.size_bytes = size_bytes;
+            Ok(())
         })
+        .await
     }
 
-    fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
-        Box::pin(async move {
-            let _listing = self.listing.lock().await;
-            let lists = *self.lists.lock().unwrap();
-            let devices = self.devices();
-            let unlisted = self.unlisted.lock().unwrap();
-            let listed = devices.iter().filter(|(number, _)| lists && !unlisted.contains(number));
-            Ok(listed.map(|(&number, device)| (device.export, DeviceId(number))).collect())
-        })
+    async fn owned(&self) -> Result<Vec<(ExportId, DeviceId)>, DeviceError> {
+        let _listing = self.listing.lock().await;
+        let lists = *self.lists.lock().unwrap();
+        let devices = self.devices();
+        let unlisted = self.unlisted.lock().unwrap();
+        let listed = devices.iter().filter(|(number, _)| lists && !unlisted.contains(number));
+        Ok(listed.map(|(&number, device)| (device.export, DeviceId(number))).collect())
     }
 }
