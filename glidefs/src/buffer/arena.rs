@@ -29,7 +29,8 @@ pub(super) struct Arena<L> {
     memory: Mapping,
     /// One bit a page, one word a tile: set while a lease on the page lives.
     leased: Box<[Cell<u32>]>,
-    lender: L,
+    /// The allocator of the arena.
+    pub(super) lender: L,
 }
 
 impl<L: Lender> Arena<L> {
@@ -47,12 +48,6 @@ impl<L: Lender> Arena<L> {
     /// Address of the first byte, and length in bytes.
     pub(super) fn extent(&self) -> (*const u8, usize) {
         (self.memory.base.as_ptr().cast_const(), self.memory.bytes)
-    }
-
-    /// The allocator of the arena.
-    #[inline]
-    pub(super) fn lender(&self) -> &L {
-        &self.lender
     }
 
     /// Lends out the pages of `chunk` until the lease is dropped.
@@ -333,7 +328,7 @@ mod tests {
         drop(arena.lease(Chunk::new(0, KiB128)));
         drop(arena.lease(Chunk::new(31, KiB4)));
         assert_eq!(arena.leased[0].get(), 0);
-        assert_eq!(arena.lender().0.take(), [Chunk::new(0, KiB128), Chunk::new(31, KiB4)]);
+        assert_eq!(arena.lender.0.take(), [Chunk::new(0, KiB128), Chunk::new(31, KiB4)]);
     }
 
     #[test]
