@@ -82,7 +82,7 @@ pub(super) fn engine(config: &Config) -> Result<Engine, DaemonError> {
         check_direct(directory)
             .map_err(|source| DaemonError::NoDirect { directory: directory.display().to_string(), source })?;
     }
-    tracing::info!(%engine, "the cache has its engine");
+    tracing::info!(engine = %engine.name(), "the cache has its engine");
     Ok(engine)
 }
 

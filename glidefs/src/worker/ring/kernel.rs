@@ -110,7 +110,9 @@ impl<C> Ring<C> {
         let pieces = self.spare_pieces.pop().unwrap_or_default();
         let key = self.under_way.insert(UnderWay { context, op, moved: 0, pieces });
         if let Err(error) = self.encode(key).and_then(|entry| self.push(&entry)) {
-            self.refuse(key, error);
+            let ended = self.under_way.remove(key);
+            let done = self.done(ended, Err(error));
+            self.refused.push(done);
         }
     }
 
@@ -207,13 +209,6 @@ impl<C> Ring<C> {
             // The kernel takes no submission while the completion queue overflows.
             self.collect();
         }
-    }
-
-    /// Ends an operation which could not be started.
-    fn refuse(&mut self, key: usize, error: io::Error) {
-        let op = self.under_way.remove(key);
-        let done = self.done(op, Err(error));
-        self.refused.push(done);
     }
 
     fn done(&mut self, mut ended: UnderWay<C>, result: io::Result<usize>) -> Event<C> {
