@@ -5,6 +5,8 @@
 //! lease may hand out `&mut` to the bytes of its pages.
 
 use std::cell::Cell;
+#[cfg(not(miri))]
+use std::num::NonZeroUsize;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -115,9 +117,9 @@ pub(super) struct Lease<L: Lender> {
     arena: Rc<Arena<L>>,
 }
 
+#[cfg(test)]
 impl<L: Lender> Lease<L> {
     /// Distance in bytes from the start of the arena.
-    #[inline]
     pub(super) fn offset(&self) -> usize {
         self.start.as_ptr().addr() - self.arena.memory.base.as_ptr().addr()
     }
@@ -175,24 +177,12 @@ impl Mapping {
 #[cfg(not(miri))]
 impl Mapping {
     fn new(bytes: usize) -> std::io::Result<Self> {
+        use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+        let len = NonZeroUsize::new(bytes).ok_or(std::io::ErrorKind::InvalidInput)?;
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(std::io::Error::last_os_error());
-        }
-        let Some(base) = NonNull::new(address.cast::<u8>()) else {
-            return Err(std::io::Error::other("the kernel mapped the null page"));
-        };
-        let mapping = Self { base, bytes };
+        let base = unsafe { mmap_anonymous(None, len, access, MapFlags::MAP_PRIVATE)? };
+        let mapping = Self { base: base.cast(), bytes };
         mapping.advise();
         Ok(mapping)
     }

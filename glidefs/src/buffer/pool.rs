@@ -203,15 +203,16 @@ impl Slot {
     pub fn shorten(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
+}
 
+#[cfg(test)]
+impl Slot {
     /// Bytes of the arena which the slot takes: 4, 16, 64 or 128 KiB.
-    #[inline]
     pub fn capacity(&self) -> usize {
         self.lease.len()
     }
 
     /// Distance in bytes from the start of the arena.
-    #[inline]
     pub fn offset(&self) -> usize {
         self.lease.offset()
     }
