@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use criterion::Criterion;
 use glidefs::testing::daemon::{MemoryHolders, measured_figures};
-use glidefs::testing::observe::ExportHistograms;
+use glidefs::testing::observe::{ExportHistograms, encode};
 use support::data_path::{self, SEGMENT_BYTES};
 use support::host::router;
 use support::{BenchGroup, Ratios};
@@ -48,16 +48,18 @@ fn scrapes(group: &mut BenchGroup<'_>, ratios: &mut Ratios) {
         volumes: None,
         api: Arc::default(),
     };
-    let registry = measured_figures(&holders, true);
+    let scrape = |histograms| {
+        let text = encode(histograms, |out| measured_figures(&holders, true, out));
+        text.expect("the figures fit the table")
+    };
     for (id, histograms) in [
         ("5025_exports/32_busy/histograms_busy", ExportHistograms::Busy),
         ("5025_exports/32_busy/histograms_none", ExportHistograms::None),
         ("5025_exports/32_busy/histograms_all", ExportHistograms::All),
     ] {
-        let text = registry.encode(histograms).expect("the figures fit the table");
-        println!("{id}: a scrape has {} bytes", text.len());
+        println!("{id}: a scrape has {} bytes", scrape(histograms).len());
         ratios.against(group, id, COPY, memcpy(), || {
-            black_box(registry.encode(histograms)).expect("the figures fit the table");
+            black_box(scrape(histograms));
         });
     }
 }

@@ -22,7 +22,7 @@ use glidefs::testing::cache::Cache;
 use glidefs::testing::export::{Export, Operation, Request};
 use glidefs::testing::units::{ExportId, SECTOR_BYTES, SectorRange};
 use glidefs::testing::worker::{
-    Cpu, Engine, Failure, QueueDriver, TagEvent, Worker, WorkerOptions, allowed, pin, start,
+    Engine, Failure, QueueDriver, TagEvent, Worker, WorkerOptions, allowed, pin, start,
 };
 use io_uring::squeue::Flags;
 use io_uring::{IoUring, opcode, squeue, types};
@@ -201,8 +201,8 @@ impl Drop for Host {
 }
 
 /// The CPUs for worker and client: the last two of this process, or twice the only one. The first call comes before any thread is pinned.
-pub fn cpus() -> (Cpu, Cpu) {
-    static CPUS: OnceLock<(Cpu, Cpu)> = OnceLock::new();
+pub fn cpus() -> (usize, usize) {
+    static CPUS: OnceLock<(usize, usize)> = OnceLock::new();
     *CPUS.get_or_init(|| {
         let cpus = allowed().expect("the kernel tells the CPUs");
         let last = *cpus.last().expect("at least one");

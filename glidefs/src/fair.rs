@@ -135,6 +135,11 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
         self.items.is_empty()
     }
 
+    /// Number of items.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
     /// Whether there is no item, and no key without items was served ahead of others: so nothing is lost where the items of one key alone
     /// pass by the queue. Times are rounded, by less than a byte.
     pub fn is_at_rest(&self) -> bool {

@@ -63,7 +63,7 @@ pub mod export {
 /// Counters.
 pub mod observe {
     pub use crate::observe::memory::{Resident, release_heap, release_program, tune_allocator};
-    pub use crate::observe::metrics::ExportHistograms;
+    pub use crate::observe::metrics::{ExportHistograms, encode};
     pub use crate::observe::{counter, io};
 }
 
@@ -96,7 +96,7 @@ pub mod store {
 
 /// A worker, and what a device in the place of the kernel's needs.
 pub mod worker {
-    pub use crate::worker::affinity::{Cpu, allowed, pin};
+    pub use crate::worker::cpus::{allowed, pin};
     pub use crate::worker::driver::{Failure, QueueDriver, QueueGone, TagEvent};
     pub use crate::worker::engine::Engine;
     pub use crate::worker::load::cpu_clock;

@@ -9,7 +9,6 @@ mod abi;
 mod control;
 mod devices;
 mod driver;
-mod errno;
 mod features;
 mod in_use;
 mod limit;
@@ -21,7 +20,7 @@ mod queue;
 mod steps;
 mod survey;
 
-pub use abandoned::{Untouchable, mark_abandoned};
+pub use abandoned::mark_abandoned;
 pub use devices::UblkDevices;
 pub use driver::State as DeviceState;
 #[cfg(test)]

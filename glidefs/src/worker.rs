@@ -13,7 +13,6 @@
 //! Invariants: a worker never blocks outside the wait of its ring; each tag has exactly one SQE or one request outstanding; a
 //! worker which ends unexpectedly ends the process, because the worker's devices would hang for ever otherwise.
 
-pub(crate) mod affinity;
 pub(crate) mod capabilities;
 mod company;
 pub(crate) mod cpus;

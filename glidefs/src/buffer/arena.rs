@@ -5,6 +5,8 @@
 //! lease may hand out `&mut` to the bytes of its pages.
 
 use std::cell::Cell;
+#[cfg(not(miri))]
+use std::num::NonZeroUsize;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -29,7 +31,8 @@ pub(super) struct Arena<L> {
     memory: Mapping,
     /// One bit a page, one word a tile: set while a lease on the page lives.
     leased: Box<[Cell<u32>]>,
-    lender: L,
+    /// The allocator of the arena.
+    pub(super) lender: L,
 }
 
 impl<L: Lender> Arena<L> {
@@ -49,12 +52,6 @@ impl<L: Lender> Arena<L> {
         (self.memory.base.as_ptr().cast_const(), self.memory.bytes)
     }
 
-    /// The allocator of the arena.
-    #[inline]
-    pub(super) fn lender(&self) -> &L {
-        &self.lender
-    }
-
     /// Lends out the pages of `chunk` until the lease is dropped.
     ///
     /// # Panics
@@ -70,10 +67,10 @@ impl<L: Lender> Arena<L> {
         word.set(word.get() | bits);
         // SAFETY: `tile` indexes `leased`, which has one word for each tile of the mapping, and the pages end within the tile
         // (`place` checked the end), so the offset is inside the mapping.
-        let start = unsafe { self.memory.base.add(chunk.first_page() as usize * PAGE_BYTES) };
+        let start = unsafe { self.memory.base.add(chunk.first_page as usize * PAGE_BYTES) };
         // At most REQUEST_BYTES_MAX.
         #[expect(clippy::cast_possible_truncation)]
-        let bytes = chunk.class().bytes() as u32;
+        let bytes = chunk.class.bytes() as u32;
         Lease { start, bytes, bits, chunk: Some(chunk), arena: Rc::clone(self) }
     }
 }
@@ -87,7 +84,7 @@ fn refuse_pages(first_page: u32, class: SizeClass, why: &str) -> ! {
 
 #[inline]
 fn refuse(chunk: &Chunk, why: &str) -> ! {
-    refuse_pages(chunk.first_page(), chunk.class(), why)
+    refuse_pages(chunk.first_page, chunk.class, why)
 }
 
 /// The word of the lease map for the tile of page `page`.
@@ -99,7 +96,7 @@ fn word_of(page: u32) -> usize {
 /// The word of the lease map for a chunk, and the bits of the word.
 #[inline]
 fn place(chunk: &Chunk) -> (usize, u32) {
-    let (first, pages) = (chunk.first_page(), chunk.class().pages());
+    let (first, pages) = (chunk.first_page, chunk.class.pages());
     let at = first % TILE_PAGES;
     if at + pages > TILE_PAGES {
         refuse(chunk, "is not of one tile");
@@ -120,9 +117,9 @@ pub(super) struct Lease<L: Lender> {
     arena: Rc<Arena<L>>,
 }
 
+#[cfg(test)]
 impl<L: Lender> Lease<L> {
     /// Distance in bytes from the start of the arena.
-    #[inline]
     pub(super) fn offset(&self) -> usize {
         self.start.as_ptr().addr() - self.arena.memory.base.as_ptr().addr()
     }
@@ -132,7 +129,7 @@ impl<L: Lender> Drop for Lease<L> {
     #[inline]
     fn drop(&mut self) {
         let Some(chunk) = self.chunk.take() else { return };
-        let word = &self.arena.leased[word_of(chunk.first_page())];
+        let word = &self.arena.leased[word_of(chunk.first_page)];
         word.set(word.get() & !self.bits);
         // Last, because the lender may lend the pages out again at once.
         self.arena.lender.returned(chunk);
@@ -180,24 +177,12 @@ impl Mapping {
 #[cfg(not(miri))]
 impl Mapping {
     fn new(bytes: usize) -> std::io::Result<Self> {
+        use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+        let len = NonZeroUsize::new(bytes).ok_or(std::io::ErrorKind::InvalidInput)?;
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(std::io::Error::last_os_error());
-        }
-        let Some(base) = NonNull::new(address.cast::<u8>()) else {
-            return Err(std::io::Error::other("the kernel mapped the null page"));
-        };
-        let mapping = Self { base, bytes };
+        let base = unsafe { mmap_anonymous(None, len, access, MapFlags::MAP_PRIVATE)? };
+        let mapping = Self { base: base.cast(), bytes };
         mapping.advise();
         Ok(mapping)
     }
@@ -333,7 +318,7 @@ mod tests {
         drop(arena.lease(Chunk::new(0, KiB128)));
         drop(arena.lease(Chunk::new(31, KiB4)));
         assert_eq!(arena.leased[0].get(), 0);
-        assert_eq!(arena.lender().0.take(), [Chunk::new(0, KiB128), Chunk::new(31, KiB4)]);
+        assert_eq!(arena.lender.0.take(), [Chunk::new(0, KiB128), Chunk::new(31, KiB4)]);
     }
 
     #[test]

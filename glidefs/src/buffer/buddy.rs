@@ -91,26 +91,16 @@ impl SizeClass {
 /// back twice.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
-    first_page: u32,
-    class: SizeClass,
+    /// Number of the chunk's first page in the arena.
+    pub(super) first_page: u32,
+    pub(super) class: SizeClass,
 }
 
+#[cfg(test)]
 impl Chunk {
     /// A chunk out of thin air.
-    #[cfg(test)]
     pub(super) fn new(first_page: u32, class: SizeClass) -> Self {
         Self { first_page, class }
-    }
-
-    /// Number of the chunk's first page in the arena.
-    #[inline]
-    pub(super) fn first_page(&self) -> u32 {
-        self.first_page
-    }
-
-    #[inline]
-    pub(super) fn class(&self) -> SizeClass {
-        self.class
     }
 }
 

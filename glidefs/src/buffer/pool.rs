@@ -43,7 +43,7 @@ impl Pool {
         let tiles = u32::try_from(slots.min(SLOTS_MAX)).map_err(|_| BufferError::SlotCount { slots })?;
         let state = RefCell::new(State { free: Buddy::new(tiles), waiters: Waiters::default() });
         let arena = Arena::new(slots, Ledger { stats, state })?;
-        arena.lender().stats.pool.arena_bytes.add(arena.extent().1 as u64);
+        arena.lender.stats.pool.arena_bytes.add(arena.extent().1 as u64);
         Ok(Self { arena })
     }
 
@@ -52,7 +52,7 @@ impl Pool {
     #[inline]
     pub fn try_acquire(&self, len: usize) -> Option<Slot> {
         let class = SizeClass::for_len(len).ok()?;
-        self.arena.lender().try_take(class).map(|chunk| slot(&self.arena, chunk))
+        self.arena.lender.try_take(class).map(|chunk| slot(&self.arena, chunk))
     }
 
     /// A slot for `len` bytes for `owner`. The slots of one owner come strictly in the order of *calls* of this function; owners
@@ -63,7 +63,7 @@ impl Pool {
     /// When `len` is 0 or above [`REQUEST_BYTES_MAX`](crate::units::REQUEST_BYTES_MAX).
     pub fn acquire(&self, len: usize, owner: u64, weight: u16) -> Result<Acquire, BufferError> {
         let class = SizeClass::for_len(len)?;
-        let ledger = self.arena.lender();
+        let ledger = &self.arena.lender;
         let state = match ledger.try_take(class) {
             Some(chunk) => AcquireState::Ready(slot(&self.arena, chunk)),
             None => AcquireState::Waiting(ledger.join(class, owner, weight)),
@@ -95,9 +95,7 @@ impl Ledger {
     #[inline]
     fn take(&self, state: &mut State, class: SizeClass) -> Option<Chunk> {
         let chunk = state.free.take(class)?;
-        let pool = &self.stats.pool;
-        pool.live_bytes.add(class.bytes() as u64);
-        pool.live_bytes_max.raise(pool.live_bytes.get());
+        self.stats.pool.live_bytes.add(class.bytes() as u64);
         Some(chunk)
     }
 
@@ -105,20 +103,6 @@ impl Ledger {
     fn join(&self, class: SizeClass, owner: u64, weight: u16) -> Ticket {
         self.stats.pool.waits.add(1);
         self.state.borrow_mut().waiters.join(class, owner, weight, Instant::now())
-    }
-
-    /// Gives memory back, and serves waiters.
-    #[inline]
-    fn give(&self, chunk: Chunk) {
-        self.stats.pool.live_bytes.sub(chunk.class().bytes() as u64);
-        let waited_for = {
-            let mut state = self.state.borrow_mut();
-            state.free.give(chunk);
-            !state.waiters.is_empty()
-        };
-        if waited_for {
-            self.serve();
-        }
     }
 
     /// Grants memory to one waiter after the other, until one has to wait on or none is left.
@@ -140,7 +124,7 @@ impl Ledger {
         match state.waiters.grant(chunk) {
             Ok(served) => Some(served),
             Err(chunk) => {
-                self.stats.pool.live_bytes.sub(chunk.class().bytes() as u64);
+                self.stats.pool.live_bytes.sub(chunk.class.bytes() as u64);
                 state.free.give(chunk);
                 None
             }
@@ -156,8 +140,7 @@ impl Ledger {
             let stale = self.state.borrow_mut().waiters.set_waker(ticket, fresh);
             drop(stale);
         }
-        let claimed = self.state.borrow_mut().waiters.claim(ticket);
-        claimed.map(|(chunk, _unused_waker)| chunk)
+        self.state.borrow_mut().waiters.claim(ticket)
     }
 
     /// Gives up a place in the queue, and the memory granted.
@@ -166,7 +149,7 @@ impl Ledger {
         let Some(left) = left else { return };
         drop(left.waker);
         if let Some(chunk) = left.granted {
-            self.give(chunk);
+            self.returned(chunk);
         } else {
             self.count_wait(left.since);
             // The leaver may have been the next waiter, and the one behind may ask for less.
@@ -181,9 +164,18 @@ impl Ledger {
 }
 
 impl Lender for Ledger {
+    /// Gives memory back, and serves waiters.
     #[inline]
     fn returned(&self, chunk: Chunk) {
-        self.give(chunk);
+        self.stats.pool.live_bytes.sub(chunk.class.bytes() as u64);
+        let waited_for = {
+            let mut state = self.state.borrow_mut();
+            state.free.give(chunk);
+            !state.waiters.is_empty()
+        };
+        if waited_for {
+            self.serve();
+        }
     }
 }
 
@@ -200,7 +192,7 @@ pub struct Slot {
 /// Makes a slot of the memory taken.
 #[inline]
 fn slot(arena: &Rc<Arena<Ledger>>, chunk: Chunk) -> Slot {
-    arena.lender().stats.pool.acquires.add(1);
+    arena.lender.stats.pool.acquires.add(1);
     let lease = arena.lease(chunk);
     Slot { len: lease.len(), lease }
 }
@@ -211,15 +203,16 @@ impl Slot {
     pub fn shorten(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
+}
 
+#[cfg(test)]
+impl Slot {
     /// Bytes of the arena which the slot takes: 4, 16, 64 or 128 KiB.
-    #[inline]
     pub fn capacity(&self) -> usize {
         self.lease.len()
     }
 
     /// Distance in bytes from the start of the arena.
-    #[inline]
     pub fn offset(&self) -> usize {
         self.lease.offset()
     }
@@ -272,7 +265,7 @@ impl Future for Acquire {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Slot> {
         let this = &mut *self;
         if let AcquireState::Waiting(ticket) = &this.state {
-            let Some(chunk) = this.arena.lender().claim(ticket, cx.waker()) else { return Poll::Pending };
+            let Some(chunk) = this.arena.lender.claim(ticket, cx.waker()) else { return Poll::Pending };
             this.state = AcquireState::Done;
             return Poll::Ready(slot(&this.arena, chunk));
         }
@@ -286,7 +279,7 @@ impl Future for Acquire {
 impl Drop for Acquire {
     fn drop(&mut self) {
         if let AcquireState::Waiting(ticket) = &self.state {
-            self.arena.lender().cancel(ticket);
+            self.arena.lender.cancel(ticket);
         }
     }
 }

@@ -41,6 +41,7 @@ pub(super) struct Left {
 struct Waiter {
     class: SizeClass,
     since: Instant,
+    /// None once memory is granted.
     waker: Option<Waker>,
     wait: Wait,
 }
@@ -107,22 +108,17 @@ impl Waiters {
 
     /// Sets the waker of a waiter. Returns the waker not needed any more, to be dropped outside every borrow.
     pub(super) fn set_waker(&mut self, ticket: &Ticket, waker: Waker) -> Option<Waker> {
-        match self.slab.get_mut(ticket.0) {
+        match self.slab.get_mut(ticket.0).filter(|waiter| matches!(waiter.wait, Wait::InQueue(_))) {
             Some(waiter) => waiter.waker.replace(waker),
             None => Some(waker),
         }
     }
 
-    /// Claims the grant, if there is one, together with the waker not needed any more. The ticket is void then.
-    pub(super) fn claim(&mut self, ticket: &Ticket) -> Option<(Chunk, Option<Waker>)> {
-        if matches!(self.slab.get(ticket.0)?.wait, Wait::InQueue(_)) {
-            return None;
-        }
-        let Waiter { waker, wait, .. } = self.slab.remove(ticket.0);
-        match wait {
-            Wait::Granted(chunk) => Some((chunk, waker)),
-            Wait::InQueue(_) => None,
-        }
+    /// Claims the grant, if there is one. The ticket is void then.
+    pub(super) fn claim(&mut self, ticket: &Ticket) -> Option<Chunk> {
+        let Wait::Granted(_) = self.slab.get(ticket.0)?.wait else { return None };
+        let Wait::Granted(chunk) = self.slab.remove(ticket.0).wait else { return None };
+        Some(chunk)
     }
 
     /// Gives up a place in the queue.

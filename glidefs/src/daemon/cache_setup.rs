@@ -3,6 +3,7 @@
 //! Owns process limits, who may open the daemon's files, and how the cache is written to. Does not own recovery (`cache`).
 
 use std::fs;
+use std::collections::HashSet;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,11 +15,11 @@ use nix::sys::stat::{Mode, umask};
 use super::error::DaemonError;
 use crate::cache::{self, Budgets, Cache, CacheError, Directory, HANDS_MAX, Known, MonotonicClock};
 use crate::config::{CacheSection, Config};
+use crate::router::devices::DeviceId;
 use crate::router::{Catalog, CatalogError};
-use crate::ublk::{self, Features, Untouchable};
+use crate::ublk::{self, Features};
 use crate::units::{ExportId, SEGMENT_BYTES};
 use crate::worker::WorkerOptions;
-use crate::worker::affinity::Cpu;
 use crate::worker::capabilities::{CAP_IPC_LOCK, Capabilities};
 use crate::worker::engine::{Engine, check_direct};
 
@@ -82,7 +83,7 @@ pub(super) fn engine(config: &Config) -> Result<Engine, DaemonError> {
         check_direct(directory)
             .map_err(|source| DaemonError::NoDirect { directory: directory.display().to_string(), source })?;
     }
-    tracing::info!(%engine, "the cache has its engine");
+    tracing::info!(engine = %engine.name(), "the cache has its engine");
     Ok(engine)
 }
 
@@ -100,7 +101,7 @@ pub(super) fn open_catalog(config: &Config, locks: &Locks) -> Result<Catalog, Da
 }
 
 /// Marks the devices that a daemon before has left, so that the kernel is soon done with that daemon. Call with the catalog open.
-pub(super) fn mark_abandoned(config: &Config, features: Features) -> Untouchable {
+pub(super) fn mark_abandoned(config: &Config, features: Features) -> HashSet<DeviceId> {
     let tag = Cache::tag_on(&Directory::new(&config.cache.dir));
     let mark = |tag| ublk::mark_abandoned(tag, features, config.control.command_timeout.0);
     tag.map(mark).unwrap_or_default()
@@ -177,7 +178,7 @@ pub(super) fn worker_options(config: &Config, engine: Engine) -> WorkerOptions {
     // Each queue needs a descriptor in the ring's table, and the kernel allows no table larger than the limit on descriptors.
     let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     WorkerOptions {
-        cpus: config.worker_cpus.iter().copied().map(Cpu).collect(),
+        cpus: config.worker_cpus.clone(),
         slots_per_worker: config.buffers.slots_per_worker,
         engine,
         queues_max: u32::try_from(config.exports.max.max(64))

@@ -5,7 +5,7 @@
 mod samples;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use self::samples::{
     api_samples, cache_samples, clean_samples, collection_samples, shard_samples, store_samples,
@@ -19,7 +19,7 @@ use crate::cache::{Cache, CacheStats, Resource, UsageFigures};
 use crate::config::{Config, OnStop};
 use crate::export::Throttle;
 use crate::observe::chain;
-use crate::observe::metrics::{self, ExportFigures, ExportHistograms, Metric, Packs, Registry, Samples};
+use crate::observe::metrics::{self, ExportFigures, ExportHistograms, Metric, Packs, Samples};
 use crate::observe::troubles::Troubles;
 use crate::router::{Glance, Router, State};
 use crate::store::volume::{Loss, VolumeStore};
@@ -72,13 +72,12 @@ impl Parts {
         let troubles = Arc::clone(&self.troubles);
         let stats = Arc::new(ApiStats { troubles, ..ApiStats::default() });
         let holders = self.holders(&stats);
-        let registry = self.registry(&holders, &stats);
-        let router = Arc::clone(&self.router);
+        let (parts, shown, start) = (Arc::clone(self), holders.clone(), SystemTime::now());
         let encode = move |selection: &Selection| {
-            let text = match &selection.export {
-                Some(name) => of_export(&router, name).encode(selection.histograms),
-                None => registry.encode(selection.histograms),
-            };
+            let text = metrics::encode(selection.histograms, |out| match &selection.export {
+                Some(name) => parts.router.visit_one(name, |export| export_samples(&export, out)),
+                None => parts.all_samples(&shown, start, out),
+            });
             text.map_err(|error| chain(&error))
         };
         AppState {
@@ -110,16 +109,13 @@ impl Parts {
         }
     }
 
-    fn registry(self: &Arc<Self>, holders: &Holders, api: &Arc<ApiStats>) -> Registry {
-        let registry = of_exports_and_cache(holders, self.store.is_some());
-        registry.register(metrics::workers(holders.workers.clone()));
-        let (parts, api) = (Arc::clone(self), Arc::clone(api));
-        registry.register(Arc::new(move |out: &mut Samples| {
-            parts.samples(out);
-            api_samples(&api, out);
-        }));
-        registry.register(metrics::process());
-        registry
+    /// The samples of everything. The daemon began at `start`.
+    fn all_samples(&self, holders: &Holders, start: SystemTime, out: &mut Samples) {
+        of_exports_and_cache(holders, self.store.is_some(), out);
+        metrics::workers(&holders.workers, out);
+        self.samples(out);
+        api_samples(&holders.api, out);
+        metrics::process(start, out);
     }
 
     /// The samples that are few, however many exports there are.
@@ -186,34 +182,19 @@ impl Counts {
 
 /// The figures whose cost grows with the number of exports, of cache and segments: of all exports, of the cache, and the memory by
 /// category. One walk over the exports tells the figures of each, the counts, and the memory.
-pub fn of_exports_and_cache(holders: &Holders, has_store: bool) -> Registry {
-    let registry = Registry::new();
-    let holders = holders.clone();
-    registry.register(Arc::new(move |out: &mut Samples| {
-        let mut counts = Counts::default();
-        holders.router.visit(|export| {
-            counts.add(&export);
-            export_samples(&export, out);
-        });
-        metrics::states(&State::NAMES, &counts.states, out);
-        if has_store {
-            counts.lost_samples(out);
-        }
-        let stats = holders.cache.stats();
-        cache_samples(&stats, out);
-        holders.samples(&stats, counts.memory_bytes, out);
-    }));
-    registry
-}
-
-/// The figures of one export; of none if there is no export of this name.
-fn of_export(router: &Arc<Router>, name: &str) -> Registry {
-    let registry = Registry::new();
-    let (router, name) = (Arc::clone(router), name.to_owned());
-    registry.register(Arc::new(move |out: &mut Samples| {
-        router.visit_one(&name, |export| export_samples(&export, out));
-    }));
-    registry
+pub fn of_exports_and_cache(holders: &Holders, has_store: bool, out: &mut Samples) {
+    let mut counts = Counts::default();
+    holders.router.visit(|export| {
+        counts.add(&export);
+        export_samples(&export, out);
+    });
+    metrics::states(&State::NAMES, &counts.states, out);
+    if has_store {
+        counts.lost_samples(out);
+    }
+    let stats = holders.cache.stats();
+    cache_samples(&stats, out);
+    holders.samples(&stats, counts.memory_bytes, out);
 }
 
 fn export_samples(glance: &Glance<'_>, out: &mut Samples) {

@@ -28,14 +28,6 @@ impl Counter {
         self.0.store(n, Relaxed);
     }
 
-    /// Raises the value to `n` if it is lower. Call only from the thread that owns this cell.
-    #[inline]
-    pub fn raise(&self, n: u64) {
-        if n > self.0.load(Relaxed) {
-            self.0.store(n, Relaxed);
-        }
-    }
-
     /// The value as last stored.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)

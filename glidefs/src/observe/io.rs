@@ -115,8 +115,6 @@ pub struct PoolStats {
     pub wait_nanos: Counter,
     /// Bytes in slots that are out (a gauge).
     pub live_bytes: Counter,
-    /// Highest value `live_bytes` ever had.
-    pub live_bytes_max: Counter,
     /// Size of the arena, bytes; 0 until the worker has made and touched the arena.
     pub arena_bytes: Counter,
 }
@@ -134,8 +132,6 @@ pub struct WorkerStats {
     pub requests: Counter,
     /// Times a write was held back, because too much would have been at risk or because merging packs did not keep up.
     pub risk_waits: Counter,
-    /// Writes held back because the index of the export may not grow.
-    pub index_waits: Counter,
     /// Writes held back because the export has its share of the log.
     pub log_waits: Counter,
     /// Writes that wait until the cache has room, without those that are slowed down only (a gauge).

@@ -24,22 +24,12 @@ use super::features::Features;
 use super::many::{self, Encoding};
 use crate::router::devices::DeviceId;
 
-/// Devices which this process must not touch: the command that marks the device has not ended.
-#[derive(Clone, Debug, Default)]
-pub struct Untouchable(HashSet<DeviceId>);
-
-impl Untouchable {
-    /// Whether the command that marks device `id` may still come.
-    pub(super) fn has(&self, id: DeviceId) -> bool {
-        self.0.contains(&id)
-    }
-}
-
 /// Marks the devices of the cache with `tag` that an ended server has left, as far as the kernel does so within `limit`. Blocks. Call
-/// when no other process can serve the cache, and this one does not yet.
-pub fn mark_abandoned(tag: u32, features: Features, limit: Duration) -> Untouchable {
+/// when no other process can serve the cache, and this one does not yet. Returns the devices which this process must not touch: the command
+/// that marks the device may still come.
+pub fn mark_abandoned(tag: u32, features: Features, limit: Duration) -> HashSet<DeviceId> {
     if !features.quiesce() {
-        return Untouchable::default();
+        return HashSet::new();
     }
     let encoding = features.encoding();
     let marked = abandoned(tag, encoding, limit).and_then(|devices| {
@@ -59,7 +49,7 @@ pub fn mark_abandoned(tag: u32, features: Features, limit: Duration) -> Untoucha
             "QUIESCE_DEV did not return in time: the device is left alone until the daemon is started again"
         );
     }
-    Untouchable(late.into_iter().collect())
+    late.into_iter().collect()
 }
 
 /// The devices that QUIESCE_DEV is sent for.

@@ -1,11 +1,11 @@
-//! The kernel's data-plane interface: command encoding, request descriptors, copy positions.
+//! The kernel's data-plane interface: commands, request descriptors, copy positions, results.
 //!
 //! The constants and structs come from libublk's bindings of `linux/ublk_cmd.h`; this file owns their use.
 
 use io_uring::{opcode, squeue, types};
 use libublk::sys;
 
-use super::many::Encoding;
+use crate::worker::Failure;
 
 /// Queues a device may have at most (`UBLK_MAX_NR_QUEUES`).
 pub const QUEUES_MAX: u16 = 4096;
@@ -20,41 +20,9 @@ pub const RESULT_OK: i32 = sys::UBLK_IO_RES_OK.cast_signed();
 /// Result of a FETCH or COMMIT_AND_FETCH: the kernel takes the tag back.
 pub const RESULT_ABORT: i32 = sys::UBLK_IO_RES_ABORT;
 
-/// The two data-plane commands, in the encoding the kernel knows.
-#[derive(Clone, Copy, Debug)]
-pub struct Commands {
-    fetch: u32,
-    commit_and_fetch: u32,
-}
-
-impl Commands {
-    pub const fn new(encoding: Encoding) -> Self {
-        Self {
-            fetch: encoding.of(sys::UBLK_U_IO_FETCH_REQ),
-            commit_and_fetch: encoding.of(sys::UBLK_U_IO_COMMIT_AND_FETCH_REQ),
-        }
-    }
-
-    /// The command which arms a tag.
-    pub fn fetch(self, fixed: u32, queue_id: u16, tag: u16, buffer: u64) -> squeue::Entry {
-        entry(self.fetch, fixed, queue_id, tag, 0, buffer)
-    }
-
-    /// The command which gives a tag's result and arms the tag again.
-    pub fn commit_and_fetch(
-        self,
-        fixed: u32,
-        queue_id: u16,
-        tag: u16,
-        result: i32,
-        buffer: u64,
-    ) -> squeue::Entry {
-        entry(self.commit_and_fetch, fixed, queue_id, tag, result, buffer)
-    }
-}
-
-/// A `uring_cmd` with a `struct ublksrv_io_cmd { __u16 q_id, tag; __s32 result; __u64 addr; }`.
-fn entry(command: u32, fixed: u32, queue_id: u16, tag: u16, result: i32, buffer: u64) -> squeue::Entry {
+/// The command that arms a tag (FETCH), or gives a tag's `result` and arms the tag again (COMMIT_AND_FETCH): a `uring_cmd` with a
+/// `struct ublksrv_io_cmd { __u16 q_id, tag; __s32 result; __u64 addr; }`.
+pub fn entry(command: u32, fixed: u32, queue_id: u16, tag: u16, result: i32, buffer: u64) -> squeue::Entry {
     let mut payload = [0; 16];
     payload[0..2].copy_from_slice(&queue_id.to_ne_bytes());
     payload[2..4].copy_from_slice(&tag.to_ne_bytes());
@@ -70,6 +38,18 @@ pub fn copy_position(queue_id: u16, tag: u16) -> u64 {
     libublk::io::UblkIOCtx::ublk_user_copy_pos(queue_id, tag, 0)
 }
 
+/// The one place where a request's result becomes the kernel's number: the bytes moved, or a negative errno.
+pub fn code_of(result: Result<u32, &Failure>) -> i32 {
+    let errno = match result {
+        Ok(bytes) => return i32::try_from(bytes).unwrap_or(-libc::EIO),
+        Err(Failure::Refused(_)) => libc::EINVAL,
+        Err(Failure::Unsupported { .. }) => libc::EOPNOTSUPP,
+        Err(Failure::Full) => libc::ENOSPC,
+        Err(Failure::Copy(_) | Failure::Cache(_)) => libc::EIO,
+    };
+    -errno
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,9 +61,9 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_ioctl_encoded_where_the_kernel_knows_it() {
-        assert_eq!(Commands::new(Encoding { is_ioctl: false }).fetch, 0x20);
-        assert_eq!(Commands::new(Encoding { is_ioctl: true }).fetch & 0xff, 0x20);
-        assert_ne!(Commands::new(Encoding { is_ioctl: true }).fetch, 0x20);
+    fn a_full_cache_is_enospc_and_what_is_not_known_better_is_eio() {
+        assert_eq!(code_of(Ok(4096)), 4096);
+        assert_eq!(code_of(Err(&Failure::Full)), -libc::ENOSPC);
+        assert_eq!(code_of(Err(&Failure::Copy(std::io::ErrorKind::UnexpectedEof.into()))), -libc::EIO);
     }
 }

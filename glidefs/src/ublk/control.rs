@@ -30,7 +30,7 @@ pub struct Opened {
     ctrl: UblkCtrl,
     dev: UblkDev,
     /// How the device's requests travel: as the device was made.
-    mode: Mode,
+    pub mode: Mode,
 }
 
 impl Opened {
@@ -48,10 +48,6 @@ impl Opened {
         self.dev.dev_info.queue_depth
     }
 
-    pub fn mode(&self) -> Mode {
-        self.mode
-    }
-
     /// A second handle on the character device, which can be opened only once.
     pub fn char_device(&self) -> io::Result<File> {
         // SAFETY: `dev` keeps this descriptor open while `dev` is borrowed.
@@ -63,11 +59,11 @@ impl Opened {
 /// Takes over a quiesced device with `owner_tag`, and opens it. A device of the same number made by somebody else meanwhile is left alone.
 pub fn start_recovery(id: DeviceId, owner_tag: u64) -> Result<Opened, DeviceError> {
     let fail = |command| move |error| kernel(command, Some(id), error);
-    if !notes::is_whole(id) {
+    if !notes::is_whole(&notes::folder(), id) {
         if ask(id)?.is_none_or(|info| info.owner_tag != owner_tag) {
             return Err(DeviceError::NotFound { path: id.path() });
         }
-        notes::leave(id);
+        notes::leave(&notes::folder(), id);
     }
     let ctrl = handle(id).map_err(fail("GET_DEV_INFO"))?;
     if ctrl.dev_info().ublksrv_flags != owner_tag {

@@ -8,7 +8,7 @@ mod serving;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::Shared;
 
-use super::abandoned::Untouchable;
 use super::control::{self, NewDevice};
 use super::driver::{Info, State};
 use super::features::Features;
@@ -52,7 +51,8 @@ pub struct UblkDevices {
     /// Limits the log lines about names.
     unnamed: Repeat,
     hosted: Mutex<HashMap<DeviceKey, Hosted>>,
-    untouchable: Untouchable,
+    /// Devices that a command of the start may still take from any server.
+    untouchable: HashSet<DeviceId>,
     /// Devices that waited for a server when the devices were listed, until somebody asks for the device.
     listed: Mutex<HashMap<DeviceId, Info>>,
 }
@@ -80,7 +80,7 @@ impl UblkDevices {
         allow_broken: bool,
         cache_tag: u32,
         limit: Duration,
-        untouchable: Untouchable,
+        untouchable: HashSet<DeviceId>,
     ) -> Self {
         if !bounce && !features.user_copy() {
             tracing::warn!("this kernel has no USER_COPY (Linux 6.5): devices run in bounce mode");
@@ -122,7 +122,7 @@ impl UblkDevices {
     /// # Errors
     /// Also for a device which this process must not touch.
     async fn info(&self, (export, id): DeviceKey) -> Result<Option<Info>, DeviceError> {
-        if self.untouchable.has(id) {
+        if self.untouchable.contains(&id) {
             let seconds = self.steps.limit().as_secs();
             return Err(DeviceError::TimedOut { command: "QUIESCE_DEV", path: id.path(), seconds });
         }
@@ -160,10 +160,10 @@ impl Devices for UblkDevices {
         let path = preferred.map_or_else(|| "a new device".into(), DeviceId::path);
         let add = move || control::add(new);
         let opened = self.steps.making("ADD_DEV", path, add, control::take_back).await?;
-        let (id, name) = (opened.id(), export.name().to_owned());
+        let id = opened.id();
         let key = (export.id(), id);
         // Before the kernel shows the device to udev. `give_path` says why there is no path.
-        let _ = self.names.announce(id, &name);
+        let _ = self.names.announce(id, export.name());
         match self.serve(export, opened).await {
             Ok(id) => Ok(id),
             Err(error) => Err(self.undo(key, error).await),
@@ -173,7 +173,9 @@ impl Devices for UblkDevices {
     async fn find(&self, export: &Export, id: DeviceId) -> Result<Option<FoundDevice>, DeviceError> {
         let export = export.id();
         let listed = self.listed.lock_whole().remove(&id);
-        if listed.is_some_and(|info| info.owner_tag == self.owner_tag(export)) && !self.untouchable.has(id) {
+        if listed.is_some_and(|info| info.owner_tag == self.owner_tag(export))
+            && !self.untouchable.contains(&id)
+        {
             return Ok(Some(FoundDevice { id, quiesced: true }));
         }
         let deadline = tokio::time::Instant::now() + RELEASE_PATIENCE;
@@ -198,7 +200,7 @@ impl Devices for UblkDevices {
         let encoding = self.features.encoding();
         // Less than the step is waited for: a device that hangs costs no other device's answer.
         let limit = self.steps.limit() / 2;
-        let list = self.steps.anywhere("listing", move || control::all(encoding, limit), drop);
+        let list = self.steps.anywhere("listing", move || control::all(encoding, limit));
         let infos: Vec<_> =
             list.await?.into_iter().filter_map(|(id, info)| Some((id, known(id, info)?))).collect();
         // A device that waits for a server goes on waiting until this process takes the device over.
@@ -215,8 +217,7 @@ impl Devices for UblkDevices {
     }
 
     async fn give_path(&self, name: &str, id: DeviceId) -> Result<(), String> {
-        let name = name.to_owned();
-        let made = self.names.made(id, &name).await;
+        let made = self.names.made(id, name).await;
         if let Err(reason) = &made
             && let Some(suppressed) = self.unnamed.pass()
         {

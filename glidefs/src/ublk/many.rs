@@ -33,7 +33,7 @@ pub struct Encoding {
 }
 
 impl Encoding {
-    pub const fn of(self, command: u32) -> u32 {
+    pub fn of(self, command: u32) -> u32 {
         // The ioctl encoding has the plain number in the lowest byte.
         if self.is_ioctl { command } else { command & 0xff }
     }
@@ -242,6 +242,13 @@ mod tests {
         assert!(meaning(Some(-libc::ENODEV), true, false).unwrap().is_none());
         assert!(meaning(Some(-libc::EINVAL), false, false).unwrap().is_none());
         assert!(meaning(Some(-libc::EIO), false, true).is_err() && meaning(None, true, true).is_err());
+    }
+
+    #[test]
+    fn commands_are_ioctl_encoded_where_the_kernel_knows_it() {
+        assert_eq!(Encoding { is_ioctl: false }.of(sys::UBLK_U_IO_FETCH_REQ), 0x20);
+        assert_eq!(Encoding { is_ioctl: true }.of(sys::UBLK_U_IO_FETCH_REQ) & 0xff, 0x20);
+        assert_ne!(Encoding { is_ioctl: true }.of(sys::UBLK_U_IO_FETCH_REQ), 0x20);
     }
 
     #[test]

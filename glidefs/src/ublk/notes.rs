@@ -24,11 +24,7 @@ fn path(folder: &Path, id: DeviceId) -> PathBuf {
 }
 
 /// Whether device `id` has a note that libublk can read.
-pub(super) fn is_whole(id: DeviceId) -> bool {
-    is_whole_in(&folder(), id)
-}
-
-fn is_whole_in(folder: &Path, id: DeviceId) -> bool {
+pub(super) fn is_whole(folder: &Path, id: DeviceId) -> bool {
     let note = fs::read(path(folder, id)).unwrap_or_default();
     serde_json::from_slice::<serde_json::Value>(&note).is_ok()
 }
@@ -39,21 +35,10 @@ pub(super) fn is_ours(folder: &Path, id: DeviceId) -> bool {
 }
 
 /// Leaves the note about device `id`, which is of this host's glidefs. Deleting the device removes the note.
-pub(super) fn leave(id: DeviceId) {
-    leave_in(&folder(), id);
-}
-
-fn leave_in(folder: &Path, id: DeviceId) {
+pub(super) fn leave(folder: &Path, id: DeviceId) {
     let (path, note) = (path(folder, id), format!("{{\"target\":{{\"type\":\"{TARGET}\"}}}}"));
     if let Err(error) = fs::create_dir_all(folder).and_then(|()| fs::write(&path, note)) {
         tracing::debug!(path = %path.display(), error = &error as &dyn std::error::Error, "the device's note was not written");
-    }
-}
-
-/// Leaves a note about device `id`, unless there is one.
-pub(super) fn leave_if_missing(id: DeviceId) {
-    if !is_whole(id) {
-        leave(id);
     }
 }
 
@@ -65,15 +50,15 @@ mod tests {
     fn a_note_is_whole_when_it_was_left_and_not_when_it_is_missing_or_torn() {
         let folder = tempfile::tempdir().unwrap();
         let notes = folder.path().join("notes");
-        assert!(!is_whole_in(&notes, DeviceId(7)));
-        leave_in(&notes, DeviceId(7));
-        assert!(is_whole_in(&notes, DeviceId(7)) && is_ours(&notes, DeviceId(7)));
+        assert!(!is_whole(&notes, DeviceId(7)));
+        leave(&notes, DeviceId(7));
+        assert!(is_whole(&notes, DeviceId(7)) && is_ours(&notes, DeviceId(7)));
         assert!(notes.join("0007.json").exists());
         for torn in ["", "{\"target\":{\"type\":\"gli"] {
             fs::write(notes.join("0007.json"), torn).unwrap();
-            assert!(!is_whole_in(&notes, DeviceId(7)), "{torn:?}");
+            assert!(!is_whole(&notes, DeviceId(7)), "{torn:?}");
         }
         fs::write(notes.join("10008.json"), "{\"target\":{\"type\":\"loop\"}}").unwrap();
-        assert!(is_whole_in(&notes, DeviceId(10_008)) && !is_ours(&notes, DeviceId(10_008)));
+        assert!(is_whole(&notes, DeviceId(10_008)) && !is_ours(&notes, DeviceId(10_008)));
     }
 }

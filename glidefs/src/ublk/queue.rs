@@ -15,8 +15,8 @@ use std::sync::Arc;
 use libublk::sys;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use super::abi::{self, Commands};
-use super::errno;
+use super::abi;
+use super::many::Encoding;
 use crate::export::{Export, Operation, Request, RequestError};
 use crate::units::{REQUEST_BYTES_MAX, SectorRange};
 use crate::worker::driver::TagEvent;
@@ -55,7 +55,7 @@ pub struct UblkQueue {
     device_id: u32,
     queue_id: u16,
     depth: u16,
-    commands: Commands,
+    encoding: Encoding,
     char_device: Arc<File>,
     descriptors: Mapping,
     /// One buffer of [`REQUEST_BYTES_MAX`] a tag, in bounce mode.
@@ -69,7 +69,7 @@ impl UblkQueue {
         device_id: u32,
         queue_id: u16,
         depth: u16,
-        commands: Commands,
+        encoding: Encoding,
         char_device: Arc<File>,
         mode: Mode,
     ) -> io::Result<Self> {
@@ -96,7 +96,7 @@ impl UblkQueue {
         };
         let descriptors = Mapping { start: start.cast(), len };
         let stable = if mode == Mode::Bounce { Some(map_buffers(depth)?) } else { None };
-        Ok(Self { export, device_id, queue_id, depth, commands, char_device, descriptors, stable })
+        Ok(Self { export, device_id, queue_id, depth, encoding, char_device, descriptors, stable })
     }
 
     fn descriptor(&self, tag: u16) -> sys::ublksrv_io_desc {
@@ -107,8 +107,9 @@ impl UblkQueue {
         unsafe { self.descriptors.start.cast::<sys::ublksrv_io_desc>().add(usize::from(tag)).read_volatile() }
     }
 
-    fn stable_address(&self, tag: u16) -> u64 {
-        self.stable_buffer(tag).map_or(0, |buffer| buffer.cast::<u8>().as_ptr() as u64)
+    fn entry(&self, command: u32, fixed: u32, tag: u16, result: i32) -> io_uring::squeue::Entry {
+        let buffer = self.stable_buffer(tag).map_or(0, |buffer| buffer.cast::<u8>().as_ptr() as u64);
+        abi::entry(self.encoding.of(command), fixed, self.queue_id, tag, result, buffer)
     }
 }
 
@@ -145,12 +146,11 @@ impl QueueDriver for UblkQueue {
     }
 
     fn arm(&mut self, tag: u16, fixed: u32) -> io_uring::squeue::Entry {
-        self.commands.fetch(fixed, self.queue_id, tag, self.stable_address(tag))
+        self.entry(sys::UBLK_U_IO_FETCH_REQ, fixed, tag, 0)
     }
 
     fn answer(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> io_uring::squeue::Entry {
-        let result = code_of(result);
-        self.commands.commit_and_fetch(fixed, self.queue_id, tag, result, self.stable_address(tag))
+        self.entry(sys::UBLK_U_IO_COMMIT_AND_FETCH_REQ, fixed, tag, abi::code_of(result))
     }
 
     fn event(&self, tag: u16, result: i32) -> TagEvent {
@@ -224,14 +224,6 @@ impl QueueDriver for UblkQueue {
         // SAFETY: the mapping holds `depth` buffers and the tag is below `depth`.
         let start = unsafe { stable.start.add(usize::from(tag) * REQUEST_BYTES_MAX) };
         Some(NonNull::slice_from_raw_parts(start, REQUEST_BYTES_MAX))
-    }
-}
-
-/// The kernel's number for a request's result.
-fn code_of(result: Result<u32, &Failure>) -> i32 {
-    match result {
-        Ok(bytes) => i32::try_from(bytes).unwrap_or(-libc::EIO),
-        Err(failure) => errno::of(failure),
     }
 }
 

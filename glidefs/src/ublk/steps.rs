@@ -59,18 +59,16 @@ impl Steps {
         step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
         let lock = self.lock_of(id);
-        self.bounded(command, id.path(), in_turn(lock, step)).await
+        self.until(self.deadline(), command, &id.path(), in_turn(lock, step)).await
     }
 
-    /// Runs `step`, which is about no device in particular. When the caller has given up meanwhile, `undo` takes the result of
-    /// `step` back.
+    /// Runs `step`, which is about no device in particular and changes nothing.
     pub async fn anywhere<T: Send + 'static>(
         &self,
         command: &'static str,
         step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
-        undo: impl FnOnce(T) + Send + 'static,
     ) -> Result<T, DeviceError> {
-        self.bounded(command, "a new device".into(), off_the_workers(step, undo)).await
+        self.until(self.deadline(), command, "a new device", off_the_workers(step, drop)).await
     }
 
     /// Runs `step`, which makes a device, alone: no other step makes one. When the caller has given up meanwhile, `undo` takes the
@@ -94,15 +92,6 @@ impl Steps {
             step()
         };
         self.until(deadline, command, &path, off_the_workers(step, undo)).await
-    }
-
-    async fn bounded<T>(
-        &self,
-        command: &'static str,
-        path: String,
-        step: impl Future<Output = io::Result<Result<T, DeviceError>>>,
-    ) -> Result<T, DeviceError> {
-        self.until(self.deadline(), command, &path, step).await
     }
 
     fn deadline(&self) -> Instant {
@@ -237,12 +226,12 @@ mod tests {
             let (steps, patient) =
                 (Steps::new(Duration::from_millis(20)), Steps::new(Duration::from_mins(1)));
             let (first, tell, begun) = stuck();
-            give_up_when(begun, patient.anywhere("ADD_DEV", first, drop)).await;
+            give_up_when(begun, patient.anywhere("ADD_DEV", first)).await;
             let (ran, is_run) = mpsc::channel();
             let second = move || say(&ran, "ran");
             assert!(matches!(steps.on("DEL_DEV", DEVICE, second).await, Err(DeviceError::TimedOut { .. })));
             tell.send(()).unwrap();
-            patient.anywhere("listing", || Ok(()), drop).await.unwrap();
+            patient.anywhere("listing", || Ok(())).await.unwrap();
             assert!(is_run.recv().is_err(), "the thread came to it, and let it be");
         });
     }
@@ -317,8 +306,9 @@ mod tests {
         let steps = Steps::new(Duration::from_mins(1));
         let (first, tell, begun) = stuck();
         let (undone, is_undone) = mpsc::channel();
-        let made = steps.anywhere(
+        let made = steps.making(
             "ADD_DEV",
+            "a new device".into(),
             move || first().map(|()| 9),
             move |device: u32| undone.send(device).unwrap(),
         );

@@ -1,13 +1,15 @@
-//! The CPUs for workers: those on which this process may run, the quota of CPU time, and NUMA nodes.
+//! The CPUs for workers: those on which this process may run, pinning, the quota of CPU time, and NUMA nodes. A CPU is the kernel's
+//! number of it.
 //!
-//! Does not own the choice of the configuration (`config`), nor pinning (`affinity`). A cpuset needs no care of its own: the
+//! Does not own the choice of the configuration (`config`). A cpuset needs no care of its own: the
 //! kernel gives the affinity within the cpuset. Quotas of cgroup v1 are not looked for.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::affinity;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 
 /// Where the kernel shows control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -25,9 +27,8 @@ pub struct Usable {
 
 impl Usable {
     pub fn find() -> io::Result<Self> {
-        let cpus = affinity::allowed()?.into_iter().map(|cpu| cpu.0).collect();
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Ok(Self { cpus, quota: quota_of(&membership) })
+        Ok(Self { cpus: allowed()?, quota: quota_of(&membership) })
     }
 
     /// The number of workers on `cpus` CPUs. A worker beyond the quota would only bring the pause nearer in which the kernel
@@ -35,6 +36,20 @@ impl Usable {
     pub fn workers(&self, cpus: usize) -> usize {
         self.quota.map_or(cpus, |quota| quota.min(cpus))
     }
+}
+
+/// The CPUs on which this process may run, ascending.
+pub fn allowed() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(Pid::from_raw(0))?;
+    Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
+}
+
+/// Pins the calling thread to `cpu`.
+pub fn pin(cpu: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &set)?;
+    Ok(())
 }
 
 /// Whole CPUs' worth of time for the control group in `membership`, a text like `/proc/self/cgroup`; `None` without a limit.
@@ -137,6 +152,22 @@ mod tests {
             fs::create_dir_all(cpus.path().join(folder)).unwrap();
         }
         assert_eq!([3, 4, 5].map(|cpu| node_in(cpus.path(), cpu)), [Some(1), None, None]);
+    }
+
+    #[test]
+    fn a_pinned_thread_may_run_on_its_cpu_only() {
+        let cpu = *allowed().unwrap().last().unwrap();
+        std::thread::spawn(move || {
+            pin(cpu).unwrap();
+            assert_eq!(allowed().unwrap(), [cpu]);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_cpu_that_does_not_exist_is_refused() {
+        assert!(pin(CpuSet::count()).is_err());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::cache::IoError;
 use crate::export::{Export, Request, RequestError};
 
-/// Why a request could not be carried out. `ublk::errno` is the only place which maps failures to errno.
+/// Why a request could not be carried out. `ublk::abi::code_of` is the only place which maps failures to errno.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The request makes no sense.

@@ -2,7 +2,6 @@
 //!
 //! Owns their names, those of glidefs 0.1 included. Does not own how an append is carried out (`run`), nor the choice, which is the configuration's.
 
-use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -31,12 +30,6 @@ impl Engine {
             Self::Buffered => "buffered",
             Self::Direct => "direct",
         }
-    }
-}
-
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

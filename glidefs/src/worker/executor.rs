@@ -47,14 +47,14 @@ impl Wake for Signal {
 }
 
 /// Runs futures on the thread which made the executor.
-pub struct Executor {
-    tasks: FuturesUnordered<LocalBoxFuture<'static, ()>>,
+pub struct Executor<T> {
+    tasks: FuturesUnordered<LocalBoxFuture<'static, T>>,
     signal: Arc<Signal>,
     /// Raises the signal.
     waker: Waker,
 }
 
-impl Executor {
+impl<T> Executor<T> {
     /// An executor without tasks for this thread. Another thread calls `notify` when the thread made a task ready while none
     /// was. `notify` must make the worker call [`run_ready`](Self::run_ready), and must not block.
     pub fn new(notify: Arc<dyn Fn() + Send + Sync>) -> Self {
@@ -65,22 +65,20 @@ impl Executor {
     }
 
     /// Adds a task. The next [`run_ready`](Self::run_ready) runs the task.
-    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+    pub fn spawn(&self, task: impl Future<Output = T> + 'static) {
         self.tasks.push(Box::pin(task));
         self.waker.wake_by_ref();
     }
 
-    /// Polls tasks until none is ready, also tasks which get ready meanwhile, and returns how many have ended. While nothing is
+    /// Polls tasks until none is ready, also tasks which get ready meanwhile, and hands what each came to to `ended`. While nothing is
     /// ready the call is one load. A task which wakes itself in every poll would keep the call from returning.
-    pub fn run_ready(&mut self) -> usize {
-        let mut ended = 0;
+    pub fn run_ready(&mut self, mut ended: impl FnMut(T)) {
         while self.signal.take() {
             let mut context = Context::from_waker(&self.waker);
-            while let Poll::Ready(Some(())) = Pin::new(&mut self.tasks).poll_next(&mut context) {
-                ended += 1;
+            while let Poll::Ready(Some(result)) = Pin::new(&mut self.tasks).poll_next(&mut context) {
+                ended(result);
             }
         }
-        ended
     }
 
     /// Whether there is no task at all, ready or waiting.
@@ -89,8 +87,6 @@ impl Executor {
         self.tasks.is_empty()
     }
 }
-
-crate::units::debug_by_name!(Executor);
 
 #[cfg(test)]
 mod tests {
@@ -106,11 +102,18 @@ mod tests {
 
     use super::*;
 
-    fn has_ready(executor: &Executor) -> bool {
+    /// Runs what is ready. Returns how many tasks have ended.
+    fn run(executor: &mut Executor<()>) -> usize {
+        let mut ended = 0;
+        executor.run_ready(|()| ended += 1);
+        ended
+    }
+
+    fn has_ready(executor: &Executor<()>) -> bool {
         executor.signal.ready.load(Ordering::Relaxed)
     }
 
-    fn executor() -> (Executor, Arc<AtomicUsize>) {
+    fn executor() -> (Executor<()>, Arc<AtomicUsize>) {
         let notified = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&notified);
         let hook = move || {
@@ -155,7 +158,7 @@ mod tests {
         let flag = Rc::clone(&ran);
         executor.spawn(async move { flag.set(true) });
         assert!(!ran.get() && !executor.is_idle() && has_ready(&executor));
-        assert_eq!(executor.run_ready(), 1);
+        assert_eq!(run(&mut executor), 1);
         assert!(ran.get() && executor.is_idle() && !has_ready(&executor));
         assert_eq!(notified.load(Ordering::SeqCst), 0);
     }
@@ -174,11 +177,11 @@ mod tests {
             })
             .await;
         });
-        assert_eq!((executor.run_ready(), executor.run_ready(), polls.get()), (0, 0, 1));
+        assert_eq!((run(&mut executor), run(&mut executor), polls.get()), (0, 0, 1));
         assert!(!executor.is_idle() && !has_ready(&executor));
         gate.open(1);
         assert!(has_ready(&executor));
-        assert_eq!((executor.run_ready(), polls.get()), (1, 2));
+        assert_eq!((run(&mut executor), polls.get()), (1, 2));
         assert!(executor.is_idle());
     }
 
@@ -188,9 +191,9 @@ mod tests {
         let gate = Rc::new(Gate::default());
         let inner = Rc::clone(&gate);
         executor.spawn(async move { inner.pass().await });
-        executor.run_ready();
+        run(&mut executor);
         gate.open(1);
-        assert_eq!((executor.run_ready(), notified.load(Ordering::SeqCst)), (1, 0));
+        assert_eq!((run(&mut executor), notified.load(Ordering::SeqCst)), (1, 0));
     }
 
     #[test]
@@ -201,10 +204,10 @@ mod tests {
             let inner = Arc::clone(&gate);
             executor.spawn(async move { inner.pass().await });
         }
-        executor.run_ready();
+        run(&mut executor);
         thread::scope(|scope| scope.spawn(|| gate.open(10)).join().expect("opened"));
         assert_eq!(notified.load(Ordering::SeqCst), 1);
-        assert_eq!(executor.run_ready(), 10);
+        assert_eq!(run(&mut executor), 10);
         assert!(executor.is_idle());
     }
 
@@ -220,9 +223,9 @@ mod tests {
                 next.open(1);
             });
         }
-        assert_eq!(executor.run_ready(), 0);
+        assert_eq!(run(&mut executor), 0);
         gates[99].open(1);
-        assert_eq!(executor.run_ready(), 99);
+        assert_eq!(run(&mut executor), 99);
     }
 
     #[test]
@@ -241,7 +244,7 @@ mod tests {
                 .await;
             }
         });
-        assert_eq!(executor.run_ready(), 1);
+        assert_eq!(run(&mut executor), 1);
     }
 
     #[test]
@@ -255,7 +258,7 @@ mod tests {
                 drop(held);
             });
             if polled {
-                executor.run_ready();
+                run(&mut executor);
             }
         }
         assert_eq!(Rc::strong_count(&alive), 3);
@@ -281,7 +284,7 @@ mod tests {
             }
             let mut ended = 0;
             while ended < THREADS * TOKENS {
-                ended += executor.run_ready();
+                ended += run(&mut executor);
                 if ended < THREADS * TOKENS {
                     let patience = deadline.saturating_duration_since(Instant::now());
                     sleeper.recv_timeout(patience).expect("a wake-up was lost");
@@ -307,7 +310,7 @@ mod tests {
                 gate.open(opened);
                 waiting += spawned;
                 tokens += opened;
-                let ended = executor.run_ready();
+                let ended = run(&mut executor);
                 prop_assert_eq!(ended, waiting.min(tokens));
                 waiting -= ended;
                 tokens -= ended;

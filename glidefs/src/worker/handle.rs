@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::thread;
 
-use super::affinity::Cpu;
+use tokio::sync::oneshot;
+
 use super::driver::{QueueDriver, QueueGone};
 use super::engine::Engine;
 use super::inbox::{Inbox, Message};
@@ -49,7 +50,7 @@ pub enum WorkerError {
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
     /// The CPUs to use, one worker each.
-    pub cpus: Vec<Cpu>,
+    pub cpus: Vec<usize>,
     /// Slots of 128 KiB in each worker's arena.
     pub slots_per_worker: usize,
     /// Queues which one worker can host, at most.
@@ -61,8 +62,8 @@ pub struct WorkerOptions {
 /// A handle on one worker.
 #[derive(Clone)]
 pub struct Worker {
-    index: usize,
-    inbox: Arc<Inbox>,
+    pub(super) index: usize,
+    pub(super) inbox: Arc<Inbox>,
     /// Counters of the worker and of its buffer pool.
     pub stats: Arc<WorkerStats>,
     /// Counters of the worker's shard of the log.
@@ -74,41 +75,35 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// Sends the message that `message` makes of the place for the answer, and waits for the answer.
+    async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> Message) -> Result<T, WorkerError> {
+        let (told, is_told) = oneshot::channel();
+        self.inbox.send(message(told));
+        is_told.await.map_err(|_| WorkerError::Gone { index: self.index })
+    }
+
     /// Hands the queue of `driver` to the worker. Resolves when the kernel has the commands which arm the tags; the inner receiver
     /// resolves when the kernel has taken back every tag, or refused to arm the tags, and the queue is gone.
     pub async fn attach(&self, driver: Box<dyn QueueDriver + Send>) -> Result<QueueGone, WorkerError> {
-        let (armed, is_armed) = tokio::sync::oneshot::channel();
-        self.inbox.send(Message::Attach { driver, armed });
-        match is_armed.await {
-            Ok(Ok(gone)) => Ok(gone),
-            Ok(Err(source)) => Err(WorkerError::Attach { index: self.index, source }),
-            Err(_) => Err(WorkerError::Gone { index: self.index }),
-        }
+        let attached = self.ask(|armed| Message::Attach { driver, armed }).await?;
+        attached.map_err(|source| WorkerError::Attach { index: self.index, source })
     }
 
     /// Fails every waiting request of exports for which [`Volume::end_waits`](crate::cache::Volume::end_waits) was called.
     /// Resolves when the requests in the worker's own lists have failed.
     pub async fn end_waits(&self) -> Result<(), WorkerError> {
-        let (told, is_told) = tokio::sync::oneshot::channel();
-        self.inbox.send(Message::EndWaits(told));
-        is_told.await.map_err(|_| WorkerError::Gone { index: self.index })
+        self.ask(Message::EndWaits).await
     }
 
     /// The name of the worker's thread.
     pub fn thread_name(&self) -> String {
-        thread_name(self.index)
+        format!("worker-{}", self.index)
     }
 
     /// Resolves once the worker's loop has turned: the proof of life behind the watchdog.
     pub async fn ping(&self) -> Result<(), WorkerError> {
-        let (pong, is_alive) = tokio::sync::oneshot::channel();
-        self.inbox.send(Message::Ping(pong));
-        is_alive.await.map_err(|_| WorkerError::Gone { index: self.index })
+        self.ask(Message::Ping).await
     }
-}
-
-fn thread_name(index: usize) -> String {
-    format!("worker-{index}")
 }
 
 /// Starts one worker a CPU over `cache`, and waits until each is pinned and has an arena.
@@ -116,46 +111,29 @@ pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, Work
     let traces = Arc::<TraceRing>::default();
     let mut starting = Vec::new();
     for (index, &cpu) in options.cpus.iter().enumerate() {
-        let fail = move |what, source| WorkerError::Start { index, cpu: cpu.0, what, source };
-        let inbox = Arc::new(Inbox::new().map_err(|source| fail("making the eventfd", source))?);
-        let stats = Arc::new(WorkerStats::default());
-        let shard_stats = Arc::new(ShardStats::default());
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        let setup = Setup {
+        let fail = move |what, source| WorkerError::Start { index, cpu, what, source };
+        let worker = Worker {
             index,
-            cpu,
-            slots: options.slots_per_worker,
-            queues_max: options.queues_max,
-            engine: options.engine,
-            cache: cache.clone(),
-            inbox: Arc::clone(&inbox),
-            stats: Arc::clone(&stats),
-            shard_stats: Arc::clone(&shard_stats),
+            inbox: Arc::new(Inbox::new().map_err(|source| fail("making the eventfd", source))?),
+            stats: Arc::default(),
+            shard_stats: Arc::default(),
+            load: Arc::default(),
             traces: Arc::clone(&traces),
         };
-        let traces = Arc::clone(&traces);
+        let setup = Setup { cpu, options: options.clone(), cache: cache.clone(), worker: worker.clone() };
+        let (ready, is_ready) = std::sync::mpsc::channel();
         thread::Builder::new()
-            .name(thread_name(index))
+            .name(worker.thread_name())
             .spawn(move || setup::main(setup, &ready))
             .map_err(|source| fail("spawning the thread", source))?;
-        let worker = move |clock| Worker {
-            index,
-            inbox,
-            load: Arc::new(Load::new(clock)),
-            stats,
-            shard_stats,
-            traces,
-        };
-        starting.push((index, worker, cpu, is_ready));
+        starting.push((worker, is_ready, fail));
     }
     let mut workers = Vec::new();
-    for (index, worker, cpu, is_ready) in starting {
+    for (worker, is_ready, fail) in starting {
         match is_ready.recv() {
-            Ok(Ok(clock)) => workers.push(worker(clock)),
-            Ok(Err((what, source))) => {
-                return Err(WorkerError::Start { index, cpu: cpu.0, what, source });
-            }
-            Err(_) => return Err(WorkerError::Gone { index }),
+            Ok(Ok(())) => workers.push(worker),
+            Ok(Err((what, source))) => return Err(fail(what, source)),
+            Err(_) => return Err(WorkerError::Gone { index: worker.index }),
         }
     }
     Ok(workers)

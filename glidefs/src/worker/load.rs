@@ -4,8 +4,8 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
@@ -26,38 +26,35 @@ pub fn cpu_clock() -> io::Result<ClockId> {
     }
 }
 
-/// The load of one worker.
-#[derive(Debug)]
+/// The load of one worker, which has taken no time before the worker's thread [begins](Self::begin).
+#[derive(Debug, Default)]
 pub struct Load {
-    clock: ClockId,
+    clock: OnceLock<ClockId>,
     /// When the last share was taken, and the CPU time then.
-    last: Mutex<(Instant, Duration)>,
+    last: Mutex<Option<(Instant, Duration)>>,
     busy_percent: AtomicU64,
 }
 
 impl Load {
-    /// The load of the worker with the clock `clock`, busy for no time so far.
-    pub fn new(clock: ClockId) -> Self {
-        let load = Self {
-            clock,
-            last: Mutex::new((Instant::now(), Duration::ZERO)),
-            busy_percent: AtomicU64::new(0),
-        };
-        load.last.lock_whole().1 = load.cpu_time();
-        load
+    /// Counts the CPU time of the calling thread from now on.
+    pub fn begin(&self) -> io::Result<()> {
+        let clock = cpu_clock()?;
+        self.clock.get_or_init(|| clock);
+        self.sample();
+        Ok(())
     }
 
     /// CPU time which the thread has taken so far, in user space and in the kernel.
     pub fn cpu_time(&self) -> Duration {
-        clock_gettime(self.clock).map_or(Duration::ZERO, Duration::from)
+        self.clock.get().and_then(|clock| clock_gettime(*clock).ok()).map_or(Duration::ZERO, Duration::from)
     }
 
     /// Takes the share of a CPU since the last call.
     pub fn sample(&self) {
         let now = (Instant::now(), self.cpu_time());
-        let mut last = self.last.lock_whole();
-        self.busy_percent.store(share(*last, now), Ordering::Relaxed);
-        *last = now;
+        if let Some(last) = self.last.lock_whole().replace(now) {
+            self.busy_percent.store(share(last, now), Ordering::Relaxed);
+        }
     }
 
     /// The share of a CPU at the last sample, per cent.
@@ -75,6 +72,8 @@ fn share(before: (Instant, Duration), now: (Instant, Duration)) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -91,16 +90,18 @@ mod tests {
 
     #[test]
     fn the_cpu_time_of_a_thread_is_read_from_another() {
-        let (clock, has_clock) = std::sync::mpsc::channel();
+        let load = Arc::new(Load::default());
+        let (begun, has_begun) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
+        let own = Arc::clone(&load);
         let thread = std::thread::spawn(move || {
-            clock.send(cpu_clock().unwrap()).unwrap();
+            begun.send(own.begin().unwrap()).unwrap();
             let mut sum = 0_u64;
             while ended.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
                 sum = std::hint::black_box(sum.wrapping_add(1));
             }
         });
-        let load = Load::new(has_clock.recv().unwrap());
+        has_begun.recv().unwrap();
         let before = load.cpu_time();
         while load.cpu_time() < before + Duration::from_millis(5) {
             std::thread::yield_now();

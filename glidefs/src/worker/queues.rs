@@ -39,7 +39,7 @@ pub struct HostedQueue {
     /// Tags which the kernel has taken back.
     tags_gone: u16,
     /// Told when the kernel has taken every tag back and the driver is dropped.
-    gone: Option<oneshot::Sender<()>>,
+    gone: oneshot::Sender<()>,
 }
 
 impl HostedQueue {
@@ -116,14 +116,14 @@ impl Queues {
         // In the ring's file table the lock of the cache is behind the last queue.
         let free = u32::try_from(entry.key()).ok().filter(|index| *index < self.queues_max);
         let queue_index = free.ok_or(io::ErrorKind::QuotaExceeded)?;
-        ring.register_file(queue_index, driver.char_device())?;
+        ring.register_file(queue_index, Some(driver.char_device()))?;
         let (gone_sender, gone) = oneshot::channel();
         let queue = entry.insert(HostedQueue {
             driver,
             export,
             stats: OnceCell::new(),
             tags_gone: 0,
-            gone: Some(gone_sender),
+            gone: gone_sender,
         });
         self.stats.queues.add(1);
         let armed = queue.arm(ring, queue_index);
@@ -176,15 +176,13 @@ impl Queues {
         if queue.tags_gone < queue.driver.depth() {
             return Ok(());
         }
-        ring.unregister_file(queue_index)?;
+        ring.register_file(queue_index, None)?;
         let queue = self.table.remove(queue_index as usize);
         let (device_id, queue_id) = queue.driver.ids();
         self.stats.queues.sub(1);
         // The device can be deleted only when its descriptors and mappings are gone: drop before telling.
         drop((queue.driver, queue.export));
-        if let Some(gone) = queue.gone {
-            let _ = gone.send(());
-        }
+        let _ = queue.gone.send(());
         tracing::debug!(device_id, queue_id, "queue let go");
         Ok(())
     }

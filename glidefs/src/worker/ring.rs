@@ -1,13 +1,12 @@
-//! A safe, typed layer over io_uring: operations own their memory, and completions give the memory back.
+//! A safe layer over io_uring: operations own their memory, and completions give the memory back.
 //!
 //! ```text
-//!  operation.rs   Op<B>: the description of an operation, with the buffer B
+//!  operation.rs   Op: the description of an operation, and Memory: the kinds of memory an operation can own
 //!    │ start                                                         ▲ Completion
 //!    ▼                                                               │
-//!  kernel.rs      Ring<C>: the queues, and everything the kernel still uses (all `unsafe` is there); kernel/end.rs: the end
+//!  kernel.rs      Ring<C>: the queues, and everything the kernel still uses (all `unsafe` is there)
 //!    ├─ under_way.rs  an operation between the two: its entry, and the meaning of a result
-//!    ├─ options.rs    how a ring is set up: polling, sizes, shared workers
-//!    └─ memory.rs     Memory: the kinds of memory an operation can own
+//!    └─ options.rs    how a ring is set up: sizes, the flags of modern kernels
 //! ```
 //!
 //! The worker gives each operation a context of its own type and takes contexts, results and memory out again with [`Ring::drain`],
@@ -21,7 +20,6 @@
 //! as long as the ring; a transfer is never reported as longer than the transfer was.
 
 mod kernel;
-mod memory;
 mod operation;
 mod options;
 #[cfg(test)]
@@ -29,7 +27,6 @@ mod tests;
 mod under_way;
 
 pub use kernel::Ring;
-pub use memory::Memory;
-pub use operation::{Kind, Op, Target};
+pub use operation::{Kind, Memory, Op, Target};
 pub use options::Options;
 pub use under_way::{Completion, Event, REGISTERED_BYTES_MAX};

@@ -29,13 +29,13 @@
 //!  index, or log share (W)                             beside 1,000 held exports   exports rotate
 //!  log space (W)            `Loop::log_line`           the inbox (a segment, room  in turns            fails     goes on
 //!                                                      given back); a pause
-//!  a slot (R, WRITE)        `Loop::slots`: task in     a slot that is dropped      in turns (the call  fails     goes on
-//!                           `Loop::executor`, place                                of `Pool::acquire`)
-//!                           in the pool's `Waiters`
-//!  this turn, with a slot   `SlotWaits::granted`       nobody: emptied each turn   first in, first out goes on   goes on
-//!  the store's data (R)     `Loop::store_reads`: task  the answer of the control   as answers come     fails     fails
-//!                           in `Loop::executor`        threads (`Volume::fetch`)
-//!  this turn, with data     `StoreReads::arrived`      nobody: emptied each turn   first in, first out goes on   goes on
+//!  a slot (R, WRITE)        `Loop::tasks`: a task, and a slot that is dropped      in turns (the call  fails     goes on
+//!                           a place in the pool's                                  of `Pool::acquire`)
+//!                           `Waiters`
+//!  the store's data (R)     `Loop::tasks`: a task      the answer of the control   as answers come     fails     fails
+//!                                                      threads (`Volume::fetch`)
+//!  this turn, with a slot   `TaskWaits::ended`         nobody: emptied each turn   first in, first out goes on   goes on
+//!  or data
 //!  the end of the turn (W)  `Shard`: `Lane::open`      `Shard::turn`; when all     first in, first     goes on   goes on
 //!                                                      headers are under way, an   out, as one record
 //!                                                      append that ends
@@ -84,7 +84,6 @@ use std::time::{Duration, Instant};
 
 use super::company::Company;
 use super::engine::Engine;
-use super::executor::Executor;
 use super::inbox::Inbox;
 use super::queues::Queues;
 use super::requests::InFlight;
@@ -94,8 +93,7 @@ use super::waits::held::HeldWrites;
 use super::waits::limits::LimitedRequests;
 use super::waits::log_line::LogLine;
 use super::waits::ready::Ready;
-use super::waits::slots::SlotWaits;
-use super::waits::store_reads::StoreReads;
+use super::waits::tasks::TaskWaits;
 use crate::cache::{IoError, Shard};
 use crate::observe::io::WorkerStats;
 use operations::Purpose;
@@ -110,13 +108,10 @@ struct Loop {
     held: HeldWrites,
     log_line: LogLine,
     ready: Ready,
-    slots: SlotWaits,
-    store_reads: StoreReads,
+    tasks: TaskWaits,
     shard: Shard<InFlight>,
     /// Requests which the cache has ended in this turn; kept for its room.
     done: Vec<(InFlight, Result<(), IoError>)>,
-    /// Runs the waits of `slots` and `store_reads`.
-    executor: Executor,
     engine: Engine,
     /// Whether the ring appends from registered buffers.
     is_fixed: bool,
@@ -145,12 +140,11 @@ impl Loop {
             }
             self.resume_limited();
             self.resume_held()?;
-            if self.log_line.is_due(self.now) {
+            if self.log_line.due().is_some_and(|due| due <= self.now) {
                 self.ask_for_log_space()?;
             }
-            self.executor.run_ready();
-            self.resume_arrived()?;
-            self.resume_granted()?;
+            self.tasks.run_ready();
+            self.resume_waited()?;
             if self.ready.exceeds_turn() {
                 self.answer_first()?;
             }
@@ -172,12 +166,8 @@ impl Loop {
     /// How long the ring may wait for completions: not at all while a request can be carried on.
     fn patience(&mut self) -> Option<Duration> {
         // The last turn may have freed slots for which requests wait.
-        self.executor.run_ready();
-        if self.ready.has_next()
-            || self.shard.has_rest()
-            || self.slots.has_next()
-            || self.store_reads.has_next()
-        {
+        self.tasks.run_ready();
+        if self.ready.has_next() || self.shard.has_rest() || self.tasks.has_next() {
             return Some(Duration::ZERO);
         }
         let due = self.log_line.due().into_iter().chain(self.held.due()).chain(self.limited.due()).min();

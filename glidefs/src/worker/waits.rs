@@ -7,6 +7,5 @@ pub mod held;
 pub mod limits;
 pub mod log_line;
 pub mod ready;
-pub mod slots;
 pub mod stop;
-pub mod store_reads;
+pub mod tasks;

@@ -13,7 +13,7 @@ use super::{Served, exchange, request};
 use crate::api::connection::Patience;
 use crate::api::{Access, Selection};
 use crate::observe::counter::{Histogram, IO_SIZE_BOUNDS_BYTES};
-use crate::observe::metrics::{Metric, Registry, Samples};
+use crate::observe::metrics::{self, Metric, Samples};
 
 /// Descriptors needed by other tests at the same time.
 const DESCRIPTORS_OF_OTHERS: u64 = 3000;
@@ -143,31 +143,26 @@ impl Gate {
     }
 }
 
-/// The figures of `exports` exports as text.
-fn registry(exports: u64) -> Registry {
-    let registry = Registry::new();
-    registry.register(Arc::new(move |out: &mut Samples| {
-        let sizes = Histogram::new(&IO_SIZE_BOUNDS_BYTES);
-        for number in 0..exports {
-            let name = format!("export-{number:05}");
-            out.histogram(Metric::ReadIoSize, &[&name], &sizes);
-            out.histogram(Metric::WriteIoSize, &[&name], &sizes);
-            out.value(Metric::ExportDirty, &[&name], number);
-        }
-    }));
-    registry
+/// Adds the figures of `exports` exports.
+fn figures(exports: u64, out: &mut Samples) {
+    let sizes = Histogram::new(&IO_SIZE_BOUNDS_BYTES);
+    for number in 0..exports {
+        let name = format!("export-{number:05}");
+        out.histogram(Metric::ReadIoSize, &[&name], &sizes);
+        out.histogram(Metric::WriteIoSize, &[&name], &sizes);
+        out.value(Metric::ExportDirty, &[&name], number);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_scrapes_at_a_time_of_five_thousand_exports_share_two_texts() {
     let (gate, encodings) = (Arc::<Gate>::default(), Arc::<AtomicU64>::default());
-    let registry = registry(5000);
     let encode = {
         let (gate, encodings) = (Arc::clone(&gate), Arc::clone(&encodings));
         move |selection: &Selection| {
             encodings.fetch_add(1, Ordering::Relaxed);
             gate.wait();
-            registry.encode(selection.histograms).map_err(|error| error.to_string())
+            metrics::encode(selection.histograms, |out| figures(5000, out)).map_err(|error| error.to_string())
         }
     };
     // A slow machine takes long for a hundred answers.

@@ -100,7 +100,7 @@ proptest! {
 fn each_class_fills_the_arena_with_its_own_count_and_in_order() {
     for (class, count) in SizeClass::ALL.into_iter().zip([64, 16, 4, 2]) {
         let mut buddy = Buddy::new(2);
-        let pages: Vec<u32> = take_all(&mut buddy, class).iter().map(Chunk::first_page).collect();
+        let pages: Vec<u32> = take_all(&mut buddy, class).iter().map(|chunk| chunk.first_page).collect();
         assert_eq!(pages, (0..count).map(|n| n * class.pages()).collect::<Vec<_>>());
     }
 }
@@ -110,12 +110,12 @@ fn chunks_come_back_in_the_reverse_of_the_order_in_which_they_were_given() {
     for class in SizeClass::ALL {
         let mut buddy = Buddy::new(1);
         let taken = take_all(&mut buddy, class);
-        let mut pages: Vec<u32> = taken.iter().map(Chunk::first_page).collect();
+        let mut pages: Vec<u32> = taken.iter().map(|chunk| chunk.first_page).collect();
         for chunk in taken {
             buddy.give(chunk);
         }
         pages.reverse();
-        let again: Vec<u32> = take_all(&mut buddy, class).iter().map(Chunk::first_page).collect();
+        let again: Vec<u32> = take_all(&mut buddy, class).iter().map(|chunk| chunk.first_page).collect();
         assert_eq!(again, pages);
     }
 }

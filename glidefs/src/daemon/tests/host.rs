@@ -17,7 +17,7 @@ use crate::cache::{Budgets, Cache, Known, MonotonicClock, OnFull, Options, Trigg
 use crate::daemon::figures::of_exports_and_cache;
 use crate::daemon::memory::Holders;
 use crate::daemon::storage::{DaemonStorage, StoreSide};
-use crate::observe::metrics::ExportHistograms;
+use crate::observe::metrics::{ExportHistograms, encode};
 use crate::properties::{Durability, PropertiesChange};
 use crate::router::tests::fake::{Kernel, deletions_ended, drop_last};
 use crate::router::{
@@ -475,7 +475,7 @@ impl Host {
             volumes: None,
             api: Arc::default(),
         };
-        of_exports_and_cache(&holders, true).encode(ExportHistograms::Busy).unwrap()
+        encode(ExportHistograms::Busy, |out| of_exports_and_cache(&holders, true, out)).unwrap()
     }
 
     /// Whether an export is open on this host.

@@ -10,22 +10,31 @@ mod lines;
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::samples::{Family, Sample, Samples};
+use super::samples::{ExportHistograms, Family, Sample, Samples};
 use super::table::{Definition, Kind, Unit};
 
 /// The label of metrics with samples of each export.
 const EXPORT_LABEL: &str = "export";
 
-/// Appends all of `samples` to `text`.
-pub(super) fn encode(samples: Samples, text: &mut String) -> prometheus::Result<()> {
+/// The figures which `collect` adds, in the text format. The time grows with the number of exports, so asynchronous callers use a
+/// blocking thread.
+pub fn encode(
+    histograms: ExportHistograms,
+    collect: impl FnOnce(&mut Samples),
+) -> prometheus::Result<String> {
+    let mut samples = Samples::new(histograms);
+    collect(&mut samples);
+    let mut text = String::new();
     for family in samples.into_families() {
-        if family.definition().labels.contains(&EXPORT_LABEL) {
-            lines::write_family(&family, text);
+        if family.definition.labels.contains(&EXPORT_LABEL) {
+            lines::write_family(&family, &mut text);
         } else {
-            write_family(&family, text)?;
+            write_family(&family, &mut text)?;
         }
     }
-    Ok(())
+    // The text is kept until the last client has it, and its memory is counted.
+    text.shrink_to_fit();
+    Ok(text)
 }
 
 /// Appends a metric as the crate writes the metric.
@@ -35,7 +44,7 @@ fn write_family(family: &Family, text: &mut String) -> prometheus::Result<()> {
 
 /// A metric with all samples, in the model of the crate.
 fn model(family: &Family) -> MetricFamily {
-    let definition = family.definition();
+    let definition = family.definition;
     let mut model = MetricFamily::default();
     model.set_name(definition.name.to_owned());
     model.set_help(definition.help.to_owned());

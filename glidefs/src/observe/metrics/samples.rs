@@ -35,7 +35,8 @@ pub struct Samples {
 /// All samples of one metric.
 #[derive(Debug)]
 pub(super) struct Family {
-    definition: &'static Definition,
+    /// The metric's row of the table.
+    pub definition: &'static Definition,
     /// The label values of all samples, one after the other.
     label_text: String,
     /// Where each label value ends in `label_text`.
@@ -43,7 +44,6 @@ pub(super) struct Family {
     /// Cells of all samples. A sample of a counter or gauge has one cell. A sample of a histogram has the count of each
     /// bucket (not cumulative), the count above the last bound, and the sum.
     cells: Vec<u64>,
-    samples: usize,
 }
 
 /// One sample: label values and cells.
@@ -106,19 +106,18 @@ impl Samples {
                 family.label_ends.push(family.label_text.len());
             }
             family.cells.extend(cells);
-            family.samples += 1;
         }
     }
 
     /// The metrics with samples, in the order of the table.
     pub(super) fn into_families(self) -> impl Iterator<Item = Family> {
-        self.families.into_iter().filter(|family| family.samples > 0)
+        self.families.into_iter().filter(|family| !family.cells.is_empty())
     }
 }
 
 impl Family {
     fn new(definition: &'static Definition) -> Self {
-        Self { definition, label_text: String::new(), label_ends: Vec::new(), cells: Vec::new(), samples: 0 }
+        Self { definition, label_text: String::new(), label_ends: Vec::new(), cells: Vec::new() }
     }
 
     /// Number of cells per sample.
@@ -129,18 +128,13 @@ impl Family {
         }
     }
 
-    /// The metric's row of the table.
-    pub fn definition(&self) -> &'static Definition {
-        self.definition
-    }
-
     /// The samples in the order in which the sources gave them.
     pub fn samples(&self) -> impl Iterator<Item = Sample<'_>> {
-        let (label_count, cell_count) = (self.definition.labels.len(), self.cells_per_sample());
-        (0..self.samples).map(move |sample| Sample {
+        let label_count = self.definition.labels.len();
+        self.cells.chunks(self.cells_per_sample()).enumerate().map(move |(sample, cells)| Sample {
             family: self,
             first_label: sample * label_count,
-            cells: &self.cells[sample * cell_count..(sample + 1) * cell_count],
+            cells,
         })
     }
 

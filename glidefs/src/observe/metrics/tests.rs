@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::registry::FigureSource;
 use super::table::{Definition, Kind, all};
 use super::*;
 use crate::observe::counter::{Histogram, IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
@@ -17,12 +16,9 @@ use crate::observe::io::{QueueStats, WorkerStats};
 pub(super) const AWKWARD_NAMES: [&str; 6] =
     ["plain", "quote\"d", "back\\slash\\", "two\nlines", "{le=\"4096\"} 1 # HELP", "naïve 磁盘\u{1f4bf}"];
 
-fn registry(sources: impl IntoIterator<Item = Arc<FigureSource>>) -> Registry {
-    let registry = Registry::new();
-    for source in sources {
-        registry.register(source);
-    }
-    registry
+/// A scrape of what `collect` adds.
+fn scrape(collect: impl FnOnce(&mut Samples)) -> String {
+    encode(ExportHistograms::Busy, collect).unwrap()
 }
 
 fn used_queue() -> Arc<QueueStats> {
@@ -58,29 +54,21 @@ fn figures(name: &str) -> ExportFigures<'_> {
     }
 }
 
-/// A source of exports with this many used queues each.
-fn exports(names: &'static [&'static str], queues: usize) -> Arc<FigureSource> {
-    Arc::new(move |out: &mut Samples| {
-        let queues: Vec<_> = (0..queues).map(|_| used_queue()).collect();
-        let io = QueueStats::sum(queues.iter().map(Arc::as_ref));
-        for name in names {
-            export(&ExportFigures { is_used: true, io: Some(&io), ..figures(name) }, out);
-        }
-    })
+/// Adds an export with this many used queues.
+fn used_export(name: &str, queues: usize, out: &mut Samples) {
+    let queues: Vec<_> = (0..queues).map(|_| used_queue()).collect();
+    let io = QueueStats::sum(queues.iter().map(Arc::as_ref));
+    export(&ExportFigures { is_used: true, io: Some(&io), ..figures(name) }, out);
 }
 
 /// The text of one export.
 fn text_of(figures: ExportFigures<'_>, histograms: ExportHistograms) -> String {
-    let mut samples = Samples::new(histograms);
-    export(&figures, &mut samples);
-    let mut text = String::new();
-    encode::encode(samples, &mut text).unwrap();
-    text
+    encode(histograms, |out| export(&figures, out)).unwrap()
 }
 
 /// A sample of every metric of the table, with labels that are hard to write.
-fn everything() -> Registry {
-    registry([Arc::new(|out: &mut Samples| {
+fn everything() -> String {
+    scrape(|out| {
         for Definition { metric, kind, labels, .. } in all() {
             for name in AWKWARD_NAMES.into_iter().take(if labels.is_empty() { 1 } else { usize::MAX }) {
                 let labels = vec![name; labels.len()];
@@ -97,7 +85,7 @@ fn everything() -> Registry {
                 }
             }
         }
-    }) as Arc<FigureSource>])
+    })
 }
 
 fn size_histogram(values: &[u64]) -> Histogram<6> {
@@ -120,7 +108,7 @@ fn lines<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
 
 #[test]
 fn a_size_histogram_has_inclusive_cumulative_buckets_that_end_at_infinity() {
-    let text = registry([exports(&["vm-1"], 1)]).encode(ExportHistograms::Busy).unwrap();
+    let text = scrape(|out| used_export("vm-1", 1, out));
     let expected = "\
 # HELP glidefs_read_io_size_bytes Sizes of completed READs.
 # TYPE glidefs_read_io_size_bytes histogram
@@ -138,7 +126,7 @@ glidefs_read_io_size_bytes_count{export=\"vm-1\"} 4";
 
 #[test]
 fn latency_is_shown_in_seconds() {
-    let text = registry([exports(&["e"], 1)]).encode(ExportHistograms::Busy).unwrap();
+    let text = scrape(|out| used_export("e", 1, out));
     for line in [
         "glidefs_export_latency_seconds_bucket{export=\"e\",operation=\"read\",le=\"0.00001\"} 4",
         "glidefs_export_latency_seconds_bucket{export=\"e\",operation=\"write\",le=\"1\"} 0",
@@ -153,7 +141,7 @@ fn latency_is_shown_in_seconds() {
 
 #[test]
 fn the_queues_of_an_export_are_summed() {
-    let text = registry([exports(&["e"], 3)]).encode(ExportHistograms::Busy).unwrap();
+    let text = scrape(|out| used_export("e", 3, out));
     for line in [
         "glidefs_read_io_size_bytes_count{export=\"e\"} 12",
         "glidefs_read_io_size_bytes_bucket{export=\"e\",le=\"4096\"} 6",
@@ -205,11 +193,11 @@ fn an_export_whose_device_nobody_uses_costs_at_most_300_bytes_of_a_scrape() {
     for io in [None, Some(&io)] {
         for histograms in [ExportHistograms::Busy, ExportHistograms::None] {
             let quiet = |name| ExportFigures { io, size_bytes: u64::MAX, ..at_rest(name) };
-            let mut samples = Samples::new(histograms);
-            export(&quiet(&first), &mut samples);
-            export(&quiet(&second), &mut samples);
-            let mut both = String::new();
-            encode::encode(samples, &mut both).unwrap();
+            let both = encode(histograms, |out| {
+                export(&quiet(&first), out);
+                export(&quiet(&second), out);
+            });
+            let both = both.unwrap();
             let bytes = both.len() - text_of(quiet(&first), histograms).len();
             assert!(bytes <= 300, "{bytes} bytes: {both}");
             assert!(both.contains("glidefs_export_size_bytes{"), "{both}");
@@ -283,8 +271,7 @@ fn workers_are_told_apart() {
     first.pool.waits.add(2);
     first.pool.wait_nanos.add(1_500_000_000);
     first.pool.arena_bytes.add(32 << 20);
-    let text =
-        registry([workers(vec![Arc::new(first), Arc::default()])]).encode(ExportHistograms::Busy).unwrap();
+    let text = scrape(|out| workers(&[Arc::new(first), Arc::default()], out));
     for line in [
         "glidefs_ublk_buffer_pool_backpressure_waits_total{worker=\"0\"} 2",
         "glidefs_ublk_buffer_pool_wait_seconds_total{worker=\"0\"} 1.5",
@@ -297,18 +284,14 @@ fn workers_are_told_apart() {
 
 #[test]
 fn every_state_is_shown_even_when_no_export_is_in_it() {
-    let text = registry([
-        Arc::new(|out: &mut Samples| states(&["serving", "failed"], &[2, 0], out)) as Arc<FigureSource>
-    ])
-    .encode(ExportHistograms::Busy)
-    .unwrap();
+    let text = scrape(|out| states(&["serving", "failed"], &[2, 0], out));
     assert!(text.contains("glidefs_router_exports{state=\"serving\"} 2\n"), "{text}");
     assert!(text.contains("glidefs_router_exports{state=\"failed\"} 0\n"), "{text}");
 }
 
 #[test]
 fn the_process_tells_its_version_memory_and_files() {
-    let text = registry([process()]).encode(ExportHistograms::Busy).unwrap();
+    let text = scrape(|out| process(std::time::SystemTime::now(), out));
     assert!(text.contains(concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1\n")), "{text}");
     let value = |name: &str| -> f64 {
         let line = *lines(&text, name).last().unwrap();
@@ -321,8 +304,11 @@ fn the_process_tells_its_version_memory_and_files() {
 
 #[test]
 fn help_and_type_stand_once_and_directly_above_the_samples_of_their_metric() {
-    let registry = registry([exports(&["a"], 1), workers(vec![Arc::default()]), exports(&["b"], 1)]);
-    let text = registry.encode(ExportHistograms::Busy).unwrap();
+    let text = scrape(|out| {
+        used_export("a", 1, out);
+        workers(&[Arc::default()], out);
+        used_export("b", 1, out);
+    });
     let mut rest = text.as_str();
     let mut seen = 0;
     for Definition { name, help, kind, .. } in all() {
@@ -343,7 +329,7 @@ fn help_and_type_stand_once_and_directly_above_the_samples_of_their_metric() {
 
 #[test]
 fn without_sources_there_is_no_text() {
-    assert_eq!(Registry::new().encode(ExportHistograms::Busy).unwrap(), "");
+    assert_eq!(scrape(|_| {}), "");
 }
 
 #[test]
@@ -364,7 +350,7 @@ fn a_sample_that_does_not_fit_the_table_fails_a_test() {
 fn promtool_accepts_every_metric_with_awkward_labels() {
     const INSTALL: &str =
         "promtool is missing: apt-get install -y prometheus && systemctl disable --now prometheus";
-    let text = everything().encode(ExportHistograms::Busy).unwrap();
+    let text = everything();
     for definition in all() {
         assert!(!lines(&text, definition.name).is_empty(), "{} has no sample", definition.name);
     }
@@ -439,13 +425,11 @@ proptest! {
             1..6,
         )
     ) {
-        let source = recorded.clone();
-        let registry = registry([Arc::new(move |out: &mut Samples| {
-            for (name, values) in &source {
+        let text = scrape(|out| {
+            for (name, values) in &recorded {
                 out.histogram(Metric::WriteIoSize, &[name], &size_histogram(values));
             }
-        }) as Arc<FigureSource>]);
-        let text = registry.encode(ExportHistograms::Busy).unwrap();
+        });
         let mut shown = BTreeMap::<String, Vec<f64>>::new();
         for line in text.split('\n').filter(|line| line.starts_with("glidefs_")) {
             let (labels, value) = parse(line);

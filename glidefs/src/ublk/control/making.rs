@@ -76,10 +76,15 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
     })?;
     drop(alone);
     let id = DeviceId(added.dev_id);
-    notes::leave(id);
+    notes::leave(&notes::folder(), id);
     let fail = |error| kernel("opening", Some(id), error);
     let opened = handle(id).map_err(fail).and_then(|ctrl| {
-        let dev = UblkDev::new(TARGET.into(), with_params(new.sectors), &ctrl).map_err(fail)?;
+        let set = |dev: &mut UblkDev| {
+            dev.tgt.dev_size = new.sectors << 9;
+            dev.tgt.params = params(new.sectors);
+            Ok(())
+        };
+        let dev = UblkDev::new(TARGET.into(), set, &ctrl).map_err(fail)?;
         Ok(Opened { mode: mode_of(added.flags).unwrap_or(new.mode), ctrl, dev })
     });
     if opened.is_err() {
@@ -104,15 +109,7 @@ pub fn take_back(opened: Opened) {
     }
 }
 
-/// Sets the size and the limits of a device of `sectors` sectors, as clients see them.
-fn with_params(sectors: u64) -> impl FnOnce(&mut UblkDev) -> Result<(), UblkError> {
-    move |dev| {
-        dev.tgt.dev_size = sectors << 9;
-        dev.tgt.params = params(sectors);
-        Ok(())
-    }
-}
-
+/// The size and the limits of a device of `sectors` sectors, as clients see them.
 fn params(sectors: u64) -> sys::ublk_params {
     sys::ublk_params {
         types: sys::UBLK_PARAM_TYPE_BASIC | sys::UBLK_PARAM_TYPE_DISCARD,

@@ -19,7 +19,10 @@ pub(super) fn open(id: DeviceId) -> Result<Option<UblkCtrl>, DeviceError> {
     if !exists(id) {
         return Ok(None);
     }
-    notes::leave_if_missing(id);
+    let folder = notes::folder();
+    if !notes::is_whole(&folder, id) {
+        notes::leave(&folder, id);
+    }
     let number = i32::try_from(id.0).map_err(|_| DeviceError::NotFound { path: id.path() })?;
     UblkCtrl::new_simple(number).map(Some).map_err(|error| kernel("GET_DEV_INFO", Some(id), error))
 }

@@ -11,7 +11,6 @@ use super::{DeviceKey, Hosted, UblkDevices};
 use crate::export::Export;
 use crate::locks::MutexExt;
 use crate::router::devices::{DeviceError, DeviceId};
-use crate::ublk::abi::Commands;
 use crate::ublk::control::{self, Opened};
 use crate::ublk::queue::UblkQueue;
 
@@ -46,10 +45,10 @@ impl UblkDevices {
         let id = opened.id();
         let fail = |source| DeviceError::Kernel { command: "mapping the queues", path: id.path(), source };
         let char_device = Arc::new(opened.char_device().map_err(fail)?);
-        let commands = Commands::new(self.features.encoding());
+        let encoding = self.features.encoding();
         let queue = |queue_id| {
             let (export, char_device) = (Arc::clone(export), Arc::clone(&char_device));
-            UblkQueue::new(export, id.0, queue_id, opened.depth(), commands, char_device, opened.mode())
+            UblkQueue::new(export, id.0, queue_id, opened.depth(), encoding, char_device, opened.mode)
         };
         // All queues are made before the first is armed: the kernel gives the armed tags of a device that was taken over back
         // only when this process ends.

@@ -16,7 +16,7 @@ fn devices() -> UblkDevices {
 
 fn devices_of(features: Features) -> UblkDevices {
     let limit = Duration::from_secs(10);
-    UblkDevices::new(Vec::new(), features, true, false, 1, limit, Untouchable::default())
+    UblkDevices::new(Vec::new(), features, true, false, 1, limit, HashSet::new())
 }
 
 /// Takes a device into the list.

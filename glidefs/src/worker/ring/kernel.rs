@@ -12,11 +12,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring, Probe, squeue};
+use io_uring::{EnterFlags, IoUring, Probe, cqueue, opcode, squeue};
 use slab::Slab;
 
-use super::memory::Memory;
-use super::operation::{Kind, Op};
+use super::operation::Op;
 use super::options::Options;
 use super::under_way::{Completion, Event, OPERATION, REGISTERED_BYTES_MAX, UnderWay};
 use crate::buffer::Pool;
@@ -29,20 +28,11 @@ pub struct Ring<C> {
     arena: Option<Pool>,
     under_way: Slab<UnderWay<C>>,
     /// Completions taken off the queue but not looked at yet.
-    seen: VecDeque<Seen>,
+    seen: VecDeque<cqueue::Entry>,
     /// Completions of operations which could not be started.
     refused: Vec<Event<C>>,
-    /// One bit for each operation the kernel knows.
-    supported: u128,
     /// Empty vectors, kept for their room.
     spare_pieces: Vec<Vec<libc::iovec>>,
-}
-
-/// An entry of the completion queue.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    user_data: u64,
-    result: i32,
 }
 
 impl<C> Ring<C> {
@@ -52,17 +42,12 @@ impl<C> Ring<C> {
         if options.files_max > 0 {
             ring.submitter().register_files_sparse(options.files_max)?;
         }
-        let mut probe = Probe::new();
-        ring.submitter().register_probe(&mut probe)?;
-        let supported =
-            (0..128).filter(|&code| probe.is_supported(code)).fold(0, |bits, code| bits | 1 << code);
         Ok(Self {
             ring,
             arena: None,
             under_way: Slab::new(),
             seen: VecDeque::new(),
             refused: Vec::new(),
-            supported,
             spare_pieces: Vec::new(),
         })
     }
@@ -96,23 +81,17 @@ impl<C> Ring<C> {
         self.arena.is_some()
     }
 
-    /// Whether the kernel knows operations of this kind.
-    pub fn supports(&self, kind: Kind) -> bool {
-        self.supported >> kind.code() & 1 == 1
+    /// Whether the kernel can write several slots of a registered arena at once: [`Kind::WritevFixed`](super::Kind::WritevFixed).
+    pub fn has_writev_fixed(&self) -> io::Result<bool> {
+        let mut probe = Probe::new();
+        self.ring.submitter().register_probe(&mut probe)?;
+        Ok(probe.is_supported(opcode::WritevFixed::CODE))
     }
 
-    /// Registers `fd` at `place` of the file table.
-    pub fn register_file(&self, place: u32, fd: RawFd) -> io::Result<()> {
-        self.update_file(place, fd)
-    }
-
-    /// Lets go of the file at `place`. A registered file outlives `close`, and would keep its device alive.
-    pub fn unregister_file(&self, place: u32) -> io::Result<()> {
-        self.update_file(place, -1)
-    }
-
-    fn update_file(&self, place: u32, fd: RawFd) -> io::Result<()> {
-        match self.ring.submitter().register_files_update(place, &[fd])? {
+    /// Registers `fd` at `place` of the file table, or lets go of the file there. A registered file outlives `close`, and would keep its
+    /// device alive.
+    pub fn register_file(&self, place: u32, fd: Option<RawFd>) -> io::Result<()> {
+        match self.ring.submitter().register_files_update(place, &[fd.unwrap_or(-1)])? {
             1 => Ok(()),
             _ => Err(io::Error::other("the ring's file table took no entry")),
         }
@@ -127,10 +106,13 @@ impl<C> Ring<C> {
     /// Queues `op`. The ring owns the memory of `op` until [`drain`](Self::drain) hands out the completion; the completion also
     /// says when `op` could not be started. Nothing reaches the kernel before the next submit, unless the submission queue is
     /// full.
-    pub fn start<B: Into<Memory>>(&mut self, op: Op<B>, context: C) {
-        let key = self.adopt(op.erase(), context);
+    pub fn start(&mut self, op: Op, context: C) {
+        let pieces = self.spare_pieces.pop().unwrap_or_default();
+        let key = self.under_way.insert(UnderWay { context, op, moved: 0, pieces });
         if let Err(error) = self.encode(key).and_then(|entry| self.push(&entry)) {
-            self.refuse(key, error);
+            let ended = self.under_way.remove(key);
+            let done = self.done(ended, Err(error));
+            self.refused.push(done);
         }
     }
 
@@ -189,10 +171,11 @@ impl<C> Ring<C> {
         into.append(&mut self.refused);
         self.collect();
         while let Some(seen) = self.seen.pop_front() {
-            if seen.user_data < OPERATION {
-                into.push(Event::Command { token: seen.user_data, result: seen.result });
+            let (user_data, result) = (seen.user_data(), seen.result());
+            if user_data < OPERATION {
+                into.push(Event::Command { token: user_data, result });
             } else {
-                into.extend(self.completed(seen.user_data, seen.result));
+                into.extend(self.completed(user_data, result));
             }
         }
         into.append(&mut self.refused);
@@ -200,26 +183,14 @@ impl<C> Ring<C> {
 
     /// Takes completions off the shared queue.
     fn collect(&mut self) {
-        let entries = self.ring.completion();
-        self.seen.extend(entries.map(|entry| Seen { user_data: entry.user_data(), result: entry.result() }));
-    }
-
-    /// Takes over the memory of an operation, without starting the operation.
-    fn adopt(&mut self, op: Op<Memory>, context: C) -> usize {
-        let Op { kind, target, offset, buffer: memory, whole } = op;
-        let pieces = self.spare_pieces.pop().unwrap_or_default();
-        self.under_way.insert(UnderWay { context, memory, kind, target, offset, whole, moved: 0, pieces })
+        self.seen.extend(self.ring.completion());
     }
 
     /// The entry for the rest of an operation. The entry points to memory in `under_way`.
     fn encode(&mut self, key: usize) -> io::Result<squeue::Entry> {
         let arena = self.arena.as_ref().map(Pool::arena);
-        let supported = self.supported;
-        let op = self.under_way.get_mut(key).ok_or(io::ErrorKind::NotFound)?;
-        if supported >> op.kind.code() & 1 == 0 {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        Ok(op.entry(arena)?.user_data(OPERATION | key as u64))
+        let under_way = self.under_way.get_mut(key).ok_or(io::ErrorKind::NotFound)?;
+        Ok(under_way.entry(arena)?.user_data(OPERATION | key as u64))
     }
 
     /// Puts `entry` into the submission queue; submits the queued entries when there is no room.
@@ -240,19 +211,12 @@ impl<C> Ring<C> {
         }
     }
 
-    /// Ends an operation which could not be started.
-    fn refuse(&mut self, key: usize, error: io::Error) {
-        let op = self.under_way.remove(key);
-        let done = self.done(op, Err(error));
-        self.refused.push(done);
-    }
-
-    fn done(&mut self, mut op: UnderWay<C>, result: io::Result<usize>) -> Event<C> {
-        if op.pieces.capacity() > 0 {
-            op.pieces.clear();
-            self.spare_pieces.push(op.pieces);
+    fn done(&mut self, mut ended: UnderWay<C>, result: io::Result<usize>) -> Event<C> {
+        if ended.pieces.capacity() > 0 {
+            ended.pieces.clear();
+            self.spare_pieces.push(ended.pieces);
         }
-        Event::Operation(Completion { context: op.context, result, memory: op.memory })
+        Event::Operation(Completion { context: ended.context, result, memory: ended.op.memory })
     }
 
     /// The meaning of an operation's completion; `None` when there is more to come.

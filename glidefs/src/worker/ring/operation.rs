@@ -2,15 +2,12 @@
 //!
 //! Owns the description of an operation: kind, file, offset, memory, and the order among others. Does not own the encoding
 //! ([`super::under_way`]). An operation which makes no sense, such as a slot of another arena, is refused at the start: the completion
-//! says so.
+//! says so. The list of kinds of memory is closed: the ring relies on bytes which stay where they are when the owner is moved. Invariant:
+//! [`Memory::for_each_part`] visits the same bytes in the same order every time, until the memory is given back.
 
-use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use io_uring::opcode;
-
-use super::memory::Memory;
 use crate::buffer::Slot;
 use crate::cache::SegmentFile;
 
@@ -23,30 +20,8 @@ pub enum Kind {
     Read,
     /// Writes several pieces of memory.
     Writev,
-    /// Writes several slots of the registered arena (Linux 6.15).
+    /// Writes several slots of the registered arena (Linux 6.15). Ask [`Ring::has_writev_fixed`](super::Ring::has_writev_fixed) first.
     WritevFixed,
-}
-
-impl Kind {
-    /// The kernel's number of the kind.
-    pub(super) fn code(self) -> u8 {
-        match self {
-            Self::SyncData => opcode::Fsync::CODE,
-            Self::Read => opcode::Read::CODE,
-            Self::Writev => opcode::Writev::CODE,
-            Self::WritevFixed => opcode::WritevFixed::CODE,
-        }
-    }
-
-    /// Whether the operation fills memory.
-    pub(super) fn reads(self) -> bool {
-        self == Self::Read
-    }
-
-    /// Whether the memory must be of the registered arena.
-    pub(super) fn is_fixed(self) -> bool {
-        self == Self::WritevFixed
-    }
 }
 
 /// The file of an operation, kept open until the completion has been seen.
@@ -60,75 +35,51 @@ pub enum Target {
     SegmentAppend(Arc<dyn SegmentFile>),
 }
 
-impl fmt::Debug for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// Memory of an operation under way: taken at the start, and given back with the completion.
+#[derive(Debug)]
+pub enum Memory {
+    /// No memory, as for a sync.
+    None,
+    /// The bytes of a vector. A read fills the bytes of the vector and does not make the vector longer.
+    Heap(Vec<u8>),
+    /// Several slots of a pool, one after the other.
+    Slots(Vec<Slot>),
+}
+
+impl Memory {
+    /// Length in bytes, of all parts together.
+    pub fn bytes(&self) -> usize {
         match self {
-            Self::Open(file) => f.debug_tuple("Open").field(&file.as_fd()).finish(),
-            Self::Segment(file) => f.debug_tuple("Segment").field(file).finish(),
-            Self::SegmentAppend(file) => f.debug_tuple("SegmentAppend").field(file).finish(),
+            Self::None => 0,
+            Self::Heap(bytes) => bytes.len(),
+            Self::Slots(parts) => parts.iter().map(|part| part.len()).sum(),
+        }
+    }
+
+    /// Shows each part to `visit`, in order.
+    pub(super) fn for_each_part(&mut self, mut visit: impl FnMut(&mut [u8])) {
+        match self {
+            Self::None => {}
+            Self::Heap(bytes) => visit(bytes),
+            Self::Slots(parts) => parts.iter_mut().for_each(|part| visit(part)),
         }
     }
 }
 
-impl From<Arc<dyn SegmentFile>> for Target {
-    fn from(file: Arc<dyn SegmentFile>) -> Self {
-        Self::Segment(file)
-    }
-}
-
-/// An operation, ready to be started. `B` is the memory, given back with the completion.
-#[derive(Debug)]
+/// An operation, ready to be started: moves all of the memory's bytes, unless the file ends before. When a transfer fails, the result is
+/// the error, and any part of the data may have been moved.
 #[must_use = "an operation does nothing until it is started on a ring"]
-pub struct Op<B> {
-    pub(super) kind: Kind,
-    pub(super) target: Target,
-    pub(super) offset: u64,
-    pub(super) buffer: B,
-    pub(super) whole: bool,
+pub struct Op {
+    pub kind: Kind,
+    pub target: Target,
+    /// Where the bytes are in the file.
+    pub offset: u64,
+    /// Given back with the completion. A read takes one piece.
+    pub memory: Memory,
 }
 
-impl<B> Op<B> {
-    fn new(kind: Kind, target: impl Into<Target>, offset: u64, buffer: B) -> Self {
-        let target = target.into();
-        Self { kind, target, offset, buffer, whole: false }
-    }
-
-    /// Goes on after a short transfer, until all bytes are moved or the file ends. The result is then the sum. When a transfer
-    /// fails, the result is the error, and any part of the data may have been moved.
-    pub fn whole(mut self) -> Self {
-        self.whole = true;
-        self
-    }
-}
-
-impl<B: Into<Memory>> Op<B> {
-    /// The same operation without the type of the memory.
-    pub fn erase(self) -> Op<Memory> {
-        let Self { kind, target, offset, buffer, whole } = self;
-        Op { kind, target, offset, buffer: buffer.into(), whole }
-    }
-
-    /// Reads from byte `offset` of the file into `buffer`, which is in one piece.
-    pub fn read(target: impl Into<Target>, offset: u64, buffer: B) -> Self {
-        Self::new(Kind::Read, target, offset, buffer)
-    }
-}
-
-impl Op<()> {
-    /// Makes completed writes survive a power cut, with the metadata needed to read them (`fdatasync`).
-    pub fn sync_data(target: impl Into<Target>) -> Self {
-        Self::new(Kind::SyncData, target, 0, ())
-    }
-}
-
-impl Op<Vec<Slot>> {
-    /// Writes `slots`, in order, to the file from byte `offset` on.
-    pub fn writev(target: impl Into<Target>, offset: u64, slots: Vec<Slot>) -> Self {
-        Self::new(Kind::Writev, target, offset, slots)
-    }
-
-    /// As [`writev`](Self::writev), from slots of the registered arena. Ask [`Ring::supports`](super::Ring::supports) first.
-    pub fn writev_fixed(target: impl Into<Target>, offset: u64, slots: Vec<Slot>) -> Self {
-        Self::new(Kind::WritevFixed, target, offset, slots)
+impl Op {
+    pub fn new(kind: Kind, target: Target, offset: u64, memory: Memory) -> Self {
+        Self { kind, target, offset, memory }
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::reactor::{Promise, Reactor};
-use super::{Completion, Event, Options, Ring, Target};
+use super::{Completion, Event, Kind, Memory, Op, Options, Ring, Target};
 use crate::buffer::{Pool, Slot};
 use crate::observe::io::WorkerStats;
 
@@ -28,6 +28,48 @@ impl From<Arc<File>> for Target {
 impl From<Arc<OwnedFd>> for Target {
     fn from(file: Arc<OwnedFd>) -> Self {
         Self::Open(file)
+    }
+}
+
+impl From<Vec<u8>> for Memory {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Heap(bytes)
+    }
+}
+
+impl From<Vec<Slot>> for Memory {
+    fn from(slots: Vec<Slot>) -> Self {
+        Self::Slots(slots)
+    }
+}
+
+impl Memory {
+    fn heap(self) -> Vec<u8> {
+        let Self::Heap(bytes) = self else { panic!("{self:?}") };
+        bytes
+    }
+
+    fn slots(self) -> Vec<Slot> {
+        let Self::Slots(slots) = self else { panic!("{self:?}") };
+        slots
+    }
+}
+
+impl Op {
+    fn read(target: impl Into<Target>, offset: u64, memory: impl Into<Memory>) -> Self {
+        Self::new(Kind::Read, target.into(), offset, memory.into())
+    }
+
+    fn sync_data(target: impl Into<Target>) -> Self {
+        Self::new(Kind::SyncData, target.into(), 0, Memory::None)
+    }
+
+    fn writev(target: impl Into<Target>, offset: u64, slots: Vec<Slot>) -> Self {
+        Self::new(Kind::Writev, target.into(), offset, slots.into())
+    }
+
+    fn writev_fixed(target: impl Into<Target>, offset: u64, slots: Vec<Slot>) -> Self {
+        Self::new(Kind::WritevFixed, target.into(), offset, slots.into())
     }
 }
 

@@ -9,8 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use io_uring::types::FsyncFlags;
 use io_uring::{opcode, squeue, types};
 
-use super::memory::Memory;
-use super::operation::{Kind, Target};
+use super::operation::{Kind, Memory, Op, Target};
 
 /// Set in the `user_data` of operations, clear in the `user_data` of commands.
 pub(super) const OPERATION: u64 = 1 << 63;
@@ -23,7 +22,7 @@ pub const REGISTERED_BYTES_MAX: usize = 1 << 30;
 pub struct Completion<C> {
     /// The context given at the start.
     pub context: C,
-    /// Bytes moved, or the cause of the failure. Fewer bytes than asked for are a short transfer, not an error.
+    /// Bytes moved, or the cause of the failure. Fewer bytes than asked for mean that the file has no more.
     pub result: io::Result<usize>,
     /// The memory given at the start.
     pub memory: Memory,
@@ -46,12 +45,8 @@ pub enum Event<C> {
 /// An operation the kernel has not completed yet.
 pub(super) struct UnderWay<C> {
     pub context: C,
-    pub memory: Memory,
-    pub kind: Kind,
-    pub target: Target,
-    pub offset: u64,
-    pub whole: bool,
-    /// Bytes moved by earlier transfers of a `whole` operation.
+    pub op: Op,
+    /// Bytes moved by earlier transfers.
     pub moved: usize,
     /// Addresses of the bytes still to move. The entry of a vectored operation points to these addresses.
     pub pieces: Vec<libc::iovec>,
@@ -60,47 +55,48 @@ pub(super) struct UnderWay<C> {
 impl<C> UnderWay<C> {
     /// Applies the result of a transfer. Returns the operation's result, or `None` when the rest must be sent again.
     pub(super) fn advance(&mut self, result: i32) -> Option<io::Result<usize>> {
-        let wanted = self.memory.bytes();
-        let goes_on = self.whole;
+        let reads = self.op.kind == Kind::Read;
         let Ok(bytes) = usize::try_from(result) else {
             let code = result.wrapping_neg();
             return match code {
-                libc::EINTR if goes_on => None,
+                libc::EINTR => None,
                 // A direct read cannot go on from within a block, and only the end of the file can have stopped the read there.
-                libc::EINVAL if self.moved > 0 && self.kind.reads() => Some(Ok(self.moved)),
+                libc::EINVAL if self.moved > 0 && reads => Some(Ok(self.moved)),
                 libc::ECANCELED if self.moved > 0 => Some(Ok(self.moved)),
                 _ => Some(Err(io::Error::from_raw_os_error(code))),
             };
         };
         self.moved += bytes;
-        if !goes_on || self.moved >= wanted {
+        if self.moved >= self.op.memory.bytes() {
             return Some(Ok(self.moved));
         }
         match bytes {
-            0 if self.kind.reads() => Some(Ok(self.moved)),
+            0 if reads => Some(Ok(self.moved)),
             0 => Some(Err(io::ErrorKind::WriteZero.into())),
             _ => None,
         }
     }
 
-    /// The entry for the rest of the operation. The entry points to `memory` and `pieces`, which must stay until the completion.
+    /// The entry for the rest of the operation. The entry points to the memory of `op` and to `pieces`, which must stay until the completion.
     pub(super) fn entry(&mut self, arena: Option<(*const u8, usize)>) -> io::Result<squeue::Entry> {
         let invalid = |why: &'static str| io::Error::new(io::ErrorKind::InvalidInput, why);
-        let fd = types::Fd(match &self.target {
+        let fd = types::Fd(match &self.op.target {
             Target::Open(file) => file.as_fd().as_raw_fd(),
             Target::Segment(file) => raw(file.fd())?,
             Target::SegmentAppend(file) => raw(file.append_fd())?,
         });
-        let offset = self.offset.checked_add(self.moved as u64).ok_or_else(|| invalid("beyond any file"))?;
-        gather(&mut self.memory, self.moved, &mut self.pieces);
-        let index = if self.kind.is_fixed() { registered_index(&self.pieces, arena)? } else { 0 };
+        let offset =
+            self.op.offset.checked_add(self.moved as u64).ok_or_else(|| invalid("beyond any file"))?;
+        gather(&mut self.op.memory, self.moved, &mut self.pieces);
+        let index =
+            if self.op.kind == Kind::WritevFixed { registered_index(&self.pieces, arena)? } else { 0 };
         let first = self.pieces.first();
         let start = first.map_or(std::ptr::null_mut(), |piece| piece.iov_base.cast::<u8>());
         let bytes = u32::try_from(first.map_or(0, |piece| piece.iov_len))
             .map_err(|_| invalid("more bytes than one operation can move"))?;
         let count = u32::try_from(self.pieces.len()).map_err(|_| invalid("too many pieces"))?;
         let pieces = self.pieces.as_ptr();
-        Ok(match self.kind {
+        Ok(match self.op.kind {
             Kind::SyncData => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
             Kind::Read => opcode::Read::new(fd, start, bytes).offset(offset).build(),
             Kind::Writev => opcode::Writev::new(fd, pieces, count).offset(offset).build(),

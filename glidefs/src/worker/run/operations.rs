@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::Loop;
 use crate::cache::Want;
 use crate::worker::inbox::Message;
-use crate::worker::ring::{Completion, Memory, Op, Target};
+use crate::worker::ring::{Completion, Kind, Memory, Op, Target};
 
 /// Bytes of an eventfd's counter.
 const INBOX_COUNT_BYTES: usize = 8;
@@ -32,7 +32,7 @@ impl Loop {
 
     fn await_inbox(&mut self, count: Vec<u8>) {
         let inbox = Arc::clone(&self.inbox) as Arc<dyn AsFd>;
-        self.ring.start(Op::read(Target::Open(inbox), 0, count), Purpose::Inbox);
+        self.ring.start(Op::new(Kind::Read, Target::Open(inbox), 0, Memory::Heap(count)), Purpose::Inbox);
     }
 
     /// Hands the completion of an operation to whoever started the operation.
@@ -97,21 +97,21 @@ impl Loop {
     /// Starts everything for which the shard asked in this turn.
     pub(super) fn submit_wants(&mut self) {
         for want in self.shard.wants() {
-            match want {
+            let (op, purpose) = match want {
                 Want::Append { op, file, offset, parts } => {
+                    let kind = if self.is_fixed { Kind::WritevFixed } else { Kind::Writev };
                     let target = Target::SegmentAppend(file);
-                    let write = if self.is_fixed {
-                        Op::writev_fixed(target, offset, parts)
-                    } else {
-                        Op::writev(target, offset, parts)
-                    };
-                    self.ring.start(write.whole(), Purpose::Append(op));
+                    (Op::new(kind, target, offset, Memory::Slots(parts)), Purpose::Append(op))
                 }
-                Want::Sync { op, file } => self.ring.start(Op::sync_data(file), Purpose::Sync(op)),
+                Want::Sync { op, file } => {
+                    (Op::new(Kind::SyncData, Target::Segment(file), 0, Memory::None), Purpose::Sync(op))
+                }
                 Want::Read { op, file, offset, buffer } => {
-                    self.ring.start(Op::read(file, offset, buffer).whole(), Purpose::Read(op));
+                    let memory = Memory::Heap(buffer);
+                    (Op::new(Kind::Read, Target::Segment(file), offset, memory), Purpose::Read(op))
                 }
-            }
+            };
+            self.ring.start(op, purpose);
         }
     }
 }

@@ -19,10 +19,11 @@ use crate::worker::requests::{Errand, InFlight, RequestBuffer, TagRequest};
 use crate::worker::tag::TagId;
 use crate::worker::traces;
 use crate::worker::waits::divided::{Divided, copy_in};
-use crate::worker::waits::held::{Hold, Released};
+use crate::worker::waits::held::Released;
 use crate::worker::waits::log_line::Left;
 use crate::worker::waits::ready::Stage;
 use crate::worker::waits::stop;
+use crate::worker::waits::tasks::Waited;
 
 impl Loop {
     /// The worker works for the export behind a tag until the result is dropped.
@@ -108,12 +109,12 @@ impl Loop {
                 }
                 let depth = self.queues.of(request.tag).driver.depth();
                 match self.held.enter(request, (volume, depth), self.now) {
-                    Hold::Go(request) => self.enter_log(request),
-                    Hold::Waits => {
+                    Some(Released::Goes(request)) => self.enter_log(request),
+                    Some(Released::Full(request)) => self.refuse_full(request),
+                    None => {
                         traces::enter(request.tag, Part::Brake);
                         Ok(())
                     }
-                    Hold::Full => self.refuse_full(request),
                 }
             }
         }
@@ -197,24 +198,31 @@ impl Loop {
         if let Some(stable) = stable.filter(|_| !is_lent) {
             return self.transfer(request, errand, RequestBuffer::Stable(stable));
         }
-        if let Some(slot) = self.slots.try_take(request.data_bytes()) {
+        if let Some(slot) = self.tasks.try_take(request.data_bytes()) {
             return self.transfer(request, errand, RequestBuffer::Slot(slot));
         }
         traces::enter(request.tag, Part::Slot);
-        self.slots.wait(&self.executor, request, errand, self.queues.volume(request.tag))
+        self.tasks.for_slot(request, errand, self.queues.volume(request.tag))
     }
 
-    /// Makes the requests ready whose slot has come, and fails those whose waits were ended.
-    pub(super) fn resume_granted(&mut self) -> io::Result<()> {
-        while let Some((request, errand, slot)) = self.slots.next() {
-            if let Some(slot) = slot {
-                self.ready.add(request, Stage::Granted(errand, slot));
-                continue;
+    /// Makes the requests ready whose slot or data has come, and fails those whose waits were ended.
+    pub(super) fn resume_waited(&mut self) -> io::Result<()> {
+        while let Some(waited) = self.tasks.next() {
+            match waited {
+                Waited::Slot(request, errand, Some(slot)) => {
+                    self.ready.add(request, Stage::Granted(errand, slot));
+                }
+                Waited::Slot(request, errand, None) => {
+                    if let Errand::Write(reservation) = errand {
+                        self.shard.cancel(reservation);
+                    }
+                    self.fail_waiting(request)?;
+                }
+                Waited::Store(request, Ok(fill)) => self.ready.add(request, Stage::Fetched(Some(fill))),
+                Waited::Store(request, Err(error)) => {
+                    self.finish(request.without_buffer(), Err(Failure::Cache(error)))?;
+                }
             }
-            if let Errand::Write(reservation) = errand {
-                self.shard.cancel(reservation);
-            }
-            self.fail_waiting(request)?;
         }
         Ok(())
     }
@@ -300,7 +308,9 @@ impl Loop {
                     let request = token.request;
                     drop(token);
                     traces::enter(request.tag, Part::Store);
-                    self.store_reads.fetch(&self.executor, request, self.queues.volume(request.tag));
+                    if !self.tasks.for_store(request, self.queues.volume(request.tag)) {
+                        self.ready.add(request, Stage::Fetched(None));
+                    }
                 }
                 // What the volume let go on needs a record all the same: other writes came between.
                 Err(IoError::IndexFull) => {
@@ -316,17 +326,6 @@ impl Loop {
             }
         }
         self.done = done;
-        Ok(())
-    }
-
-    /// Makes the READs ready whose data has come from the store.
-    pub(super) fn resume_arrived(&mut self) -> io::Result<()> {
-        while let Some((request, answer)) = self.store_reads.next() {
-            match answer {
-                Ok(fill) => self.ready.add(request, Stage::Fetched(fill)),
-                Err(error) => self.finish(request.without_buffer(), Err(Failure::Cache(error)))?,
-            }
-        }
         Ok(())
     }
 

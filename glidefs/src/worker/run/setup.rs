@@ -6,32 +6,25 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
-use nix::time::ClockId;
-
 use super::Loop;
 use super::operations::Purpose;
 use crate::buffer::Pool;
-use crate::cache::{Cache, Shard, ShardStats};
-use crate::observe::io::WorkerStats;
+use crate::cache::{Cache, Shard};
 use crate::observe::logging;
-use crate::observe::trace::TraceRing;
 use crate::units::FRAME_BYTES;
-use crate::worker::affinity::{self, Cpu};
 use crate::worker::company::Company;
+use crate::worker::cpus;
 use crate::worker::engine::Engine;
-use crate::worker::executor::Executor;
-use crate::worker::inbox::Inbox;
-use crate::worker::load;
+use crate::worker::handle::{Worker, WorkerOptions};
 use crate::worker::queues::Queues;
 use crate::worker::requests::InFlight;
-use crate::worker::ring::{Kind, Options, REGISTERED_BYTES_MAX, Ring};
+use crate::worker::ring::{Options, REGISTERED_BYTES_MAX, Ring};
 use crate::worker::traces;
 use crate::worker::waits::held::HeldWrites;
 use crate::worker::waits::limits::LimitedRequests;
 use crate::worker::waits::log_line::LogLine;
 use crate::worker::waits::ready::Ready;
-use crate::worker::waits::slots::SlotWaits;
-use crate::worker::waits::store_reads::StoreReads;
+use crate::worker::waits::tasks::TaskWaits;
 
 /// Memory for record headers: pieces of 4 KiB of the arena. Each append under way takes two; when none is left, requests gather
 /// in larger batches.
@@ -43,16 +36,10 @@ const SLOTS_AN_APPEND: usize = 8;
 
 /// The parts of a worker which others have made.
 pub struct Setup {
-    pub index: usize,
-    pub cpu: Cpu,
-    pub slots: usize,
-    pub queues_max: u32,
-    pub engine: Engine,
+    pub cpu: usize,
+    pub options: WorkerOptions,
     pub cache: Cache,
-    pub inbox: Arc<Inbox>,
-    pub stats: Arc<WorkerStats>,
-    pub shard_stats: Arc<ShardStats>,
-    pub traces: Arc<TraceRing>,
+    pub worker: Worker,
 }
 
 /// Why a worker could not be set up: the step which failed, and the cause.
@@ -71,15 +58,13 @@ impl Drop for AbortOnEnd {
     }
 }
 
-/// The thread's body. Gives `ready` the clock of the thread's CPU time when the worker is set up, and returns only when the set-up
-/// fails.
-pub fn main(setup: Setup, ready: &Sender<Result<ClockId, SetupError>>) {
-    let clock = load::cpu_clock().map_err(|error| ("finding the clock of the thread", error));
-    match clock.and_then(|clock| Ok((clock, Loop::new(setup)?))) {
+/// The thread's body. Tells `ready` when the worker is set up, and returns only when the set-up fails.
+pub fn main(setup: Setup, ready: &Sender<Result<(), SetupError>>) {
+    match Loop::new(setup) {
         Err(failure) => drop(ready.send(Err(failure))),
-        Ok((clock, mut worker)) => {
+        Ok(mut worker) => {
             let _abort = AbortOnEnd;
-            drop(ready.send(Ok(clock)));
+            drop(ready.send(Ok(())));
             if let Err(error) = worker.run() {
                 tracing::error!(error = &error as &dyn std::error::Error, "the worker's ring failed");
             }
@@ -89,36 +74,38 @@ pub fn main(setup: Setup, ready: &Sender<Result<ClockId, SetupError>>) {
 
 impl Loop {
     fn new(setup: Setup) -> Result<Self, SetupError> {
-        affinity::pin(setup.cpu).map_err(|error| ("pinning the thread", error))?;
+        setup.worker.load.begin().map_err(|error| ("finding the clock of the thread", error))?;
+        cpus::pin(setup.cpu).map_err(|error| ("pinning the thread", error))?;
         // After pinning, so that the first touch places the arena on the local NUMA node.
-        let pool = Pool::new(setup.slots, Arc::clone(&setup.stats))
+        let pool = Pool::new(setup.options.slots_per_worker, Arc::clone(&setup.worker.stats))
             .map_err(|error| ("making the buffer pool", io::Error::other(error)))?;
         let (ring, is_fixed) = make_ring(&setup, &pool)?;
         let shard = make_shard(&setup, &ring, &pool)?;
-        setup.stats.cpu.add(setup.cpu.0 as u64);
-        traces::begin_worker(setup.traces);
-        let inbox = Arc::clone(&setup.inbox);
-        let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(move || inbox.wake());
-        setup.cache.on_progress(setup.index, Arc::clone(&wake));
+        let Setup { cpu, options, cache, worker: Worker { index, inbox, stats, traces, .. } } = setup;
+        stats.cpu.add(cpu as u64);
+        traces::begin_worker(traces);
+        let wake: Arc<dyn Fn() + Send + Sync> = {
+            let inbox = Arc::clone(&inbox);
+            Arc::new(move || inbox.wake())
+        };
+        cache.on_progress(index, Arc::clone(&wake));
         let mut this = Self {
             ring,
-            queues: Queues::new(setup.queues_max, Arc::clone(&setup.stats)),
+            queues: Queues::new(options.queues_max, Arc::clone(&stats)),
             company: Company::default(),
             shard,
-            engine: setup.engine,
+            engine: options.engine,
             is_fixed,
-            executor: Executor::new(wake),
-            slots: SlotWaits::new(pool),
-            store_reads: StoreReads::default(),
-            log_line: LogLine::new(Arc::clone(&setup.stats)),
+            tasks: TaskWaits::new(pool, wake),
+            log_line: LogLine::new(Arc::clone(&stats)),
             ready: Ready::new(),
             limited: LimitedRequests::default(),
-            held: HeldWrites::new(Arc::clone(&setup.stats)),
+            held: HeldWrites::new(Arc::clone(&stats)),
             advanced: false,
             done: Vec::new(),
-            inbox: setup.inbox,
+            inbox,
             now: Instant::now(),
-            stats: setup.stats,
+            stats,
         };
         this.arm_inbox();
         Ok(this)
@@ -128,12 +115,13 @@ impl Loop {
 /// The ring, and whether appends go from registered buffers: with [`Engine::Direct`], where that is possible.
 fn make_ring(setup: &Setup, pool: &Pool) -> Result<(Ring<Purpose>, bool), SetupError> {
     // One file more than queues: the lock of the cache.
-    let files_max = setup.queues_max.saturating_add(1);
+    let files_max = setup.options.queues_max.saturating_add(1);
     let options = Options { files_max, ..Options::default() };
-    let mut ring = Ring::new(&options).map_err(|error| ("setting up io_uring", error))?;
+    let fail = |error| ("setting up io_uring", error);
+    let mut ring = Ring::new(&options).map_err(fail)?;
     // A record must lie in one registered buffer.
-    let is_possible = ring.supports(Kind::WritevFixed) && pool.arena().1 <= REGISTERED_BYTES_MAX;
-    if setup.engine == Engine::Buffered || !is_possible {
+    let is_possible = ring.has_writev_fixed().map_err(fail)? && pool.arena().1 <= REGISTERED_BYTES_MAX;
+    if setup.options.engine == Engine::Buffered || !is_possible {
         return Ok((ring, false));
     }
     let registered = ring.register_arena(pool);
@@ -148,18 +136,18 @@ fn make_ring(setup: &Setup, pool: &Pool) -> Result<(Ring<Purpose>, bool), SetupE
 
 /// The worker's shard of the log, with memory for the headers of appends that the ring carries out.
 fn make_shard(setup: &Setup, ring: &Ring<Purpose>, pool: &Pool) -> Result<Shard<InFlight>, SetupError> {
-    let mut shard = setup.cache.shard(setup.index, Arc::clone(&setup.shard_stats));
+    let mut shard = setup.cache.shard(setup.worker.index, Arc::clone(&setup.worker.shard_stats));
     if let Some(lock) = setup.cache.lock_fd() {
-        ring.register_file(setup.queues_max, lock.as_raw_fd())
+        ring.register_file(setup.options.queues_max, Some(lock.as_raw_fd()))
             .map_err(|error| ("registering the lock of the cache", error))?;
     }
     // An append begins while there are two headers for it, and mostly takes one.
-    let headers_through = match THROUGH_MAX.min(setup.slots / SLOTS_AN_APPEND) {
+    let headers_through = match THROUGH_MAX.min(setup.options.slots_per_worker / SLOTS_AN_APPEND) {
         0 => 0,
         appends => appends + 1,
     };
     let of = |pool: &Pool, count| (0..count).map_while(|_| pool.try_acquire(FRAME_BYTES)).collect();
-    match setup.engine {
+    match setup.options.engine {
         Engine::Buffered if headers_through > 0 => {
             // No request has less memory because of these.
             let pool = Pool::new(1, Arc::default())

@@ -73,8 +73,8 @@ async fn a_write_with_fua_and_one_of_an_export_that_flushes_each_are_stable_when
         }
         let after = (shard.syncs.get(), shard.stable_appends.get());
         // Either is possible where a segment ended, and the next one was not ready.
-        assert!(after.1 - before.1 >= pairs / 2, "{engine}: {before:?} {after:?} of {pairs}");
-        assert!(after.0 - before.0 < pairs, "{engine}: {before:?} {after:?} of {pairs}");
+        assert!(after.1 - before.1 >= pairs / 2, "{engine:?}: {before:?} {after:?} of {pairs}");
+        assert!(after.0 - before.0 < pairs, "{engine:?}: {before:?} {after:?} of {pairs}");
         client.detach().await;
     }
 }

@@ -54,17 +54,6 @@ pub struct HeldWrites {
     stats: Arc<WorkerStats>,
 }
 
-/// The answer to a write which comes.
-#[derive(Clone, Copy, Debug)]
-pub enum Hold {
-    /// Goes on, and does not wait.
-    Go(TagRequest),
-    /// Waits among the held writes.
-    Waits,
-    /// Fails, as a wait would have no end, and does not wait.
-    Full,
-}
-
 /// The bound which holds a write back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -89,7 +78,7 @@ struct HeldExport {
     counted: Instant,
 }
 
-/// A write which leaves.
+/// A write which is not, or not any more, held.
 #[derive(Debug)]
 pub enum Released {
     /// The write goes on, and counts as promised.
@@ -105,13 +94,14 @@ impl HeldWrites {
         Self { exports: BTreeMap::new(), first, due: BTreeSet::new(), leaving, origin, stats }
     }
 
-    /// Keeps a write which may not go on at once. `depth` is that of the request's queue.
+    /// Keeps a write which may not go on at once. `None` when the write waits now; one whose wait would have no end fails. `depth` is
+    /// that of the request's queue.
     pub fn enter(
         &mut self,
         mut request: TagRequest,
         (volume, depth): (&Arc<Volume>, u16),
         now: Instant,
-    ) -> Hold {
+    ) -> Option<Released> {
         let again = self.again(now);
         let held = self.exports.get_mut(&volume.id());
         let (pace, reason) = match &held {
@@ -124,18 +114,17 @@ impl HeldWrites {
             || !volume.waits_for_client()
             || held.as_ref().map_or(0, |export| export.of_queue(&request)) < waits_max(depth);
         let due = match pace {
-            Pace::Pause(_) if !has_tags => return Hold::Go(request),
-            Pace::Full if !has_tags || volume.fails_when_full() => return Hold::Full,
-            Pace::Go => return Hold::Go(request),
+            Pace::Pause(_) if !has_tags => return Some(Released::Goes(request)),
+            Pace::Full if !has_tags || volume.fails_when_full() => return Some(Released::Full(request)),
+            Pace::Go => return Some(Released::Goes(request)),
             Pace::Pause(pause) => now + pause,
             Pace::Wait | Pace::Full => again,
         };
         match reason {
             Reason::Risk => self.stats.risk_waits.add(1),
             Reason::Budget(resource) => {
-                match resource {
-                    Resource::Index => self.stats.index_waits.add(1),
-                    Resource::Log => self.stats.log_waits.add(1),
+                if resource == Resource::Log {
+                    self.stats.log_waits.add(1);
                 }
                 volume.count_held(resource);
             }
@@ -148,7 +137,7 @@ impl HeldWrites {
             self.exports.insert(volume.id(), export);
             self.due.insert((due, volume.id()));
         }
-        Hold::Waits
+        None
     }
 
     /// Takes out the writes of exports whose waits are ended.

@@ -23,7 +23,6 @@ pub struct LogLine {
     line: Fair<ExportId, TagRequest>,
     /// When to ask the cache again for the next write; `None` when the cache will wake the worker.
     ask_again: Option<Instant>,
-    len: u64,
     stats: Arc<WorkerStats>,
 }
 
@@ -37,12 +36,9 @@ pub enum Left {
     Stopped(TagRequest),
 }
 
-/// No log space yet: when to ask again, `None` when the cache will wake the worker.
-struct Refused(Option<Instant>);
-
 impl LogLine {
     pub fn new(stats: Arc<WorkerStats>) -> Self {
-        Self { line: Fair::new(), ask_again: None, len: 0, stats }
+        Self { line: Fair::new(), ask_again: None, stats }
     }
 
     /// Asks the cache for log space for a write which has just come, unless others wait. `None` when the write waits now.
@@ -57,7 +53,7 @@ impl LogLine {
         if self.line.is_empty() {
             match ask(shard, request, now) {
                 Ok(left) => return Some(left),
-                Err(Refused(ask_again)) => self.ask_again = ask_again.filter(|_| stop::may_wait(volume)),
+                Err(ask_again) => self.ask_again = ask_again.filter(|_| stop::may_wait(volume)),
             }
         }
         if !stop::may_wait(volume) {
@@ -65,7 +61,6 @@ impl LogLine {
         }
         let bytes = request.data_bytes().saturating_add(FRAME_BYTES) as u64;
         self.line.push(volume.id(), volume.weight(), bytes, request);
-        self.len += 1;
         self.publish();
         None
     }
@@ -78,10 +73,9 @@ impl LogLine {
         let left = match ask(shard, request, now) {
             Ok(left) => {
                 self.line.pop();
-                self.len = self.len.saturating_sub(1);
                 Some(left)
             }
-            Err(Refused(ask_again)) => {
+            Err(ask_again) => {
                 self.ask_again = ask_again;
                 None
             }
@@ -92,13 +86,8 @@ impl LogLine {
 
     /// Publishes how many writes wait for room. Those that wait for the end of a pause are slowed down only.
     fn publish(&self) {
-        let waiting = if self.ask_again.is_none() { self.len } else { 0 };
+        let waiting = if self.ask_again.is_none() { self.line.len() as u64 } else { 0 };
         self.stats.log_line.set(waiting);
-    }
-
-    /// Whether a pause that the cache asked for has ended at `now`.
-    pub fn is_due(&self, now: Instant) -> bool {
-        self.ask_again.is_some_and(|due| due <= now)
     }
 
     /// The end of the pause that the cache asked for.
@@ -115,19 +104,18 @@ impl LogLine {
             |request| !stop::may_wait(queues.volume(request.tag)),
             |request| stopped.push(request),
         );
-        self.len = self.len.saturating_sub(stopped.len() as u64);
         self.publish();
         stopped
     }
 }
 
-/// Asks the cache for log space.
+/// Asks the cache for log space. An error when there is none yet: when to ask again, `None` when the cache will wake the worker.
 #[inline]
-fn ask(shard: &mut Shard<InFlight>, request: TagRequest, now: Instant) -> Result<Left, Refused> {
+fn ask(shard: &mut Shard<InFlight>, request: TagRequest, now: Instant) -> Result<Left, Option<Instant>> {
     match shard.admit(request.data_bytes()) {
         Admission::Accept(reservation) => Ok(Left::Admitted(request, reservation)),
         Admission::Full => Ok(Left::Full(request)),
-        Admission::Delay(pause) => Err(Refused(Some(now + pause))),
-        Admission::Wait => Err(Refused(None)),
+        Admission::Delay(pause) => Err(Some(now + pause)),
+        Admission::Wait => Err(None),
     }
 }

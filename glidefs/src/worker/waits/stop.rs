@@ -20,9 +20,3 @@ pub const STOPPED: IoError = IoError::Detached;
 pub fn may_wait(volume: &Volume) -> bool {
     !volume.are_waits_ended()
 }
-
-/// Returns when the waits of `volume` are ended, at once when they are ended already.
-pub async fn stopped(volume: &Volume) -> IoError {
-    volume.waits_ended().await;
-    STOPPED
-}

@@ -13,7 +13,7 @@ const EXACT_MAX: u64 = 1 << 53;
 
 /// Appends a metric with all samples.
 pub(super) fn write_family(family: &Family, text: &mut String) {
-    let definition = family.definition();
+    let definition = family.definition;
     let (name, unit) = (definition.name, definition.unit);
     // A row of the table has no character in its help to be escaped.
     put(
@@ -38,23 +38,23 @@ pub(super) fn write_family(family: &Family, text: &mut String) {
                 push_value(text, unit, *value);
             }
             [counts @ .., sum] => {
-                write_histogram(text, &Series { name, labels: &labels, unit }, &bounds, counts, *sum);
+                write_histogram(text, name, &labels, unit, &bounds, counts, *sum);
             }
             [] => {}
         }
     }
 }
 
-/// The common part of the lines of a histogram.
-struct Series<'a> {
-    name: &'static str,
-    labels: &'a str,
-    unit: Unit,
-}
-
 /// `counts` has one count per bucket, not cumulative, and the count above the last bound.
-fn write_histogram(text: &mut String, series: &Series<'_>, bounds: &[String], counts: &[u64], sum: u64) {
-    let Series { name, labels, unit } = *series;
+fn write_histogram(
+    text: &mut String,
+    name: &str,
+    labels: &str,
+    unit: Unit,
+    bounds: &[String],
+    counts: &[u64],
+    sum: u64,
+) {
     let comma = if labels.is_empty() { "" } else { "," };
     let mut cumulative = 0_u64;
     for (bound, count) in bounds.iter().map(String::as_str).chain(["+Inf"]).zip(counts) {

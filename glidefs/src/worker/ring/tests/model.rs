@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::{Memory, Op};
 use super::reactor::Pending;
 use super::*;
 
@@ -54,7 +53,7 @@ type Allowed = Vec<Vec<u8>>;
 
 /// A future which was kept.
 struct Awaited {
-    pending: Pending<Memory>,
+    pending: Pending,
     bytes: usize,
     allowed: Option<Allowed>,
 }
@@ -126,8 +125,8 @@ impl Bench {
                 let (target, offset) = (Arc::clone(&self.file), (first * BLOCK) as u64);
                 let slots = || fills.iter().map(|&fill| slot(&self.pool, BLOCK, fill)).collect::<Vec<_>>();
                 let op = match way {
-                    Way::Heap | Way::Slot => Op::writev(target, offset, slots()).erase(),
-                    Way::Fixed => Op::writev_fixed(target, offset, slots()).erase(),
+                    Way::Heap | Way::Slot => Op::writev(target, offset, slots()),
+                    Way::Fixed => Op::writev_fixed(target, offset, slots()),
                 };
                 let pending = self.reactor.start(op);
                 for (block, &fill) in blocks.zip(&fills) {
@@ -143,9 +142,9 @@ impl Bench {
                 }
                 let (target, offset) = (Arc::clone(&self.file), (first * BLOCK) as u64);
                 let op = match way {
-                    Way::Heap => Op::read(target, offset, vec![0; blocks * BLOCK]).erase(),
+                    Way::Heap => Op::read(target, offset, vec![0; blocks * BLOCK]),
                     Way::Slot | Way::Fixed => {
-                        Op::read(target, offset, vec![slot(&self.pool, blocks * BLOCK, 0)]).erase()
+                        Op::read(target, offset, vec![slot(&self.pool, blocks * BLOCK, 0)])
                     }
                 };
                 let pending = self.reactor.start(op);
@@ -159,7 +158,7 @@ impl Bench {
         }
     }
 
-    fn meet(&mut self, pending: Pending<Memory>, blocks: usize, allowed: Option<Allowed>, fate: Fate) {
+    fn meet(&mut self, pending: Pending, blocks: usize, allowed: Option<Allowed>, fate: Fate) {
         let bytes = blocks * BLOCK;
         match fate {
             Fate::Awaited => self.awaited.push(Awaited { pending, bytes, allowed }),

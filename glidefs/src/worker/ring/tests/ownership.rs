@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::{Op, Options};
+use super::super::Options;
 use super::*;
 use crate::worker::executor::Executor;
 
@@ -12,7 +12,9 @@ fn a_slot_comes_back_to_the_pool_with_the_completion_and_not_before() {
     let reactor = reactor(&pool);
     let (read, write) = pipe();
     for polled in [false, true] {
-        let mut pending = reactor.start(Op::read(Arc::clone(&read), 0, vec![slot(&pool, 1 << 17, 0)]));
+        let mut large = slot(&pool, 1 << 17, 0);
+        large.shorten(16);
+        let mut pending = reactor.start(Op::read(Arc::clone(&read), 0, vec![large]));
         if polled {
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             assert!(std::pin::Pin::new(&mut pending).poll(&mut context).is_pending());
@@ -76,7 +78,7 @@ fn the_file_stays_open_until_the_operation_has_ended() {
 fn tasks_of_the_executor_await_operations() {
     let (pool, stats) = pool(1);
     let reactor = reactor(&pool);
-    let mut executor = Executor::new(Arc::new(|| ()));
+    let mut executor = Executor::<()>::new(Arc::new(|| ()));
     let file = file();
     for at in 0..100_u64 {
         let (reactor, pool, file) = (reactor.clone(), pool.clone(), Arc::clone(&file));
@@ -85,17 +87,18 @@ fn tasks_of_the_executor_await_operations() {
             let mut slot = pool.acquire(BLOCK, 1, 100).unwrap().await;
             slot.fill(at as u8);
             let write = Op::writev_fixed(file.clone(), at * BLOCK as u64, vec![slot]);
-            let (mut slots, result) = reactor.start(write).await;
+            let (memory, result) = reactor.start(write).await;
             assert_eq!(result.unwrap(), BLOCK);
-            let slot = slots.remove(0);
-            let (slot, result) = reactor.start(Op::read(file, at * BLOCK as u64, vec![slot])).await;
-            assert_eq!((result.unwrap(), &slot[0][..]), (BLOCK, &[at as u8; BLOCK][..]));
+            let slot = memory.slots().remove(0);
+            let (memory, result) = reactor.start(Op::read(file, at * BLOCK as u64, vec![slot])).await;
+            assert_eq!((result.unwrap(), &memory.slots()[0][..]), (BLOCK, &[at as u8; BLOCK][..]));
         });
     }
-    let mut ended = executor.run_ready();
+    let mut ended = 0;
+    executor.run_ready(|()| ended += 1);
     while ended < 100 {
         reactor.turn(Some(PATIENCE)).unwrap();
-        ended += executor.run_ready();
+        executor.run_ready(|()| ended += 1);
     }
     assert_eq!(stats.pool.live_bytes.get(), 0);
 }

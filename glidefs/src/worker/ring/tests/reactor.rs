@@ -6,47 +6,14 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
-use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::buffer::Slot;
 use crate::worker::ring::kernel::Ring;
-use crate::worker::ring::memory::Memory;
-use crate::worker::ring::operation::Op;
+use crate::worker::ring::operation::{Memory, Op};
 use crate::worker::ring::under_way::{Completion, Event};
-
-/// A type of memory which an operation takes at the start and gives back with the completion.
-pub trait OpBuffer: Into<Memory> {
-    /// Takes the memory back; `None` when `memory` is of another kind.
-    fn from_memory(memory: Memory) -> Option<Self>;
-}
-
-impl OpBuffer for Memory {
-    fn from_memory(memory: Memory) -> Option<Self> {
-        Some(memory)
-    }
-}
-
-impl OpBuffer for () {
-    fn from_memory(memory: Memory) -> Option<Self> {
-        matches!(memory, Memory::None).then_some(())
-    }
-}
-
-impl OpBuffer for Vec<u8> {
-    fn from_memory(memory: Memory) -> Option<Self> {
-        if let Memory::Heap(bytes) = memory { Some(bytes) } else { None }
-    }
-}
-
-impl OpBuffer for Vec<Slot> {
-    fn from_memory(memory: Memory) -> Option<Self> {
-        if let Memory::Slots(slots) = memory { Some(slots) } else { None }
-    }
-}
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -55,9 +22,9 @@ struct Shared {
 }
 
 /// A promise of a completion, to be the context of an operation, and the future which the promise resolves.
-pub fn promise<B: OpBuffer>() -> (Promise, Pending<B>) {
+pub fn promise() -> (Promise, Pending) {
     let shared = Rc::new(RefCell::default());
-    (Promise { shared: Rc::clone(&shared) }, Pending { shared, buffer: PhantomData })
+    (Promise { shared: Rc::clone(&shared) }, Pending { shared })
 }
 
 /// The ring's end: to be resolved with the completion.
@@ -84,34 +51,23 @@ impl Promise {
 ///
 /// Dropping the future neither cancels the operation nor frees the memory: both end with the completion.
 #[must_use = "an operation goes on without its future, but nobody learns the result"]
-pub struct Pending<B> {
+#[derive(Debug)]
+pub struct Pending {
     shared: Rc<RefCell<Shared>>,
-    buffer: PhantomData<fn() -> B>,
 }
 
-impl<B: OpBuffer> Future for Pending<B> {
-    type Output = (B, io::Result<usize>);
+impl Future for Pending {
+    type Output = (Memory, io::Result<usize>);
 
-    /// # Panics
-    /// When the promise was resolved with memory of another type than `B`. [`Reactor`] never does so.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut shared = self.shared.borrow_mut();
-        if let Some((memory, result)) = shared.outcome.take() {
-            let Some(buffer) = B::from_memory(memory) else {
-                panic!("a promise was resolved with the memory of another operation")
-            };
-            return Poll::Ready((buffer, result));
+        if let Some(outcome) = shared.outcome.take() {
+            return Poll::Ready(outcome);
         }
         if !shared.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             shared.waker = Some(cx.waker().clone());
         }
         Poll::Pending
-    }
-}
-
-impl<B> fmt::Debug for Pending<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pending").field("shared", &self.shared).finish_non_exhaustive()
     }
 }
 
@@ -135,7 +91,7 @@ impl Reactor {
     }
 
     /// Starts `op`, at the next turn at the latest.
-    pub fn start<B: OpBuffer>(&self, op: Op<B>) -> Pending<B> {
+    pub fn start(&self, op: Op) -> Pending {
         let (promise, pending) = promise();
         self.inner.ring.borrow_mut().start(op, promise);
         pending
