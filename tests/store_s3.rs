@@ -207,7 +207,7 @@ async fn a_large_pack_goes_up_in_one_put_and_its_blocks_come_back() {
     let data = Bytes::from(data);
     builder.push_data(0, data.clone()).unwrap();
     let pack = builder.finish().unwrap();
-    let reference = pack.trailer.pack;
+    let reference = pack.pack;
     assert_eq!(store.create_pack(&pack).await.unwrap(), Created::Created);
     assert_eq!(store.create_pack(&pack).await.unwrap(), Created::Existed);
     assert_eq!(store.stats().of(Operation::Put).bytes.get() / (24 << 20), 1);

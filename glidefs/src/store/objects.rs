@@ -297,7 +297,7 @@ impl Store {
 
     /// Creates the pack. The pack id is random, so no such pack exists.
     pub async fn create_pack(&self, pack: &EncodedPack) -> Result<Created, StoreError> {
-        let PackRef { volume, pack: id, .. } = pack.trailer.pack;
+        let PackRef { volume, pack: id, .. } = pack.pack;
         self.create(&Key::Pack(volume, id), &pack.parts).await
     }
 

@@ -270,7 +270,7 @@ async fn a_new_place_that_replaces_objects_does_not_become_a_store_in_use() {
 async fn objects_come_back_as_they_were_created() {
     let (store, _) = open(&Arc::new(InMemory::new()), WRITE).await.unwrap();
     let (encoded, data) = pack(2);
-    let reference = encoded.trailer.pack;
+    let reference = encoded.pack;
     assert_eq!(store.create_pack(&encoded).await.unwrap(), Created::Created);
     let head = store.head(&Key::Pack(VOLUME, reference.pack)).await.unwrap();
     assert_eq!(head.bytes, reference.total_bytes);
@@ -309,8 +309,8 @@ fn requests_may_run_on_any_thread() {
     fn send<T: Send>(_: impl FnOnce(Store) -> T) {}
     send(|store| async move { store.manifest(VOLUME, 1).await });
     send(|store| async move { store.newest_manifest(VOLUME, None).await });
-    send(|store| async move { store.pack_index(&pack(1).0.trailer.pack).await });
-    send(|store| async move { store.blocks(&pack(1).0.trailer.pack, &[]).await });
+    send(|store| async move { store.pack_index(&pack(1).0.pack).await });
+    send(|store| async move { store.blocks(&pack(1).0.pack, &[]).await });
     send(|store| async move { store.create_pack(&pack(1).0).await });
     send(|store| async move { store.snapshot(VOLUME, &name("s")).await });
     send(|store| async move {
@@ -366,7 +366,7 @@ proptest! {
             let objects = Arc::new(InMemory::new());
             let (store, _) = open(&objects, WRITE).await.unwrap();
             let (encoded, data) = pack(1);
-            let reference = encoded.trailer.pack;
+            let reference = encoded.pack;
             let mut whole = encoded.parts.concat();
             let at = at.index(whole.len());
             whole[at] ^= by;
@@ -394,7 +394,7 @@ async fn whatever_the_store_does_a_read_is_right_or_an_error() {
         let memory = Arc::new(InMemory::new());
         let (behind, _) = open(&memory, WRITE).await.unwrap();
         let (encoded, data) = pack(2);
-        let reference = encoded.trailer.pack;
+        let reference = encoded.pack;
         let _ = behind.create_pack(&encoded).await.unwrap();
         let _ = behind.create_manifest(&manifest(vec![reference])).await.unwrap();
 

@@ -250,8 +250,8 @@ fn a_try_packs_exactly_what_earlier_ones_left() {
             assert_eq!(times, usize::from(!is_kept(at)), "sector {at} of {kept:b}");
         }
         for pack in &packed {
-            assert!(pack.sectors.start <= pack.pack.trailer.pack.lowest_sector);
-            assert!(pack.pack.trailer.pack.highest_sector < pack.sectors.end);
+            assert!(pack.sectors.start <= pack.pack.pack.lowest_sector);
+            assert!(pack.pack.pack.highest_sector < pack.sectors.end);
         }
     }
 }
