@@ -296,7 +296,7 @@ impl Store {
         let prefix = self.inner.backend.prefix.as_ref();
         let rest = path.as_ref().strip_prefix(prefix)?;
         let rest = if prefix.is_empty() { rest } else { rest.strip_prefix('/')? };
-        rest.parse().ok()
+        Key::parse(rest)
     }
 }
 
