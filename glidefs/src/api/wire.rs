@@ -16,7 +16,7 @@ mod upgrade;
 pub(super) mod values;
 
 pub use self::answers::{
-    AtRisk, Deleted, DeletedExport, Drained, Export, Flushed, GcAnswer, Snapshot, StoredExport, StoredVolume,
+    AtRisk, Deleted, DeletedExport, Drained, Export, Flushed, Snapshot, StoredExport, StoredVolume,
 };
 pub use self::codes::ProblemCode;
 pub use self::problem::{ErrorDetail, PROBLEM_TYPE, Problem};
@@ -33,4 +33,5 @@ pub use self::trace::{Trace, TraceParts, TraceQuery, TracedRequest};
 pub use self::upgrade::{Pauses, Upgrade, UpgradeBegun, UpgradeRequest};
 pub(crate) use self::values::rfc3339;
 pub use crate::properties::{Bound, Durability, OnUnreachable};
+pub use crate::store::gc::GcReport;
 pub use crate::store::{Condition, StoreState};

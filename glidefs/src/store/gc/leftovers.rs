@@ -17,43 +17,39 @@ pub(super) async fn superfluous(
     volume: &ListedVolume,
     deadline: Deadline,
 ) -> Result<(Vec<Key>, bool), StoreError> {
-    let mut keys = Vec::new();
     let key = |number: u64| Key::Manifest(volume.id, number);
-    let numbers = || volume.manifests.iter().map(|found| found.id);
-    let snapshots = || volume.snapshots.iter().map(|found| Key::Snapshot(volume.id, found.id.clone()));
-    let fences = || volume.fences.iter().map(|number| Key::Fence(volume.id, *number));
-    let is_empty = volume.snapshots.is_empty() && volume.packs.is_empty();
-    match volume.standing {
-        Standing::Live | Standing::Released => {
-            let (_, older) = volume.manifests.split_last().unzip();
-            // The first manifest stays: everybody can ask for its key, without a listing, to learn whether the volume exists.
-            let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
-            let older = older.filter(|found| !volume.fences.contains(&found.id));
-            let (over, later): (Vec<&ListedObject<u64>>, Vec<_>) =
-                older.partition(|found| deadline.is_over(found.created_millis));
-            if !over.is_empty() {
-                // A fence is created before its manifest, so a listing of fences after that of the manifests has it.
-                let fences = store.list(Folder::Fences(volume.id), None).await?.objects;
-                let fences: HashSet<Key> = fences.into_iter().map(|object| object.key).collect();
-                let is_fenced = |number: u64| fences.contains(&Key::Fence(volume.id, number));
-                keys.extend(over.iter().filter(|found| !is_fenced(found.id)).map(|found| key(found.id)));
-            }
-            return Ok((keys, !later.is_empty()));
-        }
-        Standing::Deleted { .. } | Standing::Damaged => {}
+    if volume.is_over(deadline) {
         // Whatever a writer unaware of the deletion may add goes again.
-        Standing::Gone => keys.extend(numbers().map(key).chain(snapshots()).chain(fences())),
-        Standing::Tombstoned => {
-            if !volume.tombstone.is_some_and(|tombstone| deadline.is_over(tombstone.created_millis)) {
-                return Ok((keys, false));
-            }
-            keys.extend(numbers().map(key).chain(snapshots()).chain(fences()));
-            if volume.manifests.is_empty() && is_empty {
-                keys.push(Key::Tombstone(volume.id));
-            }
+        let mut keys: Vec<_> = volume.manifests.iter().map(|found| key(found.id)).collect();
+        keys.extend(volume.snapshots.iter().map(|found| Key::Snapshot(volume.id, found.id.clone())));
+        keys.extend(volume.fences.iter().map(|number| Key::Fence(volume.id, *number)));
+        if volume.standing == Standing::Tombstoned
+            && volume.manifests.is_empty()
+            && volume.snapshots.is_empty()
+            && volume.packs.is_empty()
+        {
+            keys.push(Key::Tombstone(volume.id));
         }
+        return Ok((keys, false));
     }
-    Ok((keys, false))
+    if !matches!(volume.standing, Standing::Live | Standing::Released) {
+        return Ok((Vec::new(), false));
+    }
+    let (_, older) = volume.manifests.split_last().unzip();
+    // The first manifest stays: everybody can ask for its key, without a listing, to learn whether the volume exists.
+    let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
+    let older = older.filter(|found| !volume.fences.contains(&found.id));
+    let (over, later): (Vec<&ListedObject<u64>>, Vec<_>) =
+        older.partition(|found| deadline.is_over(found.created_millis));
+    let mut keys = Vec::new();
+    if !over.is_empty() {
+        // A fence is created before its manifest, so a listing of fences after that of the manifests has it.
+        let fences = store.list(Folder::Fences(volume.id), None).await?.objects;
+        let fences: HashSet<Key> = fences.into_iter().map(|object| object.key).collect();
+        let is_fenced = |number: u64| fences.contains(&Key::Fence(volume.id, number));
+        keys.extend(over.iter().filter(|found| !is_fenced(found.id)).map(|found| key(found.id)));
+    }
+    Ok((keys, !later.is_empty()))
 }
 
 /// Objects below `deleted/` leading to live volumes, or to volumes deleted for good.
@@ -78,13 +74,6 @@ pub(super) async fn dangling(
 
 /// Whether a later run can remove more of `volume`, which is deleted, without any change by others.
 pub(super) fn can_go(volume: &ListedVolume, in_use: &InUse, deadline: Deadline) -> bool {
-    let is_over = match volume.standing {
-        Standing::Live | Standing::Released | Standing::Damaged => return false,
-        Standing::Deleted { .. } => false,
-        Standing::Gone => true,
-        Standing::Tombstoned => {
-            volume.tombstone.is_none_or(|tombstone| deadline.is_over(tombstone.created_millis))
-        }
-    };
-    !is_over || !volume.packs.iter().any(|pack| in_use.uses(pack))
+    let is_used = || volume.packs.iter().any(|pack| in_use.uses(pack));
+    !volume.is_live() && !(volume.is_over(deadline) && is_used())
 }
