@@ -96,15 +96,6 @@ pub struct ObjectInfo {
     pub created_unix_millis: u64,
 }
 
-/// Objects of a folder.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
-    /// Objects of glidefs, by ascending key.
-    pub objects: Vec<ObjectInfo>,
-    /// Number of other objects.
-    pub foreign: u64,
-}
-
 /// A connection to a store. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {

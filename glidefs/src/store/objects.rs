@@ -234,11 +234,11 @@ impl Store {
         loop {
             let key = (after.is_some() || behind > 0).then_some(Key::Manifest(volume, behind));
             let listing = self.list_first(Folder::Manifests(volume), key.as_ref(), MANIFESTS_LISTED).await?;
-            let found = listing.objects.last().map(|object| &object.key);
+            let found = listing.last().map(|object| &object.key);
             match found {
                 Some(&Key::Manifest(_, number)) => {
                     (newest, low) = (Some(number), number);
-                    if listing.objects.len() < MANIFESTS_LISTED {
+                    if listing.len() < MANIFESTS_LISTED {
                         return Ok(newest);
                     }
                 }

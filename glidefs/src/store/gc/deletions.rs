@@ -87,7 +87,7 @@ pub(super) async fn restore_names(
     volumes: &HashMap<VolumeId, StoreName>,
     deadline: Deadline,
 ) -> Result<(), StoreError> {
-    let listed = store.list(Folder::Names, None).await?.objects;
+    let listed = store.list(Folder::Names, None).await?;
     let listed: HashSet<Key> = listed.into_iter().map(|object| object.key).collect();
     for (volume, name) in volumes {
         let record = NameRecord { volume: *volume, created_unix_millis: deadline.now_millis };

@@ -282,7 +282,7 @@ async fn list(store: Store, id: VolumeId) -> Result<ListedVolume, StoreError> {
         fences: Vec::new(),
         packs: Vec::new(),
     };
-    for object in store.list(Folder::Volume(id), None).await?.objects {
+    for object in store.list(Folder::Volume(id), None).await? {
         let (created_millis, bytes) = (object.created_unix_millis, object.bytes);
         match object.key {
             Key::Tombstone(_) => volume.tombstone_millis = Some(created_millis),

@@ -44,7 +44,7 @@ pub(super) async fn superfluous(
     let mut keys = Vec::new();
     if !over.is_empty() {
         // A fence is created before its manifest, so a listing of fences after that of the manifests has it.
-        let fences = store.list(Folder::Fences(volume.id), None).await?.objects;
+        let fences = store.list(Folder::Fences(volume.id), None).await?;
         let fences: HashSet<Key> = fences.into_iter().map(|object| object.key).collect();
         let is_fenced = |number: u64| fences.contains(&Key::Fence(volume.id, number));
         keys.extend(over.iter().filter(|found| !is_fenced(found.id)).map(|found| key(found.id)));
@@ -58,7 +58,7 @@ pub(super) async fn dangling(
     volumes: &[ListedVolume],
     deadline: Deadline,
 ) -> Result<Vec<Key>, StoreError> {
-    let objects = store.list(Folder::Deleted, None).await?.objects;
+    let objects = store.list(Folder::Deleted, None).await?;
     let standings: HashMap<_, _> = volumes.iter().map(|volume| (volume.id, volume.standing)).collect();
     let leads_nowhere = |object: &ObjectInfo| match &object.key {
         Key::Deleted(_, volume) => match standings.get(volume) {

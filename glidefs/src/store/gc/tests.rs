@@ -27,7 +27,7 @@ async fn gc(world: &World, dry_run: bool) -> GcReport {
 /// Keys of all objects; tests have no marker.
 async fn all_keys(world: &World) -> Vec<Key> {
     let listing = world.daemon(9).volumes.store().list(Folder::All, None).await.unwrap();
-    listing.objects.into_iter().map(|object| object.key).collect()
+    listing.into_iter().map(|object| object.key).collect()
 }
 
 /// Keys of all objects except the observation that every run leaves.
@@ -38,7 +38,7 @@ async fn keys(world: &World) -> Vec<Key> {
 /// The key of the one snapshot of `volume`.
 async fn snapshot_key(world: &World, volume: VolumeId) -> Key {
     let listing = world.daemon(9).volumes.store().list(Folder::Snapshots(volume), None).await.unwrap();
-    listing.objects[0].key.clone()
+    listing[0].key.clone()
 }
 
 async fn compacted(volume: &VolumeWriter, tag: Tag) {

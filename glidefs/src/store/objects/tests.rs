@@ -77,7 +77,7 @@ async fn a_new_place_becomes_a_store_and_stays_the_same_one() {
     for access in [Access::ReadOnly, WRITE] {
         assert_eq!(open(&objects, access).await.unwrap().1, marker);
     }
-    assert_eq!(store.list(Folder::All, None).await.unwrap().objects.len(), 1);
+    assert_eq!(store.list(Folder::All, None).await.unwrap().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,7 +200,7 @@ async fn no_marker_is_made_where_there_are_volumes() {
     for _ in 0..2 {
         let error = fresh.check(WRITE).await.unwrap_err();
         assert!(matches!(error, StoreError::Unmarked { .. }) && !error.is_transient(), "{error}");
-        assert_eq!(store.list(Folder::All, None).await.unwrap().objects.len(), 1, "nothing is changed");
+        assert_eq!(store.list(Folder::All, None).await.unwrap().len(), 1, "nothing is changed");
     }
     let _: Created = store.create(&Key::Marker, &[marker.encode().into()]).await.unwrap();
     assert_eq!(fresh.check(WRITE).await.unwrap(), marker);

@@ -72,7 +72,7 @@ async fn one_damaged_manifest_stops_the_collection_of_its_volume_only() {
     let report = gc(&world, false).await;
     assert_eq!(report.damaged, [newest.to_string()]);
     let left = keys(&world).await;
-    assert!(of_fork.objects.iter().all(|object| left.contains(&object.key)));
+    assert!(of_fork.iter().all(|object| left.contains(&object.key)));
     tags(&other, range(0, 8), &[7; 8]).await;
     let packs = |id| left.iter().filter(|key| matches!(key, Key::Pack(of, _) if *of == id)).count();
     // Of the origin: own packs, and the pack of the fork. Of the other volume: own packs.

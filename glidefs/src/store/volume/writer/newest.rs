@@ -54,7 +54,7 @@ impl VolumeWriter {
         let (id, number, begun) = (self.shared.id, self.head().number, self.now());
         let before = (number > 1).then(|| Key::Manifest(id, number - 1));
         let listing = self.host.store.list(Folder::Manifests(id), before.as_ref()).await?;
-        let newest = listing.objects.last().map(|object| &object.key);
+        let newest = listing.last().map(|object| &object.key);
         match newest {
             Some(Key::Manifest(_, newest)) if *newest == number => {
                 self.head().found(begun);
