@@ -4,6 +4,8 @@
 //! fails the check is read once more, since bytes also change on their way; a second failure is an error. The marker has no
 //! checksum: the bytes of the marker count when two reads agree.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat};
 use futures_util::future::join_all;
@@ -72,7 +74,7 @@ impl Store {
 
     async fn check_place(&self, access: Access) -> Result<Marker, StoreError> {
         let location = || self.location().to_owned();
-        if let (Access::ReadWrite { .. }, Some(directory)) = (access, self.directory().cloned()) {
+        if let (Access::ReadWrite { .. }, Some(directory)) = (access, self.inner.backend.directory.clone()) {
             let place = location();
             // The thread does not panic; where the runtime ends before it, the look fails.
             tokio::task::spawn_blocking(move || directory.make(&place)).await.unwrap_or(Ok(()))?;
@@ -117,7 +119,7 @@ impl Store {
         if access != Access::ReadOnly {
             self.demand_refusal(&bytes).await?;
         }
-        if let Some(directory) = self.directory().cloned() {
+        if let Some(directory) = self.inner.backend.directory.clone() {
             let kept = tokio::task::spawn_blocking(move || directory.keep()).await;
             // An error here means that the file system was unmounted a moment ago.
             let kept = kept.unwrap_or_else(|error| Err(std::io::Error::other(error)));
@@ -127,7 +129,7 @@ impl Store {
                 source: Some(Box::new(error)),
             })?;
         }
-        self.open_up();
+        self.inner.is_open.store(true, Ordering::Release);
         Ok(marker)
     }
 

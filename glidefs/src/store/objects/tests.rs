@@ -166,7 +166,10 @@ async fn a_marker_that_cannot_be_used_means_to_a_host_with_exports_that_the_stor
         let error = store.check(known).await.unwrap_err();
         assert!(error.is_transient(), "{text:?}: {error}");
         let why = store.away().unwrap();
-        assert!(why.contains(&error.to_string()) && store.stats().trouble() == Some(why), "{text:?}");
+        assert!(
+            why.contains(&error.to_string()) && store.stats().health.of_writeback() == Some(why),
+            "{text:?}"
+        );
         let found = objects.get(&path).await.ok();
         let found = match found {
             Some(found) => Some(found.bytes().await.unwrap()),
@@ -185,7 +188,7 @@ async fn a_marker_that_cannot_be_used_means_to_a_host_with_exports_that_the_stor
     }
     objects.put(&path, marker.encode().into()).await.unwrap();
     store.check(known).await.unwrap();
-    assert_eq!((store.away(), store.stats().trouble()), (None, None));
+    assert_eq!((store.away(), store.stats().health.of_writeback()), (None, None));
 }
 
 #[tokio::test]
