@@ -116,8 +116,10 @@ impl Store {
             }
             (Err(error), _) => return Err(error),
         };
-        if access != Access::ReadOnly {
-            self.demand_refusal(&bytes).await?;
+        // The store has to create an object only where no object is, which keeps two writers of a volume apart. One that does not
+        // refuse replaces the marker by the same bytes.
+        if access != Access::ReadOnly && self.try_put(&Key::Marker, &[bytes]).await?.0 == Created::Created {
+            return Err(StoreError::Replaces { location: location() });
         }
         if let Some(directory) = self.inner.backend.directory.clone() {
             let kept = tokio::task::spawn_blocking(move || directory.keep()).await;
@@ -182,15 +184,6 @@ impl Store {
             elapsed: begun.elapsed(),
             source: "no two answers have the same bytes".into(),
         })
-    }
-
-    /// Checks that the store creates an object only where no object is. This keeps two writers of a volume apart. `marker`: the
-    /// bytes of the marker, which a store that does not refuse replaces by the same bytes.
-    async fn demand_refusal(&self, marker: &Bytes) -> Result<(), StoreError> {
-        match self.try_put(&Key::Marker, std::slice::from_ref(marker)).await?.0 {
-            Created::Existed => Ok(()),
-            Created::Created => Err(StoreError::Replaces { location: self.location().to_owned() }),
-        }
     }
 
     /// Creates the manifest. [`Created::Existed`]: another writer was faster, unless an earlier call for the same number failed
