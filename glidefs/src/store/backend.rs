@@ -227,7 +227,7 @@ fn with_profile(
     location: &str,
     variables: &Variables,
 ) -> Result<AmazonS3Builder, StoreError> {
-    let profile = aws::Settings::read(variables).map_err(|error| {
+    let (profile, credentials) = aws::read(variables).map_err(|error| {
         setup(location, "correct the files that hold AWS credentials and settings", Some(error))
     })?;
     let says = |key: AmazonS3ConfigKey| builder.get_config_value(&key).is_some();
@@ -243,7 +243,7 @@ fn with_profile(
         builder = builder.with_endpoint(endpoint);
     }
     if !has_keys {
-        builder = builder.with_credentials(Arc::new(profile.credentials));
+        builder = builder.with_credentials(Arc::new(credentials));
     }
     Ok(builder)
 }
