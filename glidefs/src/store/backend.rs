@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path as FsPath, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::local::LocalFileSystem;
@@ -62,10 +62,6 @@ impl Directory {
         if found.is_dir() { Ok(found.ino()) } else { Err(io::ErrorKind::NotADirectory.into()) }
     }
 
-    fn inode(&self) -> MutexGuard<'_, Option<u64>> {
-        self.inode.lock_whole()
-    }
-
     /// Makes the directory of a new store at `location`. A parent that is missing may be a file system that is not mounted.
     pub fn make(&self, location: &str) -> Result<(), StoreError> {
         match fs::create_dir(&self.path) {
@@ -79,7 +75,7 @@ impl Directory {
     /// From now on [`Self::check`] accepts only the directory that is there now, with the store inside.
     pub fn keep(&self) -> io::Result<()> {
         let found = Self::found(&self.path)?;
-        *self.inode() = Some(found);
+        *self.inode.lock_whole() = Some(found);
         Ok(())
     }
 
@@ -87,7 +83,7 @@ impl Directory {
     /// directory. `any`: accepts any directory, because the caller looks for the store.
     pub fn check(&self, any: bool) -> io::Result<()> {
         let found = Self::found(&self.path)?;
-        if any || self.inode().is_none_or(|inode| inode == found) {
+        if any || self.inode.lock_whole().is_none_or(|inode| inode == found) {
             return Ok(());
         }
         Err(io::Error::other(format!(

@@ -24,7 +24,7 @@ const PROBE_PAUSE: Duration = Duration::from_secs(1);
 const AGAIN_PAUSE_MIN: Duration = Duration::from_millis(250);
 const AGAIN_PAUSE_MAX: Duration = Duration::from_secs(4);
 
-/// The READs that need the store.
+/// The READs that need the store. No code that can panic runs between two related changes under the lock.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     inner: Mutex<Inner>,
@@ -70,7 +70,7 @@ struct Probe(Arc<Outage>);
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        let mut inner = self.0.lock();
+        let mut inner = self.0.inner.lock_whole();
         inner.probing = false;
         self.0.pass_on(inner);
     }
@@ -78,14 +78,14 @@ impl Drop for Probe {
 
 impl Drop for WaitingRead {
     fn drop(&mut self) {
-        self.outage.lock().reads.remove(&self.number);
+        self.outage.inner.lock_whole().reads.remove(&self.number);
     }
 }
 
 impl Outage {
     /// Begins a READ that needs the store from now on.
     pub fn begin(self: &Arc<Self>) -> WaitingRead {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock_whole();
         inner.numbers += 1;
         let number = inner.numbers;
         inner.reads.insert(number, Instant::now());
@@ -93,7 +93,7 @@ impl Outage {
     }
 
     pub fn figures(&self) -> ReadsWaiting {
-        let inner = self.lock();
+        let inner = self.inner.lock_whole();
         let oldest = inner.reads.first_key_value().map_or(Duration::ZERO, |(_, since)| since.elapsed());
         ReadsWaiting { count: inner.reads.len() as u64, oldest }
     }
@@ -105,7 +105,7 @@ impl Outage {
 
     fn turn(self: &Arc<Self>, failures: u32, number: u64) -> oneshot::Receiver<Probe> {
         let (sender, receiver) = oneshot::channel();
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock_whole();
         inner.waiting.insert((failures, number), sender);
         self.pass_on(inner);
         receiver
@@ -125,11 +125,6 @@ impl Outage {
             drop(first.send(Probe(Arc::clone(self))));
             return;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // No code that can panic runs between two related changes under the lock.
-        self.inner.lock_whole()
     }
 }
 

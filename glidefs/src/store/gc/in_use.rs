@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, TryFutureExt, TryStreamExt, stream};
 
 use super::{Deadline, GcReport};
 use crate::store::client::Store;
@@ -193,9 +193,12 @@ impl InUse {
         let unread = volumes.iter().filter(|volume| !self.standings.contains_key(&volume.newest()));
         let unread: Vec<_> =
             unread.map(|volume| (volume.newest(), volume.tombstone_millis.is_some())).collect();
-        let reading = stream::iter(unread).map(|(newest, marked)| standing(store.clone(), newest, marked));
+        let reading = stream::iter(unread).map(|(newest, marked)| {
+            let store = store.clone();
+            async move { (newest, standing(&store, newest, marked).await) }
+        });
         let mut reading = reading.buffer_unordered(AT_ONCE);
-        while let Some((newest, read)) = reading.try_next().await? {
+        while let Some((newest, read)) = reading.next().await {
             let standing = match read {
                 Ok((standing, manifest)) => {
                     if let Some(manifest) = manifest {
@@ -206,10 +209,11 @@ impl InUse {
                     }
                     standing
                 }
-                Err(damaged) => {
-                    self.damaged.insert(damaged);
+                Err((key, StoreError::Damaged { .. } | StoreError::Archived { .. })) => {
+                    self.damaged.insert(key);
                     Standing::Damaged
                 }
+                Err((_, error)) => return Err(error),
             };
             self.standings.insert(newest, standing);
         }
@@ -297,49 +301,37 @@ async fn list(store: Store, id: VolumeId) -> Result<ListedVolume, StoreError> {
 }
 
 /// Reads the newest manifest of a volume, which was `newest` a moment ago: its standing, and the manifest if there is one; or the
-/// key of a damaged object that hides the standing. `marked`: an earlier version marked the volume as deleted.
+/// error of a request, and the key of its object. `marked`: an earlier version marked the volume as deleted.
 async fn standing(
-    store: Store,
-    newest: ManifestId,
+    store: &Store,
+    (volume, number): ManifestId,
     marked: bool,
-) -> Result<(ManifestId, Result<(Standing, Option<Manifest>), Key>), StoreError> {
-    let gone = Ok((Standing::Gone, None));
+) -> Result<(Standing, Option<Manifest>), (Key, StoreError)> {
+    let is_buried = || store.is_buried(volume).map_err(|error| (Key::Grave(volume), error));
     // Any objects may have arrived since the end of the volume, so none of them proves that it is there.
-    match store.is_buried(newest.0).await {
-        Ok(true) => return Ok((newest, gone)),
-        Ok(false) => {}
-        Err(StoreError::Damaged { .. } | StoreError::Archived { .. }) => {
-            return Ok((newest, Err(Key::Grave(newest.0))));
-        }
-        Err(error) => return Err(error),
+    if is_buried().await? {
+        return Ok((Standing::Gone, None));
     }
-    if newest.1 == 0 {
-        let standing = if marked { Standing::Tombstoned } else { Standing::Live };
-        return Ok((newest, Ok((standing, None))));
+    if number == 0 {
+        return Ok((if marked { Standing::Tombstoned } else { Standing::Live }, None));
     }
-    let manifest = match store.manifest_or_newer(newest.0, newest.1).await {
+    let manifest = match store.manifest_or_newer(volume, number).await {
         Ok((manifest, _)) => manifest,
         // Another run has removed the last manifest since the listing.
-        Err(error) if error.is_missing() && store.is_buried(newest.0).await? => return Ok((newest, gone)),
-        Err(StoreError::Damaged { .. } | StoreError::Archived { .. }) => {
-            return Ok((newest, Err(Key::Manifest(newest.0, newest.1))));
-        }
-        Err(error) => return Err(error),
+        Err(error) if error.is_missing() && is_buried().await? => return Ok((Standing::Gone, None)),
+        Err(error) => return Err((Key::Manifest(volume, number), error)),
     };
     // The newest manifest names the last writer.
-    let is_marked = if marked { store.is_marked_deleted(newest.0, manifest.writer).await } else { Ok(false) };
-    let standing = match (is_marked, manifest.sections.deleted) {
-        (Err(StoreError::Damaged { .. } | StoreError::Archived { .. }), _) => {
-            return Ok((newest, Err(Key::Tombstone(newest.0))));
-        }
-        (Err(error), _) => return Err(error),
-        (Ok(true), _) => Standing::Tombstoned,
-        (_, Some(Deletion::CanBeUndone)) => Standing::Deleted { number: manifest.number },
-        (_, Some(Deletion::ForGood)) => Standing::Gone,
-        _ if manifest.is_released() => Standing::Released,
-        _ => Standing::Live,
+    let is_marked = store.is_marked_deleted(volume, manifest.writer);
+    let is_marked = marked && is_marked.await.map_err(|error| (Key::Tombstone(volume), error))?;
+    let standing = match manifest.sections.deleted {
+        _ if is_marked => Standing::Tombstoned,
+        Some(Deletion::CanBeUndone) => Standing::Deleted { number: manifest.number },
+        Some(Deletion::ForGood) => Standing::Gone,
+        None if manifest.is_released() => Standing::Released,
+        None => Standing::Live,
     };
-    Ok((newest, Ok((standing, Some(manifest)))))
+    Ok((standing, Some(manifest)))
 }
 
 /// Packs of a snapshot: none when the snapshot is gone again, `None` when the snapshot cannot be read.
