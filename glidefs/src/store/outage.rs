@@ -133,7 +133,16 @@ impl WaitingRead {
     pub async fn failed(&mut self, error: &(dyn std::error::Error + Send + Sync + 'static)) {
         self.probe = None;
         self.failures = self.failures.saturating_add(1);
-        self.log(error);
+        if let Some(suppressed) = self.outage.waits.pass() {
+            let ReadsWaiting { count, oldest } = self.outage.figures();
+            tracing::warn!(
+                reads = count,
+                suppressed,
+                oldest_seconds = oldest.as_secs(),
+                error = error as &dyn std::error::Error,
+                "the store does not give what READs need; they wait until it does"
+            );
+        }
         if let Some(doubled) = self.failures.checked_sub(2) {
             let pause = AGAIN_PAUSE_MIN.saturating_mul(2_u32.saturating_pow(doubled));
             sleep(pause.min(AGAIN_PAUSE_MAX)).await;
@@ -151,18 +160,6 @@ impl WaitingRead {
         }
         // A sender is dropped unused only when the runtime ends.
         self.probe = probe.ok();
-    }
-
-    fn log(&self, error: &(dyn std::error::Error + Send + Sync + 'static)) {
-        let Some(suppressed) = self.outage.waits.pass() else { return };
-        let ReadsWaiting { count, oldest } = self.outage.figures();
-        tracing::warn!(
-            reads = count,
-            suppressed,
-            oldest_seconds = oldest.as_secs(),
-            error = error as &dyn std::error::Error,
-            "the store does not give what READs need; they wait until it does"
-        );
     }
 }
 

@@ -9,7 +9,7 @@
 //! the others.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 
@@ -65,9 +65,7 @@ impl Drop for Wait<'_> {
         let Some(place) = inner.places.remove(&self.number) else { return };
         inner.waiting.remove(&place);
         // The next asker of the volume may want less.
-        let granted = inner.grant();
-        drop(inner);
-        self.turns.hand_out(granted);
+        self.turns.hand_out(inner);
     }
 }
 
@@ -92,9 +90,7 @@ impl Turn {
         let back = self.cost.saturating_sub(cost);
         self.cost -= back;
         inner.give_back(self.volume, back);
-        let granted = inner.grant();
-        drop(inner);
-        self.turns.hand_out(granted);
+        self.turns.hand_out(inner);
     }
 }
 
@@ -139,9 +135,7 @@ impl Turns {
     pub fn resize(self: &Arc<Self>, change: impl FnOnce(u64) -> u64) {
         let mut inner = self.0.lock_whole();
         inner.size = change(inner.size);
-        let granted = inner.grant();
-        drop(inner);
-        self.hand_out(granted);
+        self.hand_out(inner);
     }
 
     /// The sum of the costs of all turns.
@@ -149,7 +143,10 @@ impl Turns {
         self.0.lock_whole().taken
     }
 
-    fn hand_out(self: &Arc<Self>, granted: Vec<(VolumeId, Asker)>) {
+    /// Gives turns to waiting volumes as long as something is free.
+    fn hand_out(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
+        let granted = inner.grant();
+        drop(inner);
         for (volume, Asker { cost, sender, .. }) in granted {
             // If the asker has just given up, the turn is in the error, and the drop of the error gives the turn back.
             drop(sender.send(Turn { turns: Arc::clone(self), volume, cost }));
