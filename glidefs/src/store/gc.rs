@@ -267,7 +267,8 @@ async fn collect_once(
         let over = others.into_iter().filter(|other| other.is_over(|pack| left.contains(&pack)));
         let over: Vec<_> = removals.into_iter().chain(over).map(|removal| removal.key).collect();
         store.delete(&over).await?;
-        seen.delete(store).await?;
+        // A host that finds the observations gone knows that a run has ended well, so they go last.
+        store.delete(&seen.keys).await?;
     }
     Ok((report, has_more))
 }

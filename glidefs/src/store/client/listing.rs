@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use object_store::ListResult;
 use object_store::path::Path;
 
-use super::trial::is_of_trial;
+use super::trial;
 use super::{ObjectInfo, PLACE, Store, VOLUMES, failure, info};
 use crate::locks::MutexExt;
 use crate::store::classify::{Verdict, classify};
@@ -98,7 +98,7 @@ impl Store {
         let objects = found.objects.iter().map(|object| &object.location);
         let mut names = objects.chain(&found.common_prefixes).filter_map(Path::filename);
         let is_foreign = |name: &&str| {
-            !is_of_trial(name)
+            !name.starts_with(trial::PREFIX)
                 && !name.starts_with('.')
                 && !OF_PLACE.contains(name)
                 && Key::Marker.to_string() != **name

@@ -23,7 +23,7 @@ const PART_MAX: usize = if cfg!(test) { 16 } else { CANDIDATES_MAX };
 /// Observations of all earlier runs.
 #[derive(Debug, Default)]
 pub(super) struct Observations {
-    keys: Vec<Key>,
+    pub keys: Vec<Key>,
     /// For each run: its time, and since when each unused pack had been unused.
     runs: Vec<(u64, HashMap<PackId, u64>)>,
 }
@@ -113,11 +113,6 @@ impl Observations {
             left = rest;
         }
         Ok(now_millis)
-    }
-
-    /// Deletes all objects read. A host that finds them gone knows that a run has ended well, so this comes last.
-    pub async fn delete(&self, store: &Store) -> Result<(), StoreError> {
-        store.delete(&self.keys).await
     }
 }
 
