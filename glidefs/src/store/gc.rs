@@ -45,7 +45,7 @@ use utoipa::ToSchema;
 
 use self::deletions::{carry_on_all, restore_names};
 use self::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume, missing};
-use self::leftovers::{can_go, dangling, superfluous};
+use self::leftovers::{can_go, leftovers};
 use self::observations::Observations;
 pub use self::observations::observations;
 use super::client::Store;
@@ -205,7 +205,8 @@ async fn collect_once(
         let is_passed = until.is_some_and(|until| unused.pack.created_millis < *until);
         (options.alone || is_passed) && unused.since().is_some_and(|since| deadline.is_over(since))
     };
-    let removals = if options.dry_run { Vec::new() } else { record(store, &unused, is_due).await? };
+    let due = unused.iter().filter(|unused| is_due(unused)).filter_map(Unused::candidate);
+    let removals = if options.dry_run { Vec::new() } else { record(store, due.collect()).await? };
     if !removals.is_empty() {
         // During the first scan, a use may have moved from a volume not yet scanned to one that was scanned already.
         in_use.scan(store).await?;
@@ -231,19 +232,11 @@ async fn collect_once(
             report.bytes_waiting += pack.bytes;
         }
     }
-    let packs = keys.len();
     if !options.dry_run {
         carry_on_all(store, &volumes, deadline, &mut report).await?;
         restore_names(store, &in_use.names, deadline).await?;
     }
-    let others_left: Vec<_> = volumes.iter().map(|volume| superfluous(store, volume, deadline)).collect();
-    let mut others_left = stream::iter(others_left).buffered(AT_ONCE);
-    while let Some((superfluous, is_unfinished)) = others_left.try_next().await? {
-        keys.extend(superfluous);
-        report.is_unfinished |= is_unfinished;
-    }
-    keys.extend(dangling(store, &volumes, deadline).await?);
-    report.objects_removed += (keys.len() - packs) as u64;
+    keys.extend(leftovers(store, &volumes, deadline, &mut report).await?);
     missing(store, &volumes, &in_use, &mut report).await?;
     let is_stale = |other: &&Removal| {
         let age_millis = other.created_unix_millis.map(|created| now_millis.saturating_sub(created));
@@ -273,16 +266,10 @@ async fn collect_once(
     Ok((report, has_more))
 }
 
-/// Creates the records of those packs of `unused` for which `is_due` is true. Packs without a record stay for the next run.
-async fn record(
-    store: &Store,
-    unused: &[Unused],
-    is_due: impl Fn(&Unused) -> bool,
-) -> Result<Vec<Removal>, StoreError> {
-    let packs = unused.iter().filter(|unused| is_due(unused)).filter_map(Unused::candidate);
-    let packs: Vec<_> = packs.take(RECORD_MAX * RECORDS_MAX).collect();
+/// Creates the records of `packs`. Packs without a record stay for the next run.
+async fn record(store: &Store, packs: Vec<Candidate>) -> Result<Vec<Removal>, StoreError> {
     let mut records = Vec::new();
-    for packs in packs.chunks(RECORD_MAX) {
+    for packs in packs.chunks(RECORD_MAX).take(RECORDS_MAX) {
         records.push(store.create_removal(Candidates(packs.to_vec())).await?);
     }
     Ok(records)

@@ -307,7 +307,7 @@ async fn standing(
     (volume, number): ManifestId,
     marked: bool,
 ) -> Result<(Standing, Option<Manifest>), (Key, StoreError)> {
-    let is_buried = || store.is_buried(volume).map_err(|error| (Key::Grave(volume), error));
+    let is_buried = || store.is_buried(volume).map_err(move |error| (Key::Grave(volume), error));
     // Any objects may have arrived since the end of the volume, so none of them proves that it is there.
     if is_buried().await? {
         return Ok((Standing::Gone, None));

@@ -4,15 +4,36 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Deadline;
-use super::in_use::{FIRST_MANIFEST, InUse, ListedObject, ListedVolume, Standing};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume, Standing};
+use super::{Deadline, GcReport};
 use crate::store::client::{ObjectInfo, Store};
 use crate::store::error::StoreError;
 use crate::store::key::{Folder, Key};
 
+/// All such objects, which are counted in `report`.
+pub(super) async fn leftovers(
+    store: &Store,
+    volumes: &[ListedVolume],
+    deadline: Deadline,
+    report: &mut GcReport,
+) -> Result<Vec<Key>, StoreError> {
+    let of_volumes: Vec<_> = volumes.iter().map(|volume| superfluous(store, volume, deadline)).collect();
+    let mut of_volumes = stream::iter(of_volumes).buffered(AT_ONCE);
+    let mut keys = Vec::new();
+    while let Some((superfluous, is_unfinished)) = of_volumes.try_next().await? {
+        keys.extend(superfluous);
+        report.is_unfinished |= is_unfinished;
+    }
+    keys.extend(dangling(store, volumes, deadline).await?);
+    report.objects_removed += keys.len() as u64;
+    Ok(keys)
+}
+
 /// The objects of `volume`, other than packs, of no use to readers, writers and later runs; and whether the volume has manifests
 /// that a later run will add.
-pub(super) async fn superfluous(
+async fn superfluous(
     store: &Store,
     volume: &ListedVolume,
     deadline: Deadline,
@@ -53,7 +74,7 @@ pub(super) async fn superfluous(
 }
 
 /// Objects below `deleted/` leading to live volumes, or to volumes deleted for good.
-pub(super) async fn dangling(
+async fn dangling(
     store: &Store,
     volumes: &[ListedVolume],
     deadline: Deadline,
