@@ -115,7 +115,8 @@ pub(super) struct Inner {
     turns: Arc<Turns>,
     pub(super) uplink: Arc<Uplink>,
     hedge: Hedge,
-    outage: Arc<Outage>,
+    /// The READs that wait for this store.
+    pub(super) outage: Arc<Outage>,
     /// Whether the place is known to be the store.
     pub(super) is_open: AtomicBool,
     /// Who may remove a name at the moment.
@@ -148,11 +149,6 @@ impl Store {
     /// Held by whoever looks whether `name` still means a volume, and then removes the name. Of this process only.
     pub(super) fn name_removal(&self, name: &StoreName) -> Arc<tokio::sync::Mutex<()>> {
         self.inner.removals.of(name)
-    }
-
-    /// The READs that wait for this store.
-    pub(super) fn outage(&self) -> &Arc<Outage> {
-        &self.inner.outage
     }
 
     /// Number and age of the READs that need this store.
@@ -204,11 +200,6 @@ impl Store {
     /// Where random pauses and identities come from.
     pub fn entropy(&self) -> &dyn Entropy {
         &*self.inner.options.entropy
-    }
-
-    /// How long a missing object is asked for again: see [`RetryPolicy::missing_time`].
-    pub(super) fn missing_time(&self) -> Duration {
-        self.inner.options.retry.missing_time
     }
 
     /// The result of `look`. While what must be there `is_missing`, `look` is called again, with pauses, for

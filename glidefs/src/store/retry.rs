@@ -83,10 +83,6 @@ pub(super) struct Tries<'a> {
     pub is_look: bool,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("it is not known yet whether the place is the store with the exports of this host")]
-struct NotChecked;
-
 impl Tries<'_> {
     /// Calls `attempt` until a try succeeds, a failure is final, or the time is up. Returns the number of tries as well.
     pub async fn run<T, F>(&self, attempt: impl FnMut() -> F) -> Result<(T, u32), StoreError>
@@ -174,7 +170,8 @@ impl Tries<'_> {
     async fn in_place(&self) -> Result<(), Failure> {
         let is_open = self.store.is_open();
         if !is_open && !self.is_look {
-            return Err(Failure::Again(Box::new(NotChecked), None));
+            let why = "it is not known yet whether the place is the store with the exports of this host";
+            return Err(Failure::Again(why.into(), None));
         }
         let Some(directory) = self.store.inner.backend.directory.clone() else { return Ok(()) };
         // A network file system may be away; then this call blocks.

@@ -126,7 +126,7 @@ impl VolumeWriter {
             return false;
         }
         let since = *head.missing_since.get_or_insert(begun);
-        begun.saturating_sub(since) >= self.host.store.missing_time()
+        begun.saturating_sub(since) >= self.host.store.inner.options.retry.missing_time
     }
 
     /// Decides about manifest `number`, which the store has, although this writer was at manifest `before` when the question
