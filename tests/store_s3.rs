@@ -28,7 +28,7 @@ use glidefs::testing::store::{
 use glidefs::testing::units::{SectorRange, Seq};
 
 const SCRIPT: &str = "scripts/lib/s3-server";
-const WRITE: Access = Access::ReadWrite { now_unix_millis: 1_767_225_600_000 };
+const WRITE: Access = Access::ReadWrite;
 const VOLUME: VolumeId = VolumeId([7; 16]);
 
 /// A server, for all tests of this file.

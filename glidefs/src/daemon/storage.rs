@@ -4,7 +4,6 @@
 //! a daemon starts and serves the exports of its catalog although the store is away; only new exports need the store.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use tokio::sync::OnceCell;
@@ -46,9 +45,7 @@ impl StoreSide {
     /// After a success nothing is asked again.
     pub async fn check(&self) -> Result<(), StoreError> {
         let check = || async {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-            let now_unix_millis = u64::try_from(now).unwrap_or(u64::MAX);
-            let access = self.known.map_or(Access::ReadWrite { now_unix_millis }, Access::Known);
+            let access = self.known.map_or(Access::ReadWrite, Access::Known);
             let marker = self.volumes.store().check(access).await?;
             if self.known.is_none() {
                 let catalog = self.catalog.clone();

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::backend::Backend;
 use super::client::{Created, Store, StoreOptions};
+use super::clock::{StoreClock, SystemClock};
 use super::error::{StoreError, unfit};
 use super::format::{
     Candidates, Codec, EncodedPack, FormatError, IndexEntry, Manifest, Marker, NameRecord, PackIndex,
@@ -42,10 +43,7 @@ pub enum Access {
     /// Read only: nothing in the store is changed.
     ReadOnly,
     /// A place without a store becomes one.
-    ReadWrite {
-        /// The time, milliseconds since 1970-01-01 UTC.
-        now_unix_millis: u64,
-    },
+    ReadWrite,
     /// The store is written to, and has to be this one.
     Known(Uuid),
 }
@@ -74,18 +72,18 @@ impl Store {
 
     async fn check_place(&self, access: Access) -> Result<Marker, StoreError> {
         let location = || self.location().to_owned();
-        if let (Access::ReadWrite { .. }, Some(directory)) = (access, self.inner.backend.directory.clone()) {
+        if let (Access::ReadWrite, Some(directory)) = (access, self.inner.backend.directory.clone()) {
             let place = location();
             // The thread does not panic; where the runtime ends before it, the look fails.
             tokio::task::spawn_blocking(move || directory.make(&place)).await.unwrap_or(Ok(()))?;
         }
         let found = match (self.marker().await, access) {
-            (Err(error), Access::ReadWrite { now_unix_millis }) if error.is_missing() => {
+            (Err(error), Access::ReadWrite) if error.is_missing() => {
                 if self.volumes().await?.is_empty() {
                     if let Some(found) = self.foreign().await? {
                         return Err(StoreError::Occupied { location: location(), found });
                     }
-                    self.make_marker(now_unix_millis).await?;
+                    self.make_marker().await?;
                 }
                 // Another daemon may have made the store meanwhile, and the volumes.
                 self.marker().await
@@ -111,7 +109,7 @@ impl Store {
                     // The directory may also be a mount point whose file system is not mounted yet.
                     Access::Known(known) => StoreError::Away { location: location(), known, source: None },
                     Access::ReadOnly => StoreError::NotAStore { location: location() },
-                    Access::ReadWrite { .. } => StoreError::Unmarked { location: location() },
+                    Access::ReadWrite => StoreError::Unmarked { location: location() },
                 });
             }
             (Err(error), _) => return Err(error),
@@ -136,9 +134,9 @@ impl Store {
     }
 
     /// Creates the marker, by several requests at once: a place may keep the condition of creations, and not in a race.
-    async fn make_marker(&self, now_unix_millis: u64) -> Result<(), StoreError> {
+    async fn make_marker(&self) -> Result<(), StoreError> {
         let creations = (0..MARKERS).map(|_| async {
-            let marker = new_marker(self, now_unix_millis).encode().into();
+            let marker = new_marker(self).encode().into();
             self.create(&Key::Marker, &[marker]).await
         });
         let created = join_all(creations).await;
@@ -441,10 +439,10 @@ impl Store {
     }
 }
 
-fn new_marker(store: &Store, now_unix_millis: u64) -> Marker {
+fn new_marker(store: &Store) -> Marker {
     // Sixteen random bytes, as any identity has.
     let store_id = uuid::Builder::from_random_bytes(VolumeId::random(store.entropy()).0).into_uuid();
-    let moment = i64::try_from(now_unix_millis).ok().and_then(DateTime::from_timestamp_millis);
+    let moment = i64::try_from(SystemClock.unix_millis()).ok().and_then(DateTime::from_timestamp_millis);
     let created = moment.unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true);
     Marker { store_id, created }
 }

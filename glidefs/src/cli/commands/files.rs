@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -60,9 +60,7 @@ pub(in crate::cli) fn make_store(url: &StoreUrl) -> Result<(), CliError> {
             Ok(_) => "there is a store already",
             Err(_) => "made a new store",
         };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let now_unix_millis = u64::try_from(now).unwrap_or(u64::MAX);
-        let marker = store.check(Access::ReadWrite { now_unix_millis }).await?;
+        let marker = store.check(Access::ReadWrite).await?;
         Ok::<_, StoreError>(format!("{what} at {url}: {}\n", marker.store_id))
     });
     emit(made?.as_bytes())
