@@ -36,8 +36,8 @@ use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use tokio::time::timeout;
 
+use super::backend::{Variables, variable};
 use super::error::BoxError;
-use super::variables::{Variables, variable};
 use crate::locks::MutexExt;
 
 /// Region of requests for credentials when no region is configured.

@@ -1,7 +1,7 @@
 //! Access to the place that a store URL names.
 //!
-//! Owns the setup of each kind of store. Does not own requests. Invariant: the libraries below do not retry; the policy of
-//! `retry` is the only one.
+//! Owns the setup of each kind of store, and the environment variables for it. Does not own requests. Invariant: the libraries below do
+//! not retry; the policy of `retry` is the only one.
 
 use std::fs;
 use std::io;
@@ -20,12 +20,26 @@ use super::aws;
 use super::error::{BoxError, StoreError};
 use super::http::Connector;
 use super::url::{Bucket, StoreUrl};
-use super::variables::Variables;
-
 use crate::locks::MutexExt;
 
 /// End of the names of S3's directory buckets, which list in no order. No other bucket of S3 may have such a name.
 const DIRECTORY_BUCKET: &str = "--x-s3";
+
+/// Names and values of environment variables. A store heeds `AWS_…`, `GOOGLE_…`, `AZURE_…` and `HOME`.
+pub type Variables = Vec<(String, String)>;
+
+/// The variables of this process.
+pub fn process_variables() -> Variables {
+    std::env::vars_os()
+        .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+/// The value of the variable `name`; an empty value counts as none.
+pub(super) fn variable<'a>(variables: &'a Variables, name: &str) -> Option<&'a str> {
+    let found = variables.iter().find(|(found, value)| found == name && !value.is_empty());
+    found.map(|(_, value)| value.as_str())
+}
 
 /// A place for a store, and how to reach the place.
 #[derive(Clone, Debug)]
