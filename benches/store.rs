@@ -80,7 +80,7 @@ impl Host {
         let url = format!("file://{}", directory.join("store").display()).parse().expect("a directory");
         let backend = Backend::connect(&url, &process_variables(), true).expect("the store can be made");
         let store = Store::over(backend, StoreOptions::default());
-        let access = Access::ReadWrite { now_unix_millis: 0 };
+        let access = Access::ReadWrite;
         runtime.block_on(store.check(access)).expect("it is a store");
         let cache_directory = directory.join(cache_name);
         std::fs::create_dir_all(&cache_directory).expect("the directory can be written");

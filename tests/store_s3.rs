@@ -28,7 +28,7 @@ use glidefs::testing::store::{
 use glidefs::testing::units::{SectorRange, Seq};
 
 const SCRIPT: &str = "scripts/lib/s3-server";
-const WRITE: Access = Access::ReadWrite { now_unix_millis: 1_767_225_600_000 };
+const WRITE: Access = Access::ReadWrite;
 const VOLUME: VolumeId = VolumeId([7; 16]);
 
 /// A server, for all tests of this file.
@@ -207,7 +207,7 @@ async fn a_large_pack_goes_up_in_one_put_and_its_blocks_come_back() {
     let data = Bytes::from(data);
     builder.push_data(0, data.clone()).unwrap();
     let pack = builder.finish().unwrap();
-    let reference = pack.trailer.pack;
+    let reference = pack.pack;
     assert_eq!(store.create_pack(&pack).await.unwrap(), Created::Created);
     assert_eq!(store.create_pack(&pack).await.unwrap(), Created::Existed);
     assert_eq!(store.stats().of(Operation::Put).bytes.get() / (24 << 20), 1);
@@ -229,7 +229,7 @@ async fn listings_and_deletions_go_past_a_thousand_keys() {
     assert!(created.into_iter().all(|created| created.unwrap() == Created::Created));
     let list = async |after: Option<&Key>| -> Vec<Key> {
         let listing = store.list(Folder::Manifests(VOLUME), after).await.unwrap();
-        listing.objects.into_iter().map(|object| object.key).collect()
+        listing.into_iter().map(|object| object.key).collect()
     };
     assert_eq!(list(None).await, keys);
     assert_eq!(list(Some(&keys[999])).await, keys[1000..]);
@@ -240,7 +240,7 @@ async fn listings_and_deletions_go_past_a_thousand_keys() {
     store.delete(&gone).await.unwrap();
     assert_eq!(list(None).await, []);
     // Only the marker is left.
-    assert_eq!(store.list(Folder::All, None).await.unwrap().objects.len(), 1);
+    assert_eq!(store.list(Folder::All, None).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -358,7 +358,7 @@ async fn of_two_writers_of_a_volume_one_wins_each_number_and_nothing_is_mixed() 
         holder = taker;
     }
     let manifests = daemons[0].store().list(Folder::Manifests(holder.id()), None).await.unwrap();
-    assert_eq!(manifests.objects.len() as u64, 1 + ROUNDS + won);
+    assert_eq!(manifests.len() as u64, 1 + ROUNDS + won);
     println!("{won} of {ROUNDS} commits came first");
     assert!(won > 0 && won < ROUNDS, "{won}");
 }
@@ -413,7 +413,7 @@ async fn a_volume_lives_on_s3_from_its_creation_to_its_collection() {
         collect(&store, &SystemClock, &options).await.unwrap();
     }
     // The marker of the format is left, the observation of the last run, and a grave for each volume.
-    let left = store.list(Folder::All, None).await.unwrap().objects;
+    let left = store.list(Folder::All, None).await.unwrap();
     let is_observation = |key: &str| key.starts_with("gc/candidates-");
     let observations = left.iter().filter(|object| is_observation(&object.key.to_string())).count();
     assert_eq!((left.len(), observations), (4, 1), "{left:?}");

@@ -44,10 +44,9 @@ mod stats;
 mod transfer;
 mod turns;
 mod url;
-mod variables;
 pub mod volume;
 
-pub use self::backend::Backend;
+pub use self::backend::{Backend, Variables, process_variables};
 #[cfg(fuzzing)]
 pub use self::block_cache::fuzzing as block_cache_fuzzing;
 pub use self::block_cache::{BlockCache, BlockCacheCounters, BlockCacheError, BlockCacheOptions};
@@ -62,4 +61,3 @@ pub use self::retry::RetryPolicy;
 pub use self::stats::{Operation, StoreStats};
 pub use self::transfer::{Hours, UploadLimit};
 pub use self::url::{Bucket, StoreUrl};
-pub use self::variables::{Variables, process_variables};

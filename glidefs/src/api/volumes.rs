@@ -10,7 +10,7 @@ use super::error::ApiError;
 use super::paging::{Headers, Page};
 use super::state::AppState;
 use super::wire::values::rfc3339;
-use super::wire::{DeletedExport, GcAnswer, GcRequest, PageQuery, StoredExport, StoredVolume};
+use super::wire::{DeletedExport, GcReport, GcRequest, PageQuery, StoredExport, StoredVolume};
 use crate::store::gc::GcOptions;
 use crate::store::volume::DeletedVolume;
 use crate::units::SECTOR_BYTES;
@@ -76,30 +76,15 @@ pub(super) async fn deleted(
 #[utoipa::path(
     post, path = "/v1/gc", operation_id = "collect_garbage", tag = "store", request_body = GcRequest,
     responses(
-        (status = 200, description = "The result of the collection.", body = GcAnswer),
+        (status = 200, description = "The result of the collection.", body = GcReport),
     )
 )]
 pub(super) async fn collect(
     State(state): State<AppState>,
     JsonBody(request): JsonBody<GcRequest>,
-) -> Result<Json<GcAnswer>, ApiError> {
+) -> Result<Json<GcReport>, ApiError> {
     let defaults = GcOptions::default();
     let grace = request.grace_seconds.map_or(defaults.grace, Duration::from_secs);
     let options = GcOptions { dry_run: request.dry_run, grace, ..defaults };
-    let report = state.router.collect(options).await?;
-    Ok(Json(GcAnswer {
-        dry_run: request.dry_run,
-        volumes: report.volumes,
-        packs_in_use: report.packs_in_use,
-        bytes_in_use: report.bytes_in_use,
-        packs_waiting: report.packs_waiting,
-        bytes_waiting: report.bytes_waiting,
-        packs_removed: report.packs_removed,
-        bytes_removed: report.bytes_removed,
-        objects_removed: report.objects_removed,
-        damaged: report.damaged.iter().map(ToString::to_string).collect(),
-        not_looked_for: report.not_looked_for,
-        stale_records: report.stale_records.iter().map(ToString::to_string).collect(),
-        would_remove: report.would_remove.iter().map(ToString::to_string).collect(),
-    }))
+    Ok(Json(state.router.collect(options).await?))
 }

@@ -14,7 +14,7 @@ mod top;
 pub(super) mod values;
 
 pub use self::answers::{
-    AtRisk, Deleted, DeletedExport, Drained, Export, Flushed, GcAnswer, Snapshot, StoredExport, StoredVolume,
+    AtRisk, Deleted, DeletedExport, Drained, Export, Flushed, Snapshot, StoredExport, StoredVolume,
 };
 pub use self::codes::ProblemCode;
 pub use self::problem::{ErrorDetail, PROBLEM_TYPE, Problem};
@@ -32,4 +32,5 @@ pub(crate) use self::values::rfc3339;
 pub use crate::observe::trace::{Trace, TraceParts, TracedRequest};
 pub use crate::properties::limits::LimitsChange;
 pub use crate::properties::{Bound, Durability, OnUnreachable, PropertiesChange as SetRequest};
+pub use crate::store::gc::GcReport;
 pub use crate::store::{Condition, StoreState};

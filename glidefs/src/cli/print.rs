@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::error::CliError;
 use crate::api::wire::{
-    AtRisk, Bound, Deleted, DeletedExport, Drained, Durability, Export, Flushed, GcAnswer, Limits, Memory,
+    AtRisk, Bound, Deleted, DeletedExport, Drained, Durability, Export, Flushed, GcReport, Limits, Memory,
     Snapshot, Status, StoredVolume, Upgrade,
 };
 use crate::config::TimeSpan;
@@ -254,7 +254,7 @@ pub(super) fn snapshots(snapshots: &[Snapshot]) -> String {
 }
 
 /// The result of garbage collection, done or planned.
-pub(super) fn gc(gc: &GcAnswer) -> String {
+pub(super) fn gc(gc: &GcReport) -> String {
     let removed = if gc.dry_run { "would be removed" } else { "removed" };
     let mut text = format!(
         "{} volumes; in use: {} packs, {}\nwaiting: {} packs, {}\n{removed}: {} packs, {}, \

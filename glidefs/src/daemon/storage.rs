@@ -45,8 +45,7 @@ impl StoreSide {
     /// After a success nothing is asked again.
     pub async fn check(&self) -> Result<(), StoreError> {
         let check = || async {
-            let new = Access::ReadWrite { now_unix_millis: unix_millis() };
-            let access = self.known.map_or(new, Access::Known);
+            let access = self.known.map_or(Access::ReadWrite, Access::Known);
             let marker = self.volumes.store().check(access).await?;
             if self.known.is_none() {
                 let catalog = self.catalog.clone();

@@ -36,8 +36,8 @@ use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use tokio::time::timeout;
 
+use super::backend::{Variables, variable};
 use super::error::BoxError;
-use super::variables::{Variables, variable};
 use crate::locks::MutexExt;
 
 /// Region of requests for credentials when no region is configured.
@@ -76,14 +76,14 @@ enum ProfileError {
 
 /// A profile as the files of AWS's tools describe it.
 #[derive(Debug)]
-struct Profile {
+pub(super) struct Profile {
     name: String,
     /// Both files, for the SDK. Other profiles of the files may be the source of a role.
     files: EnvConfigFiles,
     /// Whether the profile leads to credentials.
-    gives_credentials: bool,
-    region: Option<String>,
-    endpoint_url: Option<String>,
+    pub gives_credentials: bool,
+    pub region: Option<String>,
+    pub endpoint_url: Option<String>,
 }
 
 impl Profile {
@@ -144,27 +144,13 @@ impl Profile {
     }
 }
 
-/// Settings of the profile, and credentials.
-#[derive(Debug)]
-pub(super) struct Settings {
-    pub region: Option<String>,
-    pub endpoint_url: Option<String>,
-    /// Whether the profile leads to credentials.
-    pub gives_credentials: bool,
-    pub credentials: SdkCredentials,
-}
-
-impl Settings {
-    /// Reads the profile that `variables` name. Sends no request.
-    pub fn read(variables: &Variables) -> Result<Self, BoxError> {
-        let profile = Profile::read(variables)?;
-        // Wrong settings are found before a request.
-        sources(&profile, variables, false)?;
-        let Profile { region, endpoint_url, gives_credentials, .. } = profile;
-        let (variables, state) = (variables.clone(), Mutex::default());
-        let inner = Inner { variables, only_profile: gives_credentials, state };
-        Ok(Self { region, endpoint_url, gives_credentials, credentials: SdkCredentials(Arc::new(inner)) })
-    }
+/// Reads the profile that `variables` name, and finds wrong settings before a request. Sends no request.
+pub(super) fn read(variables: &Variables) -> Result<(Profile, SdkCredentials), BoxError> {
+    let profile = Profile::read(variables)?;
+    sources(&profile, variables, false)?;
+    let (variables, state) = (variables.clone(), Mutex::default());
+    let inner = Inner { variables, only_profile: profile.gives_credentials, state };
+    Ok((profile, SdkCredentials(Arc::new(inner))))
 }
 
 /// The sources of credentials, in the order in which they are asked.

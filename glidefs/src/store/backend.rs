@@ -1,13 +1,13 @@
 //! Access to the place that a store URL names.
 //!
-//! Owns the setup of each kind of store. Does not own requests. Invariant: the libraries below do not retry; the policy of
-//! `retry` is the only one.
+//! Owns the setup of each kind of store, and the environment variables for it. Does not own requests. Invariant: the libraries below do
+//! not retry; the policy of `retry` is the only one.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path as FsPath, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::local::LocalFileSystem;
@@ -20,12 +20,26 @@ use super::aws;
 use super::error::{BoxError, StoreError};
 use super::http::Connector;
 use super::url::{Bucket, StoreUrl};
-use super::variables::Variables;
-
 use crate::locks::MutexExt;
 
 /// End of the names of S3's directory buckets, which list in no order. No other bucket of S3 may have such a name.
 const DIRECTORY_BUCKET: &str = "--x-s3";
+
+/// Names and values of environment variables. A store heeds `AWS_…`, `GOOGLE_…`, `AZURE_…` and `HOME`.
+pub type Variables = Vec<(String, String)>;
+
+/// The variables of this process.
+pub fn process_variables() -> Variables {
+    std::env::vars_os()
+        .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+/// The value of the variable `name`; an empty value counts as none.
+pub(super) fn variable<'a>(variables: &'a Variables, name: &str) -> Option<&'a str> {
+    let found = variables.iter().find(|(found, value)| found == name && !value.is_empty());
+    found.map(|(_, value)| value.as_str())
+}
 
 /// A place for a store, and how to reach the place.
 #[derive(Clone, Debug)]
@@ -62,10 +76,6 @@ impl Directory {
         if found.is_dir() { Ok(found.ino()) } else { Err(io::ErrorKind::NotADirectory.into()) }
     }
 
-    fn inode(&self) -> MutexGuard<'_, Option<u64>> {
-        self.inode.lock_whole()
-    }
-
     /// Makes the directory of a new store at `location`. A parent that is missing may be a file system that is not mounted.
     pub fn make(&self, location: &str) -> Result<(), StoreError> {
         match fs::create_dir(&self.path) {
@@ -79,7 +89,7 @@ impl Directory {
     /// From now on [`Self::check`] accepts only the directory that is there now, with the store inside.
     pub fn keep(&self) -> io::Result<()> {
         let found = Self::found(&self.path)?;
-        *self.inode() = Some(found);
+        *self.inode.lock_whole() = Some(found);
         Ok(())
     }
 
@@ -87,7 +97,7 @@ impl Directory {
     /// directory. `any`: accepts any directory, because the caller looks for the store.
     pub fn check(&self, any: bool) -> io::Result<()> {
         let found = Self::found(&self.path)?;
-        if any || self.inode().is_none_or(|inode| inode == found) {
+        if any || self.inode.lock_whole().is_none_or(|inode| inode == found) {
             return Ok(());
         }
         Err(io::Error::other(format!(
@@ -227,7 +237,7 @@ fn with_profile(
     location: &str,
     variables: &Variables,
 ) -> Result<AmazonS3Builder, StoreError> {
-    let profile = aws::Settings::read(variables).map_err(|error| {
+    let (profile, credentials) = aws::read(variables).map_err(|error| {
         setup(location, "correct the files that hold AWS credentials and settings", Some(error))
     })?;
     let says = |key: AmazonS3ConfigKey| builder.get_config_value(&key).is_some();
@@ -243,7 +253,7 @@ fn with_profile(
         builder = builder.with_endpoint(endpoint);
     }
     if !has_keys {
-        builder = builder.with_credentials(Arc::new(profile.credentials));
+        builder = builder.with_credentials(Arc::new(credentials));
     }
     Ok(builder)
 }

@@ -101,8 +101,7 @@ fn verdict_on(code: &str) -> Option<Verdict> {
 /// Judges by the causes of an error of no particular kind.
 fn classify_chain(error: &object_store::Error) -> Verdict {
     let is_of_token = says(error, "Error performing token request");
-    let mut cause: Option<&(dyn Error + 'static)> = error.source();
-    while let Some(error) = cause {
+    for error in causes(error).skip(1) {
         if let Some(answer) = error.downcast_ref::<Answer>() {
             return match answer.verdict() {
                 // A metadata service that does not know the machine yet, or is replaced (Azure: 400, 410).
@@ -110,16 +109,13 @@ fn classify_chain(error: &object_store::Error) -> Verdict {
                 verdict => verdict,
             };
         }
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            match error.kind() {
-                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                    return Verdict::Refused(FILE_PERMISSION);
-                }
-                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename => return Verdict::Rejected,
-                _ => {}
+        match error.downcast_ref::<io::Error>().map(io::Error::kind) {
+            Some(io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+                return Verdict::Refused(FILE_PERMISSION);
             }
+            Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename) => return Verdict::Rejected,
+            _ => {}
         }
-        cause = error.source();
     }
     if says(error, "Wanted range starting at") || says(error, "Out of range of file") {
         return Verdict::TooShort;
@@ -131,17 +127,15 @@ fn classify_chain(error: &object_store::Error) -> Verdict {
     Verdict::Again(None)
 }
 
+/// `error` and its causes.
+fn causes(error: &object_store::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(Some(error as &(dyn Error + 'static)), |cause| (*cause).source())
+}
+
 /// Whether the text of the error or of one of its causes contains `words`. The types of these causes are private to
 /// `object_store`.
 fn says(error: &object_store::Error, words: &str) -> bool {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if error.to_string().contains(words) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    causes(error).any(|cause| cause.to_string().contains(words))
 }
 
 /// `error` as text that is safe to print, whatever the store has sent. In one short sentence where it is an answer of the store: libraries
@@ -165,9 +159,7 @@ fn answer_of(error: &object_store::Error) -> Option<Answer> {
         E::Unauthenticated { .. } => 401,
         E::AlreadyExists { .. } => 409,
         E::Generic { .. } => {
-            let first = error.source();
-            let mut causes = std::iter::successors(first, |cause| (*cause).source());
-            return causes.find_map(|cause| cause.downcast_ref::<Answer>()).cloned();
+            return causes(error).find_map(|cause| cause.downcast_ref::<Answer>()).cloned();
         }
         _ => return None,
     };

@@ -9,6 +9,7 @@ mod listing;
 mod read;
 mod trial;
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 pub use self::trial::{Trial, TrialSize};
-use super::backend::{Backend, Directory};
+use super::backend::Backend;
 use super::classify::{Verdict, classify, in_short, permission_for};
 use super::error::StoreError;
 use super::health::StoreState;
@@ -27,7 +28,7 @@ use super::hedge::Hedge;
 use super::ids::{Entropy, StoreName, SystemEntropy, VolumeId};
 use super::key::Key;
 use super::outage::{Outage, ReadsWaiting};
-use super::retry::{Failure, RetryPolicy, Tries, stopped};
+use super::retry::{Failure, RetryPolicy, Tries};
 use super::stats::{Operation, StoreStats};
 use super::transfer::{Uplink, UploadLimit};
 use super::turns::{Reader, Turns};
@@ -96,35 +97,28 @@ pub struct ObjectInfo {
     pub created_unix_millis: u64,
 }
 
-/// Objects of a folder.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
-    /// Objects of glidefs, by ascending key.
-    pub objects: Vec<ObjectInfo>,
-    /// Number of other objects.
-    pub foreign: u64,
-}
-
 /// A connection to a store. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
     /// The volume whose readers send requests through this handle. Their GETs take turns with GETs of other volumes.
-    reader: Option<Reader>,
+    pub(super) reader: Option<Reader>,
     /// The volume whose packs are created through this handle. Packs take turns with those of other volumes.
     uploader: Option<Reader>,
 }
 
+/// What all handles of a store share.
 #[derive(Debug)]
-struct Inner {
-    backend: Backend,
-    options: StoreOptions,
+pub(super) struct Inner {
+    pub(super) backend: Backend,
+    pub(super) options: StoreOptions,
     turns: Arc<Turns>,
-    uplink: Arc<Uplink>,
+    pub(super) uplink: Arc<Uplink>,
     hedge: Hedge,
-    outage: Arc<Outage>,
+    /// The READs that wait for this store.
+    pub(super) outage: Arc<Outage>,
     /// Whether the place is known to be the store.
-    is_open: AtomicBool,
+    pub(super) is_open: AtomicBool,
     /// Who may remove a name at the moment.
     removals: LocksByKey<StoreName>,
 }
@@ -152,19 +146,9 @@ impl Store {
         Self { uploader: Some(Reader { volume, weight }), ..self.clone() }
     }
 
-    /// Whose readers send requests through this handle, if readers do.
-    pub(super) fn reader(&self) -> Option<Reader> {
-        self.reader
-    }
-
     /// Held by whoever looks whether `name` still means a volume, and then removes the name. Of this process only.
     pub(super) fn name_removal(&self, name: &StoreName) -> Arc<tokio::sync::Mutex<()>> {
         self.inner.removals.of(name)
-    }
-
-    /// The READs that wait for this store.
-    pub(super) fn outage(&self) -> &Arc<Outage> {
-        &self.inner.outage
     }
 
     /// Number and age of the READs that need this store.
@@ -174,12 +158,13 @@ impl Store {
 
     /// Returns when the daemon stops.
     pub(super) async fn stopped(&self) {
-        stopped(self.inner.options.shutdown.as_ref()).await;
-    }
-
-    /// Lets requests through: the place is the store.
-    pub(super) fn open_up(&self) {
-        self.inner.is_open.store(true, Ordering::Release);
+        if let Some(shutdown) = &self.inner.options.shutdown
+            && shutdown.clone().wait_for(|stop| *stop).await.is_ok()
+        {
+            return;
+        }
+        // No sender is left, so nothing can stop the request.
+        pending::<()>().await;
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -194,17 +179,12 @@ impl Store {
 
     /// Whether the store takes and gives data; it may still refuse to delete.
     pub fn is_up(&self) -> bool {
-        self.state().state != super::Condition::Unasked && self.stats().trouble().is_none()
+        self.state().state != super::Condition::Unasked && self.stats().health.of_writeback().is_none()
     }
 
     /// What the store does, since when, and why not what it is asked.
     pub fn state(&self) -> StoreState {
         self.stats().health.state(self.location())
-    }
-
-    /// The directory of the store; `None` for a store behind a network protocol of its own.
-    pub(super) fn directory(&self) -> Option<&Directory> {
-        self.inner.backend.directory.as_ref()
     }
 
     /// Location of the store, for messages.
@@ -220,11 +200,6 @@ impl Store {
     /// Where random pauses and identities come from.
     pub fn entropy(&self) -> &dyn Entropy {
         &*self.inner.options.entropy
-    }
-
-    /// How long a missing object is asked for again: see [`RetryPolicy::missing_time`].
-    pub(super) fn missing_time(&self) -> Duration {
-        self.inner.options.retry.missing_time
     }
 
     /// The result of `look`. While what must be there `is_missing`, `look` is called again, with pauses, for
@@ -256,31 +231,16 @@ impl Store {
         self.inner.backend.objects().await.map_err(|error| Failure::Again(error, None))
     }
 
-    fn tries<'a>(&'a self, operation: Operation, key: &'a str) -> Tries<'a> {
-        let StoreOptions { retry, entropy, stats, shutdown, .. } = &self.inner.options;
-        let (mut policy, shutdown) = (*retry, shutdown.as_ref());
-        let directory = self.inner.backend.directory.as_ref();
+    pub(super) fn tries<'a>(&'a self, operation: Operation, key: &'a str) -> Tries<'a> {
+        let mut time_budget = self.inner.options.retry.time_budget;
         let turns = self.reader.map(|reader| (&self.inner.turns, reader, 1));
         if turns.is_some() {
-            policy.time_budget = policy.time_budget.min(READ_TIME_BUDGET);
+            time_budget = time_budget.min(READ_TIME_BUDGET);
         }
         // No store is made where there are volumes, or something else.
         let is_look =
             key == self.path(&Key::Marker).1 || [VOLUMES, PLACE].iter().any(|of| key == self.path(of).1);
-        let is_open = &self.inner.is_open;
-        Tries {
-            policy,
-            entropy: &**entropy,
-            stats,
-            shutdown,
-            operation,
-            key,
-            directory,
-            uplink: &self.inner.uplink,
-            turns,
-            is_open,
-            is_look,
-        }
+        Tries { store: self, operation, key, time_budget, turns, is_look }
     }
 
     /// Where a key or a folder is, for `object_store` and for people.
@@ -296,7 +256,7 @@ impl Store {
         let prefix = self.inner.backend.prefix.as_ref();
         let rest = path.as_ref().strip_prefix(prefix)?;
         let rest = if prefix.is_empty() { rest } else { rest.strip_prefix('/')? };
-        rest.parse().ok()
+        Key::parse(rest)
     }
 }
 

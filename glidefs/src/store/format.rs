@@ -33,6 +33,8 @@ mod pack_ref;
 mod properties;
 mod records;
 mod sections;
+#[cfg(any(test, fuzzing))]
+mod verify;
 mod zstd;
 
 #[cfg(any(test, fuzzing))]
@@ -47,11 +49,11 @@ pub use self::limits::{BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX, ENTRIES_MAX, PACK_BYT
 pub use self::manifest::{Manifest, Origin};
 pub use self::marker::Marker;
 pub use self::pack::decode_block;
-#[cfg(test)]
-pub use self::pack::verify_pack;
 pub use self::pack_ref::PackRef;
 pub use self::records::{CANDIDATES_MAX, Candidate, Candidates, NameRecord, Snapshot, Tombstone};
 pub use self::sections::{DAMAGED_RANGES_MAX, Deletion, Holder, Sections};
+#[cfg(test)]
+pub use self::verify::verify_pack;
 
 #[cfg(test)]
 mod tests;

@@ -40,10 +40,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use self::deletions::{LastName, carry_on_all, restore_names};
+use self::deletions::{carry_on_all, restore_names};
 use self::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume, missing};
-use self::leftovers::{can_go, dangling, superfluous};
+use self::leftovers::{can_go, leftovers};
 use self::observations::Observations;
 pub use self::observations::observations;
 use super::client::Store;
@@ -83,38 +85,42 @@ impl Default for GcOptions {
     }
 }
 
-/// Result of a garbage collection.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The result of garbage collection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = GcAnswer)]
 pub struct GcReport {
-    /// Volumes without the deleted ones.
+    /// Whether this was a dry run, without changes.
+    pub dry_run: bool,
+    /// Number of volumes that are not deleted.
     pub volumes: u64,
-    /// Packs used by volumes and snapshots.
+    /// Number of packs in use.
     pub packs_in_use: u64,
     /// Length of the packs in use, bytes.
     pub bytes_in_use: u64,
-    /// Unused packs waiting for the end of the grace period, or for the next manifest of their volume.
+    /// Number of packs not in use that wait for the end of the grace period, or for the next manifest of the volume.
     pub packs_waiting: u64,
     /// Length of the waiting packs, bytes.
     pub bytes_waiting: u64,
-    /// Packs removed by the run; by a dry run, packs to be removed.
+    /// Number of packs that were removed, or would be in a dry run.
     pub packs_removed: u64,
-    /// Length of these packs, bytes.
+    /// Length of the removed packs, bytes.
     pub bytes_removed: u64,
-    /// Other objects removed by the run: old manifests, and the rest of deleted volumes.
+    /// Number of other objects that were removed, or would be in a dry run.
     pub objects_removed: u64,
-    /// Unreadable manifests, snapshots and tombstones: every pack that their volumes may list is kept. Unreadable removal records, and
-    /// unreadable last names of volumes that are gone. Packs in use that are not in the store.
-    pub damaged: Vec<Key>,
-    /// Packs in use that an earlier listing did not show, and that were not looked for because enough missing packs are named in
-    /// `damaged`.
+    /// Keys of manifests and snapshots that cannot be read: every pack such an object may list is kept. Keys of removal records that
+    /// cannot be read. Keys of packs in use that are missing, up to 100.
+    pub damaged: Vec<String>,
+    /// Number of packs in use that may be missing, and that were not looked for because 100 are known to be missing.
     pub not_looked_for: u64,
-    /// Removal records older than a day with packs in use: whoever has to know whether these packs stay waits until the record is deleted.
-    pub stale_records: Vec<Key>,
-    /// Objects to be removed. Filled by a dry run only.
-    pub would_remove: Vec<Key>,
+    /// Keys of removal records older than a day with packs in use. Forks and snapshots that need these packs wait until the record is
+    /// deleted.
+    pub stale_records: Vec<String>,
+    /// Keys of the objects to remove. Filled by a dry run only.
+    pub would_remove: Vec<String>,
     /// Whether a later run has something to do even if nothing changes: packs and manifests whose grace period goes on, and deleted
     /// volumes of which no volume or snapshot uses a pack. Packs that wait for the next manifest of their volume do not count, since
     /// such a manifest is a change.
+    #[serde(skip)]
     pub is_unfinished: bool,
 }
 
@@ -178,8 +184,8 @@ async fn collect_once(
     let others = store.removals().await?;
     let mut in_use = InUse::default();
     let volumes = in_use.scan(store).await?;
-    let live = volumes.iter().filter(|volume| volume.is_live()).count();
-    let mut report = GcReport { volumes: live as u64, ..GcReport::default() };
+    let live = volumes.iter().filter(|volume| volume.is_live()).count() as u64;
+    let mut report = GcReport { dry_run: options.dry_run, volumes: live, ..GcReport::default() };
     let mut unused = unused_packs(&volumes, &in_use, &seen, options.alone, &mut report);
     begin_anew(store, &volumes, &mut unused).await?;
     let now_millis = if options.dry_run {
@@ -189,8 +195,18 @@ async fn collect_once(
     };
     let grace_millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     let deadline = Deadline { now_millis, grace_millis };
-    let due = Due::new(&volumes, deadline, options.alone);
-    let removals = if options.dry_run { Vec::new() } else { record(store, &unused, &due).await? };
+    // Observations of earlier versions may have packs that a manifest yet to come could name first. So only a manifest older than
+    // the grace period proves that no such manifest is to come, with no older date on a higher number.
+    let passed = |volume: &ListedVolume| (volume.id, volume.passed_until(|at| deadline.is_over(at)));
+    let passed_until: HashMap<_, _> = volumes.iter().map(passed).collect();
+    // Whether the pack may be removed now, as far as times tell.
+    let is_due = |unused: &Unused| {
+        let until = passed_until.get(&unused.volume);
+        let is_passed = until.is_some_and(|until| unused.pack.created_millis < *until);
+        (options.alone || is_passed) && unused.since().is_some_and(|since| deadline.is_over(since))
+    };
+    let due = unused.iter().filter(|unused| is_due(unused)).filter_map(Unused::candidate);
+    let removals = if options.dry_run { Vec::new() } else { record(store, due.collect()).await? };
     if !removals.is_empty() {
         // During the first scan, a use may have moved from a volume not yet scanned to one that was scanned already.
         in_use.scan(store).await?;
@@ -204,50 +220,38 @@ async fn collect_once(
         let pack = unused.pack;
         if in_use.uses(&pack) {
             report.count_in_use(&pack);
-        } else if due.is_due(&unused) && !in_use.holds(pack.id) && may_go(pack.id) {
+        } else if is_due(&unused) && !in_use.held.contains(&pack.id) && may_go(pack.id) {
             removed.insert(pack.id);
             report.packs_removed += 1;
             report.bytes_removed += pack.bytes;
             keys.push(Key::Pack(unused.volume, pack.id));
         } else {
             report.is_unfinished |= unused.since_unix_millis.is_some();
-            has_more |= due.is_due(&unused) && !in_use.holds(pack.id);
+            has_more |= is_due(&unused) && !in_use.held.contains(&pack.id);
             report.packs_waiting += 1;
             report.bytes_waiting += pack.bytes;
         }
     }
-    let packs = keys.len();
-    let names = if options.dry_run { Vec::new() } else { carry_on_all(store, &volumes, deadline).await? };
     if !options.dry_run {
+        carry_on_all(store, &volumes, deadline, &mut report).await?;
         restore_names(store, &in_use.names, deadline).await?;
     }
-    let damaged_names = names.iter().filter_map(|name| match name {
-        LastName::Damaged(key) => Some(key.clone()),
-        LastName::Removed => None,
-    });
-    in_use.damaged.extend(damaged_names);
-    report.objects_removed = names.iter().filter(|name| matches!(name, LastName::Removed)).count() as u64;
-    let others_left: Vec<_> = volumes.iter().map(|volume| superfluous(store, volume, deadline)).collect();
-    let mut others_left = stream::iter(others_left).buffered(AT_ONCE);
-    while let Some((superfluous, is_unfinished)) = others_left.try_next().await? {
-        keys.extend(superfluous);
-        report.is_unfinished |= is_unfinished;
-    }
-    keys.extend(dangling(store, &volumes, deadline).await?);
-    report.objects_removed += (keys.len() - packs) as u64;
-    (report.damaged, report.not_looked_for) = missing(store, &volumes, &in_use).await?;
+    keys.extend(leftovers(store, &volumes, deadline, &mut report).await?);
+    missing(store, &volumes, &in_use, &mut report).await?;
     let is_stale = |other: &&Removal| {
         let age_millis = other.created_unix_millis.map(|created| now_millis.saturating_sub(created));
         let is_old = age_millis.is_some_and(|age| age > STALE_MILLIS);
-        is_old && !other.is_unreadable() && in_use.uses_any(|pack| other.has(pack))
+        is_old && !other.is_unreadable() && in_use.packs.iter().any(|pack| other.has(*pack))
     };
-    report.stale_records = others.iter().filter(is_stale).map(|other| other.key.clone()).collect();
-    report.damaged.extend(in_use.damaged);
-    report.damaged.extend(others.iter().filter(|other| other.is_unreadable()).map(|other| other.key.clone()));
+    report.stale_records = others.iter().filter(is_stale).map(|other| other.key.to_string()).collect();
+    report.damaged.extend(in_use.damaged.iter().map(Key::to_string));
+    let unreadable = others.iter().filter(|other| other.is_unreadable());
+    report.damaged.extend(unreadable.map(|other| other.key.to_string()));
     report.damaged.sort_unstable();
+    report.damaged.dedup();
     store.stats().gc_damaged.store(report.damaged.len() as u64, Relaxed);
     if options.dry_run {
-        report.would_remove = keys;
+        report.would_remove = keys.iter().map(Key::to_string).collect();
     } else {
         store.delete(&keys).await?;
         let left = |pack: &ListedObject<PackId>| (!removed.contains(&pack.id)).then_some(pack.id);
@@ -256,17 +260,16 @@ async fn collect_once(
         let over = others.into_iter().filter(|other| other.is_over(|pack| left.contains(&pack)));
         let over: Vec<_> = removals.into_iter().chain(over).map(|removal| removal.key).collect();
         store.delete(&over).await?;
-        seen.delete(store).await?;
+        // A host that finds the observations gone knows that a run has ended well, so they go last.
+        store.delete(&seen.keys).await?;
     }
     Ok((report, has_more))
 }
 
-/// Creates the records of the packs of `unused` that are due. Packs without a record stay for the next run.
-async fn record(store: &Store, unused: &[Unused], due: &Due) -> Result<Vec<Removal>, StoreError> {
-    let packs = unused.iter().filter(|unused| due.is_due(unused)).filter_map(Unused::candidate);
-    let packs: Vec<_> = packs.take(RECORD_MAX * RECORDS_MAX).collect();
+/// Creates the records of `packs`. Packs without a record stay for the next run.
+async fn record(store: &Store, packs: Vec<Candidate>) -> Result<Vec<Removal>, StoreError> {
     let mut records = Vec::new();
-    for packs in packs.chunks(RECORD_MAX) {
+    for packs in packs.chunks(RECORD_MAX).take(RECORDS_MAX) {
         records.push(store.create_removal(Candidates(packs.to_vec())).await?);
     }
     Ok(records)
@@ -364,36 +367,12 @@ fn unused_packs(
                 continue;
             }
             let is_passed = alone || pack.created_millis < passed_until;
-            let since =
-                (is_passed && !in_use.holds(pack.id)).then(|| seen.unused_since(pack.id).unwrap_or(0));
+            let since = (is_passed && !in_use.held.contains(&pack.id))
+                .then(|| seen.unused_since(pack.id).unwrap_or(0));
             unused.push(Unused { volume: volume.id, pack: *pack, since_unix_millis: since });
         }
     }
     unused
-}
-
-/// Which unused packs may be removed now, as far as times tell.
-struct Due {
-    deadline: Deadline,
-    /// See [`ListedVolume::passed_until`].
-    passed_until: HashMap<VolumeId, u64>,
-    /// As in [`GcOptions`].
-    alone: bool,
-}
-
-impl Due {
-    fn new(volumes: &[ListedVolume], deadline: Deadline, alone: bool) -> Self {
-        // Observations of earlier versions may have packs that a manifest yet to come could name first. So only a manifest older than
-        // the grace period proves that no such manifest is to come, with no older date on a higher number.
-        let passed = |volume: &ListedVolume| (volume.id, volume.passed_until(|at| deadline.is_over(at)));
-        Self { deadline, passed_until: volumes.iter().map(passed).collect(), alone }
-    }
-
-    fn is_due(&self, unused: &Unused) -> bool {
-        let until = self.passed_until.get(&unused.volume);
-        let is_passed = until.is_some_and(|until| unused.pack.created_millis < *until);
-        (self.alone || is_passed) && unused.since().is_some_and(|since| self.deadline.is_over(since))
-    }
 }
 
 /// The time of a run by the clock of the store, and the grace period.

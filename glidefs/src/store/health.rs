@@ -38,15 +38,10 @@ pub enum Condition {
     NotFound,
 }
 
+/// As in JSON.
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unasked => "unasked",
-            Self::Up => "up",
-            Self::Silent => "silent",
-            Self::Refuses => "refuses",
-            Self::NotFound => "not_found",
-        })
+        self.serialize(f)
     }
 }
 

@@ -5,7 +5,7 @@
 //! second request is sent while the store fails, or before enough GETs were measured.
 
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -30,7 +30,8 @@ const SAVED_MAX: u32 = 10;
 /// Classes of sizes: up to 64 KiB, 256 KiB, 1 MiB, and above.
 const CLASSES: usize = 4;
 
-/// Durations of a store's GETs, and the budget of second requests.
+/// Durations of a store's GETs, and the budget of second requests. No code that can panic runs between two related changes under the
+/// lock.
 #[derive(Debug, Default)]
 pub(super) struct Hedge(Mutex<Inner>);
 
@@ -81,13 +82,13 @@ fn class(bytes: u64) -> usize {
 impl Hedge {
     /// After how long a GET of `bytes` is late. `None`: too few GETs were measured, or the store fails.
     pub fn late_after(&self, bytes: u64) -> Option<Duration> {
-        let inner = self.lock();
+        let inner = self.0.lock_whole();
         if inner.failing { None } else { inner.classes[class(bytes)].late() }
     }
 
     /// Takes a second request from the budget. `false`: the budget is used up, or the store fails.
     pub fn spend(&self) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock_whole();
         let left = inner.budget.checked_sub(COST).filter(|_| !inner.failing);
         inner.budget = left.unwrap_or(inner.budget);
         left.is_some()
@@ -100,7 +101,7 @@ impl Hedge {
 
     /// Records that a GET of `bytes` was answered after `took`.
     fn answered(&self, bytes: u64, took: Duration) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock_whole();
         inner.failing = false;
         inner.budget = (inner.budget + EARNED).min(SAVED_MAX * COST);
         inner.classes[class(bytes)].add(took);
@@ -108,12 +109,7 @@ impl Hedge {
 
     /// Records that a GET was not answered.
     fn failed(&self) {
-        self.lock().failing = true;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // No code that can panic runs between two related changes under the lock.
-        self.0.lock_whole()
+        self.0.lock_whole().failing = true;
     }
 }
 

@@ -102,52 +102,33 @@ pub struct IdError;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreName(Arc<str>);
 
-/// Why a name was refused.
+/// Why a name was refused, and which names are taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NameError {
-    /// The name is empty.
-    #[error("a name must not be empty: use 1 to {NAME_CHARS_MAX} letters, digits, '.', '_' or '-'")]
-    Empty,
-    /// The name is longer than [`NAME_CHARS_MAX`].
-    #[error("the name has {chars} characters: use at most {NAME_CHARS_MAX}")]
-    TooLong {
-        /// Length of the name.
-        chars: usize,
-    },
-    /// The name begins with a character other than a letter or a digit.
-    #[error("a name must begin with a letter or a digit, not with {found:?}")]
-    Start {
-        /// The first character.
-        found: char,
-    },
-    /// The name has a character that the rule does not allow.
-    #[error(
-        "a name must not contain {found:?} (character {position}): use letters, digits, '.', '_' and '-'"
-    )]
-    Character {
-        /// The character.
-        found: char,
-        /// The character's place in the name, from 1.
-        position: usize,
-    },
-}
+#[error("{0}")]
+pub struct NameError(String);
 
 impl StoreName {
     /// Checks `name` against the rule.
     pub fn new(name: &str) -> Result<Self, NameError> {
-        let chars = name.chars().count();
-        if chars > NAME_CHARS_MAX {
-            return Err(NameError::TooLong { chars });
-        }
-        let first = name.chars().next().ok_or(NameError::Empty)?;
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if let Some((index, found)) = name.chars().enumerate().find(|&(_, c)| !allowed(c)) {
-            return Err(NameError::Character { found, position: index + 1 });
-        }
-        if !first.is_ascii_alphanumeric() {
-            return Err(NameError::Start { found: first });
-        }
-        Ok(Self(name.into()))
+        let chars = name.chars().count();
+        let refused = if chars > NAME_CHARS_MAX {
+            format!("the name has {chars} characters: use at most {NAME_CHARS_MAX}")
+        } else if let Some((index, found)) = name.chars().enumerate().find(|&(_, c)| !allowed(c)) {
+            let position = index + 1;
+            format!(
+                "a name must not contain {found:?} (character {position}): use letters, digits, '.', '_' and '-'"
+            )
+        } else {
+            match name.chars().next() {
+                Some(first) if first.is_ascii_alphanumeric() => return Ok(Self(name.into())),
+                Some(first) => format!("a name must begin with a letter or a digit, not with {first:?}"),
+                None => format!(
+                    "a name must not be empty: use 1 to {NAME_CHARS_MAX} letters, digits, '.', '_' or '-'"
+                ),
+            }
+        };
+        Err(NameError(refused))
     }
 
     /// The characters of the name.

@@ -16,7 +16,6 @@
 //! ```
 
 use std::fmt;
-use std::str::FromStr;
 
 use super::ids::{PackId, StoreName, VolumeId};
 
@@ -68,11 +67,6 @@ pub enum Folder {
     Gc,
 }
 
-/// The text is not the key of any object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no object of a glidefs store has this key")]
-pub struct KeyError;
-
 const MARKER: &str = "glidefs.json";
 const NUMBER_DIGITS: usize = 20;
 
@@ -93,46 +87,40 @@ impl fmt::Display for Key {
     }
 }
 
-impl FromStr for Key {
-    type Err = KeyError;
-
-    fn from_str(text: &str) -> Result<Self, KeyError> {
+impl Key {
+    /// The key that prints as `text`; `None` for text that is no key.
+    pub fn parse(text: &str) -> Option<Self> {
         let mut parts = [""; 5];
         let mut count = 0;
         for part in text.split('/') {
-            *parts.get_mut(count).ok_or(KeyError)? = part;
+            *parts.get_mut(count)? = part;
             count += 1;
         }
-        let name = |text: &str| text.parse().map_err(|_| KeyError);
-        match parts[..count] {
-            [MARKER] => Ok(Self::Marker),
-            ["names", text] => Ok(Self::Name(name(text)?)),
-            ["gc", text] => Ok(Self::Gc(name(text)?)),
-            ["gone", volume] => Ok(Self::Grave(volume.parse().map_err(|_| KeyError)?)),
-            ["deleted", text, volume] => {
-                Ok(Self::Deleted(name(text)?, volume.parse().map_err(|_| KeyError)?))
-            }
-            ["volumes", volume, "deleted"] => Ok(Self::Tombstone(volume.parse().map_err(|_| KeyError)?)),
+        Some(match parts[..count] {
+            [MARKER] => Self::Marker,
+            ["names", name] => Self::Name(name.parse().ok()?),
+            ["gc", name] => Self::Gc(name.parse().ok()?),
+            ["gone", volume] => Self::Grave(volume.parse().ok()?),
+            ["deleted", name, volume] => Self::Deleted(name.parse().ok()?, volume.parse().ok()?),
+            ["volumes", volume, "deleted"] => Self::Tombstone(volume.parse().ok()?),
             ["volumes", volume, kind, last] => {
-                let volume = volume.parse().map_err(|_| KeyError)?;
+                let volume = volume.parse().ok()?;
                 match kind {
-                    "manifests" => Ok(Self::Manifest(volume, number(last)?)),
-                    "packs" => Ok(Self::Pack(volume, last.parse().map_err(|_| KeyError)?)),
-                    "fences" => Ok(Self::Fence(volume, number(last)?)),
-                    "snapshots" => Ok(Self::Snapshot(volume, name(last)?)),
-                    _ => Err(KeyError),
+                    "manifests" => Self::Manifest(volume, number(last)?),
+                    "packs" => Self::Pack(volume, last.parse().ok()?),
+                    "fences" => Self::Fence(volume, number(last)?),
+                    "snapshots" => Self::Snapshot(volume, last.parse().ok()?),
+                    _ => return None,
                 }
             }
-            _ => Err(KeyError),
-        }
+            _ => return None,
+        })
     }
 }
 
-fn number(text: &str) -> Result<u64, KeyError> {
-    if text.len() != NUMBER_DIGITS || !text.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(KeyError);
-    }
-    text.parse().map_err(|_| KeyError)
+fn number(text: &str) -> Option<u64> {
+    let is_number = text.len() == NUMBER_DIGITS && text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
 }
 
 /// The beginning of the keys, without a slash at the end.
@@ -178,7 +166,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_key_reads_back_from_its_text(key in key()) {
-            prop_assert_eq!(key.to_string().parse(), Ok(key));
+            prop_assert_eq!(Key::parse(&key.to_string()), Some(key));
         }
 
         #[test]
@@ -188,7 +176,7 @@ mod tests {
             let mut text = key.to_string();
             let at = at.index(text.len());
             text.replace_range(at..=at, &by);
-            if let Ok(other) = text.parse::<Key>() {
+            if let Some(other) = Key::parse(&text) {
                 prop_assert_eq!(other.to_string(), text);
             }
         }
@@ -219,7 +207,7 @@ mod tests {
             format!("volumes/{volume}/packs/{volume}/x/y"),
             format!("Volumes/{volume}/deleted"),
         ] {
-            assert_eq!(text.parse::<Key>(), Err(KeyError), "{text}");
+            assert_eq!(Key::parse(&text), None, "{text}");
         }
     }
 }

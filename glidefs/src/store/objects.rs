@@ -4,6 +4,8 @@
 //! fails the check is read once more, since bytes also change on their way; a second failure is an error. The marker has no
 //! checksum: the bytes of the marker count when two reads agree.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat};
 use futures_util::future::join_all;
@@ -12,6 +14,7 @@ use uuid::Uuid;
 
 use super::backend::Backend;
 use super::client::{Created, Store, StoreOptions};
+use super::clock::{StoreClock, SystemClock};
 use super::error::{StoreError, unfit};
 use super::format::{
     Candidates, Codec, EncodedPack, FormatError, IndexEntry, Manifest, Marker, NameRecord, PackIndex,
@@ -40,10 +43,7 @@ pub enum Access {
     /// Read only: nothing in the store is changed.
     ReadOnly,
     /// A place without a store becomes one.
-    ReadWrite {
-        /// The time, milliseconds since 1970-01-01 UTC.
-        now_unix_millis: u64,
-    },
+    ReadWrite,
     /// The store is written to, and has to be this one.
     Known(Uuid),
 }
@@ -72,18 +72,18 @@ impl Store {
 
     async fn check_place(&self, access: Access) -> Result<Marker, StoreError> {
         let location = || self.location().to_owned();
-        if let (Access::ReadWrite { .. }, Some(directory)) = (access, self.directory().cloned()) {
+        if let (Access::ReadWrite, Some(directory)) = (access, self.inner.backend.directory.clone()) {
             let place = location();
             // The thread does not panic; where the runtime ends before it, the look fails.
             tokio::task::spawn_blocking(move || directory.make(&place)).await.unwrap_or(Ok(()))?;
         }
         let found = match (self.marker().await, access) {
-            (Err(error), Access::ReadWrite { now_unix_millis }) if error.is_missing() => {
+            (Err(error), Access::ReadWrite) if error.is_missing() => {
                 if self.volumes().await?.is_empty() {
                     if let Some(found) = self.foreign().await? {
                         return Err(StoreError::Occupied { location: location(), found });
                     }
-                    self.make_marker(now_unix_millis).await?;
+                    self.make_marker().await?;
                 }
                 // Another daemon may have made the store meanwhile, and the volumes.
                 self.marker().await
@@ -109,15 +109,17 @@ impl Store {
                     // The directory may also be a mount point whose file system is not mounted yet.
                     Access::Known(known) => StoreError::Away { location: location(), known, source: None },
                     Access::ReadOnly => StoreError::NotAStore { location: location() },
-                    Access::ReadWrite { .. } => StoreError::Unmarked { location: location() },
+                    Access::ReadWrite => StoreError::Unmarked { location: location() },
                 });
             }
             (Err(error), _) => return Err(error),
         };
-        if access != Access::ReadOnly {
-            self.demand_refusal(&bytes).await?;
+        // The store has to create an object only where no object is, which keeps two writers of a volume apart. One that does not
+        // refuse replaces the marker by the same bytes.
+        if access != Access::ReadOnly && self.try_put(&Key::Marker, &[bytes]).await?.0 == Created::Created {
+            return Err(StoreError::Replaces { location: location() });
         }
-        if let Some(directory) = self.directory().cloned() {
+        if let Some(directory) = self.inner.backend.directory.clone() {
             let kept = tokio::task::spawn_blocking(move || directory.keep()).await;
             // An error here means that the file system was unmounted a moment ago.
             let kept = kept.unwrap_or_else(|error| Err(std::io::Error::other(error)));
@@ -127,14 +129,14 @@ impl Store {
                 source: Some(Box::new(error)),
             })?;
         }
-        self.open_up();
+        self.inner.is_open.store(true, Ordering::Release);
         Ok(marker)
     }
 
     /// Creates the marker, by several requests at once: a place may keep the condition of creations, and not in a race.
-    async fn make_marker(&self, now_unix_millis: u64) -> Result<(), StoreError> {
+    async fn make_marker(&self) -> Result<(), StoreError> {
         let creations = (0..MARKERS).map(|_| async {
-            let marker = new_marker(self, now_unix_millis).encode().into();
+            let marker = new_marker(self).encode().into();
             self.create(&Key::Marker, &[marker]).await
         });
         let created = join_all(creations).await;
@@ -182,15 +184,6 @@ impl Store {
         })
     }
 
-    /// Checks that the store creates an object only where no object is. This keeps two writers of a volume apart. `marker`: the
-    /// bytes of the marker, which a store that does not refuse replaces by the same bytes.
-    async fn demand_refusal(&self, marker: &Bytes) -> Result<(), StoreError> {
-        match self.try_put(&Key::Marker, std::slice::from_ref(marker)).await?.0 {
-            Created::Existed => Ok(()),
-            Created::Created => Err(StoreError::Replaces { location: self.location().to_owned() }),
-        }
-    }
-
     /// Creates the manifest. [`Created::Existed`]: another writer was faster, unless an earlier call for the same number failed
     /// with an error with [`StoreError::is_transient`]. Then the writer id in the existing manifest tells who wrote the manifest.
     pub async fn create_manifest(&self, manifest: &Manifest) -> Result<Created, StoreError> {
@@ -234,11 +227,11 @@ impl Store {
         loop {
             let key = (after.is_some() || behind > 0).then_some(Key::Manifest(volume, behind));
             let listing = self.list_first(Folder::Manifests(volume), key.as_ref(), MANIFESTS_LISTED).await?;
-            let found = listing.objects.last().map(|object| &object.key);
+            let found = listing.last().map(|object| &object.key);
             match found {
                 Some(&Key::Manifest(_, number)) => {
                     (newest, low) = (Some(number), number);
-                    if listing.objects.len() < MANIFESTS_LISTED {
+                    if listing.len() < MANIFESTS_LISTED {
                         return Ok(newest);
                     }
                 }
@@ -297,7 +290,7 @@ impl Store {
 
     /// Creates the pack. The pack id is random, so no such pack exists.
     pub async fn create_pack(&self, pack: &EncodedPack) -> Result<Created, StoreError> {
-        let PackRef { volume, pack: id, .. } = pack.trailer.pack;
+        let PackRef { volume, pack: id, .. } = pack.pack;
         self.create(&Key::Pack(volume, id), &pack.parts).await
     }
 
@@ -446,10 +439,10 @@ impl Store {
     }
 }
 
-fn new_marker(store: &Store, now_unix_millis: u64) -> Marker {
+fn new_marker(store: &Store) -> Marker {
     // Sixteen random bytes, as any identity has.
     let store_id = uuid::Builder::from_random_bytes(VolumeId::random(store.entropy()).0).into_uuid();
-    let moment = i64::try_from(now_unix_millis).ok().and_then(DateTime::from_timestamp_millis);
+    let moment = i64::try_from(SystemClock.unix_millis()).ok().and_then(DateTime::from_timestamp_millis);
     let created = moment.unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true);
     Marker { store_id, created }
 }

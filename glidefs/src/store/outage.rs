@@ -24,7 +24,7 @@ const PROBE_PAUSE: Duration = Duration::from_secs(1);
 const AGAIN_PAUSE_MIN: Duration = Duration::from_millis(250);
 const AGAIN_PAUSE_MAX: Duration = Duration::from_secs(4);
 
-/// The READs that need the store.
+/// The READs that need the store. No code that can panic runs between two related changes under the lock.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     inner: Mutex<Inner>,
@@ -70,7 +70,7 @@ struct Probe(Arc<Outage>);
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        let mut inner = self.0.lock();
+        let mut inner = self.0.inner.lock_whole();
         inner.probing = false;
         self.0.pass_on(inner);
     }
@@ -78,14 +78,14 @@ impl Drop for Probe {
 
 impl Drop for WaitingRead {
     fn drop(&mut self) {
-        self.outage.lock().reads.remove(&self.number);
+        self.outage.inner.lock_whole().reads.remove(&self.number);
     }
 }
 
 impl Outage {
     /// Begins a READ that needs the store from now on.
     pub fn begin(self: &Arc<Self>) -> WaitingRead {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock_whole();
         inner.numbers += 1;
         let number = inner.numbers;
         inner.reads.insert(number, Instant::now());
@@ -93,7 +93,7 @@ impl Outage {
     }
 
     pub fn figures(&self) -> ReadsWaiting {
-        let inner = self.lock();
+        let inner = self.inner.lock_whole();
         let oldest = inner.reads.first_key_value().map_or(Duration::ZERO, |(_, since)| since.elapsed());
         ReadsWaiting { count: inner.reads.len() as u64, oldest }
     }
@@ -105,7 +105,7 @@ impl Outage {
 
     fn turn(self: &Arc<Self>, failures: u32, number: u64) -> oneshot::Receiver<Probe> {
         let (sender, receiver) = oneshot::channel();
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock_whole();
         inner.waiting.insert((failures, number), sender);
         self.pass_on(inner);
         receiver
@@ -126,11 +126,6 @@ impl Outage {
             return;
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // No code that can panic runs between two related changes under the lock.
-        self.inner.lock_whole()
-    }
 }
 
 impl WaitingRead {
@@ -138,7 +133,16 @@ impl WaitingRead {
     pub async fn failed(&mut self, error: &(dyn std::error::Error + Send + Sync + 'static)) {
         self.probe = None;
         self.failures = self.failures.saturating_add(1);
-        self.log(error);
+        if let Some(suppressed) = self.outage.waits.pass() {
+            let ReadsWaiting { count, oldest } = self.outage.figures();
+            tracing::warn!(
+                reads = count,
+                suppressed,
+                oldest_seconds = oldest.as_secs(),
+                error = error as &dyn std::error::Error,
+                "the store does not give what READs need; they wait until it does"
+            );
+        }
         if let Some(doubled) = self.failures.checked_sub(2) {
             let pause = AGAIN_PAUSE_MIN.saturating_mul(2_u32.saturating_pow(doubled));
             sleep(pause.min(AGAIN_PAUSE_MAX)).await;
@@ -156,18 +160,6 @@ impl WaitingRead {
         }
         // A sender is dropped unused only when the runtime ends.
         self.probe = probe.ok();
-    }
-
-    fn log(&self, error: &(dyn std::error::Error + Send + Sync + 'static)) {
-        let Some(suppressed) = self.outage.waits.pass() else { return };
-        let ReadsWaiting { count, oldest } = self.outage.figures();
-        tracing::warn!(
-            reads = count,
-            suppressed,
-            oldest_seconds = oldest.as_secs(),
-            error = error as &dyn std::error::Error,
-            "the store does not give what READs need; they wait until it does"
-        );
     }
 }
 

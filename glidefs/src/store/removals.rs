@@ -75,7 +75,7 @@ impl Store {
     /// The records of all runs that have not ended.
     pub(super) async fn removals(&self) -> Result<Vec<Removal>, StoreError> {
         let mut removals = Vec::new();
-        for object in self.list(Folder::Gc, None).await?.objects {
+        for object in self.list(Folder::Gc, None).await? {
             removals.extend(self.removal(object).await?);
         }
         Ok(removals)
@@ -102,7 +102,7 @@ impl Store {
             return Ok(Stay::Stays);
         }
         let mut unsure = None;
-        for object in self.list(Folder::Gc, None).await?.objects {
+        for object in self.list(Folder::Gc, None).await? {
             let removal = self.removal(object).await?;
             let has_any = |removal: &Removal| packs.iter().any(|pack| removal.has(pack.pack));
             unsure = removal.filter(has_any).map(|removal| removal.key);

@@ -4,21 +4,19 @@
 //! retried. Invariant: a try goes on as long as something moves (`transfer`), and no try begins after the time budget of the request. A
 //! request ends at once when the daemon stops.
 
-use std::future::{Future, pending};
+use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::backend::Directory;
+use super::client::{Store, StoreOptions};
 use super::error::{BoxError, StoreError};
 use super::health::Condition;
 use super::ids::Entropy;
-use super::stats::{Operation, StoreStats};
-use super::transfer::{self, Transfer, Uplink};
+use super::stats::Operation;
+use super::transfer::{self, Transfer};
 use super::turns::{Reader, Turn, Turns};
 use crate::observe::chain;
 
@@ -73,101 +71,94 @@ pub(super) enum Failure {
 
 /// Everything a request needs beside the request itself.
 pub(super) struct Tries<'a> {
-    pub policy: RetryPolicy,
-    pub entropy: &'a dyn Entropy,
-    pub stats: &'a StoreStats,
-    pub shutdown: Option<&'a watch::Receiver<bool>>,
+    pub store: &'a Store,
     pub operation: Operation,
     pub key: &'a str,
-    /// The directory of the store, whose file system may be unmounted.
-    pub directory: Option<&'a Directory>,
-    pub uplink: &'a Arc<Uplink>,
+    /// As in [`RetryPolicy`], or less.
+    pub time_budget: Duration,
     /// For a reader, and for the upload of a pack: each try takes a turn of this cost. A pause holds no turn.
     pub turns: Option<(&'a Arc<Turns>, Reader, u64)>,
-    /// Whether the store was found at the place. Every try of any other request than a look fails before.
-    pub is_open: &'a AtomicBool,
-    /// Whether the request itself checks whether the place is the store.
+    /// Whether the request itself checks whether the place is the store. Until the store was found there, every try of any other
+    /// request fails before.
     pub is_look: bool,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("it is not known yet whether the place is the store with the exports of this host")]
-struct NotChecked;
-
 impl Tries<'_> {
     /// Calls `attempt` until a try succeeds, a failure is final, or the time is up. Returns the number of tries as well.
-    pub async fn run<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<(T, u32), StoreError>
+    pub async fn run<T, F>(&self, attempt: impl FnMut() -> F) -> Result<(T, u32), StoreError>
     where
         F: Future<Output = Result<T, Failure>>,
     {
-        let (operation, key) = (self.operation, self.key);
-        let stats = self.stats.of(operation);
+        let answer = tokio::select! {
+            biased;
+            () = self.store.stopped() => {
+                Err(StoreError::ShuttingDown { operation: self.operation, key: self.key.into() })
+            }
+            answer = self.until_answered(attempt) => answer,
+        };
+        if let Err(error) = &answer {
+            let stats = self.store.stats();
+            stats.of(self.operation).errors.add(u64::from(!error.is_missing()));
+            stats.refused.add(u64::from(matches!(error, StoreError::Refused { .. })));
+        }
+        answer
+    }
+
+    /// As [`Self::run`], as long as the daemon does not stop.
+    async fn until_answered<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<(T, u32), StoreError>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let Self { store, operation, key, time_budget, .. } = *self;
+        let StoreOptions { retry, entropy, stats, .. } = &store.inner.options;
+        let counts = stats.of(operation);
         let mut begun = Instant::now();
         let mut tries = 0;
-        let stop = stopped(self.shutdown);
-        tokio::pin!(stop);
-        let error = loop {
+        loop {
             let waiting = Instant::now();
-            let turn = tokio::select! {
-                biased;
-                () = &mut stop => break self.shutting_down(),
-                turn = self.turn() => turn,
-            };
+            let turn = self.turn().await;
             // The wait for a turn does not count: a late turn is no fault of the store.
             begun += waiting.elapsed();
             tries += 1;
-            stats.requests.add(1);
-            stats.retries.add(u64::from(tries > 1));
+            counts.requests.add(1);
+            counts.retries.add(u64::from(tries > 1));
             // The first try has the whole limit, whatever the budget is. So has every try that sends: what was sent is sent again.
-            let left = self.policy.time_budget.saturating_sub(begun.elapsed());
+            let left = time_budget.saturating_sub(begun.elapsed());
             let limit = || match operation {
-                Operation::Put => self.policy.idle_time_max + self.uplink.patience(),
-                _ if tries == 1 => self.policy.idle_time_max,
-                _ => self.policy.idle_time_max.min(left.max(LAST_TRY_MIN)),
+                Operation::Put => retry.idle_time_max + store.inner.uplink.patience(),
+                _ if tries == 1 => retry.idle_time_max,
+                _ => retry.idle_time_max.min(left.max(LAST_TRY_MIN)),
             };
             let answer = async {
                 self.in_place().await?;
                 transfer::moved();
                 attempt().await
             };
-            let failure = tokio::select! {
-                biased;
-                () = &mut stop => break self.shutting_down(),
-                answer = Transfer::watch(self.uplink, limit, answer) => match answer {
-                    Ok(value) => {
-                        self.stats.health.note(operation, None);
-                        return Ok((value, tries));
-                    }
-                    Err(failure) => failure,
-                },
-            };
+            let answer = Transfer::watch(&store.inner.uplink, limit, answer).await;
             drop(turn);
-            let (source, after) = match failure {
-                Failure::Again(source, after) => (source, after.unwrap_or_default()),
-                Failure::Final(error) => {
+            let (source, after) = match answer {
+                Ok(value) => {
+                    stats.health.note(operation, None);
+                    return Ok((value, tries));
+                }
+                Err(Failure::Again(source, after)) => (source, after.unwrap_or_default()),
+                Err(Failure::Final(error)) => {
                     let refused = matches!(error, StoreError::Refused { .. });
                     let trouble = refused.then(|| (Condition::Refuses, chain(&error)));
-                    self.stats.health.note(operation, trouble);
-                    break error;
+                    stats.health.note(operation, trouble);
+                    return Err(error);
                 }
             };
             let silence = format!("the store does not answer: {}", chain(&*source));
-            self.stats.health.note(operation, Some((Condition::Silent, silence)));
-            let pause = self.policy.pause(tries, self.entropy).max(after);
-            if begun.elapsed().saturating_add(pause) >= self.policy.time_budget {
+            stats.health.note(operation, Some((Condition::Silent, silence)));
+            let pause = retry.pause(tries, &**entropy).max(after);
+            if begun.elapsed().saturating_add(pause) >= time_budget {
                 let (key, elapsed) = (key.into(), begun.elapsed());
-                break StoreError::Unreachable { operation, key, tries, elapsed, source };
+                return Err(StoreError::Unreachable { operation, key, tries, elapsed, source });
             }
             tracing::debug!(%operation, key, tries, error = %source, pause_ms = pause.as_millis(), "trying again");
-            tokio::select! {
-                biased;
-                () = &mut stop => break self.shutting_down(),
-                () = sleep(pause) => {}
-            }
-        };
-        stats.errors.add(u64::from(!error.is_missing()));
-        self.stats.refused.add(u64::from(matches!(error, StoreError::Refused { .. })));
-        Err(error)
+            sleep(pause).await;
+        }
     }
 
     async fn turn(&self) -> Option<Turn> {
@@ -177,58 +168,33 @@ impl Tries<'_> {
 
     /// Checks that the directory of the store is there: data written to an empty mount point would be in no store.
     async fn in_place(&self) -> Result<(), Failure> {
-        let is_open = self.is_open.load(Ordering::Acquire);
+        let is_open = self.store.is_open();
         if !is_open && !self.is_look {
-            return Err(Failure::Again(Box::new(NotChecked), None));
+            let why = "it is not known yet whether the place is the store with the exports of this host";
+            return Err(Failure::Again(why.into(), None));
         }
-        let Some(directory) = self.directory.cloned() else { return Ok(()) };
+        let Some(directory) = self.store.inner.backend.directory.clone() else { return Ok(()) };
         // A network file system may be away; then this call blocks.
         let checked = tokio::task::spawn_blocking(move || directory.check(!is_open)).await;
         checked
             .unwrap_or_else(|error| Err(io::Error::other(error)))
             .map_err(|error| Failure::Again(Box::new(error), None))
     }
-
-    fn shutting_down(&self) -> StoreError {
-        StoreError::ShuttingDown { operation: self.operation, key: self.key.into() }
-    }
-}
-
-/// Ends when the daemon stops.
-pub(super) async fn stopped(shutdown: Option<&watch::Receiver<bool>>) {
-    if let Some(shutdown) = shutdown
-        && shutdown.clone().wait_for(|stop| *stop).await.is_ok()
-    {
-        return;
-    }
-    // No sender is left, so nothing can stop the request.
-    pending::<()>().await;
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::ids::SystemEntropy;
-    use super::super::transfer::UploadLimit;
+    use object_store::memory::InMemory;
+
+    use super::super::backend::Backend;
     use super::*;
     use crate::observe::logging::captured;
 
     #[test]
     fn credentials_that_are_refused_are_told_once_for_all_requests_of_the_host() {
-        let stats = StoreStats::default();
+        let store = Store::over(Backend::over(Arc::new(InMemory::new()), true), StoreOptions::default());
         let refuse = |key: &'static str| {
-            let tries = Tries {
-                is_open: &AtomicBool::new(true),
-                is_look: false,
-                policy: RetryPolicy::default(),
-                entropy: &SystemEntropy,
-                stats: &stats,
-                shutdown: None,
-                operation: Operation::Put,
-                key,
-                directory: None,
-                uplink: &Uplink::new(UploadLimit::default()),
-                turns: None,
-            };
+            let tries = store.tries(Operation::Put, key);
             let attempt = || async {
                 let source = io::Error::from(io::ErrorKind::PermissionDenied).into();
                 let (operation, key) = (Operation::Put, key.into());
@@ -241,7 +207,7 @@ mod tests {
         let log = captured(|| (0..100).for_each(|number| refuse(["one", "two"][number % 2])));
         assert_eq!(log.lines().count(), 1, "{log}");
         assert!(log.contains("state=refuses") && log.contains("check the credentials"), "{log}");
-        assert_eq!(stats.refused.get(), 100);
-        assert!(stats.trouble().unwrap().contains("check the credentials"));
+        assert_eq!(store.stats().refused.get(), 100);
+        assert!(store.stats().health.of_writeback().unwrap().contains("check the credentials"));
     }
 }

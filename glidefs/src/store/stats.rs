@@ -101,11 +101,6 @@ pub struct StoreStats {
 }
 
 impl StoreStats {
-    /// Why requests of writeback have no answer at present.
-    pub fn trouble(&self) -> Option<String> {
-        self.health.of_writeback()
-    }
-
     /// Counters of the requests of one kind.
     pub fn of(&self, operation: Operation) -> &OperationStats {
         &self.operations[operation as usize]

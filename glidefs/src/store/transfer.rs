@@ -151,10 +151,6 @@ pub(super) struct Transfer {
     moved: Arc<Mutex<Instant>>,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("no answer, and nothing moves, for {} s", .0.as_secs())]
-struct NoProgress(Duration);
-
 impl Transfer {
     /// The transfer of the try that this task makes.
     pub fn current() -> Option<Self> {
@@ -176,7 +172,8 @@ impl Transfer {
                 return answer;
             }
             if *transfer.moved.lock_whole() + limit <= end {
-                return Err(Failure::Again(Box::new(NoProgress(limit)), None));
+                let why = format!("no answer, and nothing moves, for {} s", limit.as_secs());
+                return Err(Failure::Again(why.into(), None));
             }
         }
     }

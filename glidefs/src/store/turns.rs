@@ -27,7 +27,7 @@ pub(super) struct Reader {
     pub weight: u16,
 }
 
-/// The turns at one resource.
+/// The turns at one resource. No code that can panic runs between two related changes under the lock.
 #[derive(Debug)]
 pub(super) struct Turns(Mutex<Inner>);
 
@@ -61,13 +61,11 @@ struct Wait<'a> {
 
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        let mut inner = self.turns.lock();
+        let mut inner = self.turns.0.lock_whole();
         let Some(place) = inner.places.remove(&self.number) else { return };
         inner.waiting.remove(&place);
         // The next asker of the volume may want less.
-        let granted = inner.grant();
-        drop(inner);
-        self.turns.hand_out(granted);
+        self.turns.hand_out(inner);
     }
 }
 
@@ -88,13 +86,11 @@ impl Drop for Turn {
 impl Turn {
     /// Gives all but `cost` back.
     pub fn shrink_to(&mut self, cost: u64) {
-        let mut inner = self.turns.lock();
+        let mut inner = self.turns.0.lock_whole();
         let back = self.cost.saturating_sub(cost);
         self.cost -= back;
         inner.give_back(self.volume, back);
-        let granted = inner.grant();
-        drop(inner);
-        self.turns.hand_out(granted);
+        self.turns.hand_out(inner);
     }
 }
 
@@ -110,7 +106,7 @@ impl Turns {
         let Reader { volume, weight } = reader;
         loop {
             let (receiver, _wait) = {
-                let mut inner = self.lock();
+                let mut inner = self.0.lock_whole();
                 if !inner.waiting.has(&volume) && inner.take(volume, cost) {
                     return Turn { turns: Arc::clone(self), volume, cost };
                 }
@@ -130,35 +126,31 @@ impl Turns {
 
     /// A turn of cost `cost` for `volume`, if nobody waits for a turn.
     pub fn try_take(self: &Arc<Self>, volume: VolumeId, cost: u64) -> Option<Turn> {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock_whole();
         let free = inner.waiting.is_empty() && inner.take(volume, cost);
         free.then(|| Turn { turns: Arc::clone(self), volume, cost })
     }
 
     /// Makes the resource larger or smaller. Turns that were given stay.
     pub fn resize(self: &Arc<Self>, change: impl FnOnce(u64) -> u64) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock_whole();
         inner.size = change(inner.size);
-        let granted = inner.grant();
-        drop(inner);
-        self.hand_out(granted);
+        self.hand_out(inner);
     }
 
     /// The sum of the costs of all turns.
     pub fn taken(&self) -> u64 {
-        self.lock().taken
+        self.0.lock_whole().taken
     }
 
-    fn hand_out(self: &Arc<Self>, granted: Vec<(VolumeId, Asker)>) {
+    /// Gives turns to waiting volumes as long as something is free.
+    fn hand_out(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
+        let granted = inner.grant();
+        drop(inner);
         for (volume, Asker { cost, sender, .. }) in granted {
             // If the asker has just given up, the turn is in the error, and the drop of the error gives the turn back.
             drop(sender.send(Turn { turns: Arc::clone(self), volume, cost }));
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // No code that can panic runs between two related changes under the lock.
-        self.0.lock_whole()
     }
 }
 
@@ -381,7 +373,7 @@ mod tests {
             drop(asking);
             held.clear();
             prop_assert_eq!(turns.taken(), 0);
-            let inner = turns.lock();
+            let inner = turns.0.lock_whole();
             prop_assert!(inner.waiting.is_empty() && inner.places.is_empty() && inner.held.is_empty());
         }
     }

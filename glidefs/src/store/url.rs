@@ -30,56 +30,39 @@ pub struct Bucket {
     pub prefix: String,
 }
 
-/// The text does not say where a store is.
+/// The text does not say where a store is: the text, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UrlError {
-    /// The scheme is unknown or missing.
-    #[error(
-        "{0:?} is no store URL: use file:///directory, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or \
-         memory://"
-    )]
-    Scheme(String),
-    /// The path of the directory is not absolute.
-    #[error(
-        "{0:?} does not name a directory: write file:// and its absolute path, as in file:///var/lib/glidefs-store"
-    )]
-    Directory(String),
-    /// There is text behind `memory://`.
-    #[error("{0:?}: nothing may follow memory://")]
-    Memory(String),
-    /// No bucket can have the name.
-    #[error("{0:?} does not name a bucket: letters, digits, '-', '.' and '_' can be in its name")]
-    Bucket(String),
-    /// The prefix would have to be escaped.
-    #[error(
-        "{0:?} has a prefix that cannot be used: letters, digits, '-', '.', '_', '=', '+' and '@' can be in it, between \
-         single slashes"
-    )]
-    Prefix(String),
-}
+#[error("{0:?} {1}")]
+pub struct UrlError(String, &'static str);
 
 impl FromStr for StoreUrl {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| UrlError::Scheme(text.into()))?;
-        match scheme {
+        let (scheme, rest) = text.split_once("://").unwrap_or_default();
+        let found = match scheme {
             "file" if rest.starts_with('/') => Ok(Self::File(rest.into())),
-            "file" => Err(UrlError::Directory(text.into())),
+            "file" => Err(
+                "does not name a directory: write file:// and its absolute path, as in file:///var/lib/glidefs-store",
+            ),
             "memory" if rest.is_empty() => Ok(Self::Memory),
-            "memory" => Err(UrlError::Memory(text.into())),
-            "s3" => bucket(text, rest).map(Self::S3),
-            "gs" => bucket(text, rest).map(Self::Gcs),
-            "az" => bucket(text, rest).map(Self::Azure),
-            _ => Err(UrlError::Scheme(text.into())),
-        }
+            "memory" => Err("cannot be used: nothing may follow memory://"),
+            "s3" => bucket(rest).map(Self::S3),
+            "gs" => bucket(rest).map(Self::Gcs),
+            "az" => bucket(rest).map(Self::Azure),
+            _ => Err(
+                "is no store URL: use file:///directory, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or \
+                 memory://",
+            ),
+        };
+        found.map_err(|advice| UrlError(text.into(), advice))
     }
 }
 
-fn bucket(text: &str, rest: &str) -> Result<Bucket, UrlError> {
-    let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+fn bucket(text: &str) -> Result<Bucket, &'static str> {
+    let (name, prefix) = text.split_once('/').unwrap_or((text, ""));
     if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)) {
-        return Err(UrlError::Bucket(text.into()));
+        return Err("does not name a bucket: letters, digits, '-', '.' and '_' can be in its name");
     }
     let prefix = prefix.trim_matches('/');
     let allowed = |part: &str| {
@@ -87,7 +70,10 @@ fn bucket(text: &str, rest: &str) -> Result<Bucket, UrlError> {
             && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._=+@".contains(&b))
     };
     if !prefix.is_empty() && !prefix.split('/').all(allowed) {
-        return Err(UrlError::Prefix(text.into()));
+        return Err(
+            "has a prefix that cannot be used: letters, digits, '-', '.', '_', '=', '+' and '@' can be in it, between \
+             single slashes",
+        );
     }
     Ok(Bucket { name: name.into(), prefix: prefix.into() })
 }

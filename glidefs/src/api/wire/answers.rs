@@ -46,39 +46,6 @@ pub struct Snapshot {
     pub created: String,
 }
 
-/// The result of garbage collection.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct GcAnswer {
-    /// Whether this was a dry run, without changes.
-    pub dry_run: bool,
-    /// Number of volumes that are not deleted.
-    pub volumes: u64,
-    /// Number of packs in use.
-    pub packs_in_use: u64,
-    /// Length of the packs in use, bytes.
-    pub bytes_in_use: u64,
-    /// Number of packs not in use that wait for the end of the grace period, or for the next manifest of the volume.
-    pub packs_waiting: u64,
-    /// Length of the waiting packs, bytes.
-    pub bytes_waiting: u64,
-    /// Number of packs that were removed, or would be in a dry run.
-    pub packs_removed: u64,
-    /// Length of the removed packs, bytes.
-    pub bytes_removed: u64,
-    /// Number of other objects that were removed, or would be in a dry run.
-    pub objects_removed: u64,
-    /// Keys of manifests and snapshots that cannot be read: every pack such an object may list is kept. Keys of removal records that
-    /// cannot be read. Keys of packs in use that are missing, up to 100.
-    pub damaged: Vec<String>,
-    /// Number of packs in use that may be missing, and that were not looked for because 100 are known to be missing.
-    pub not_looked_for: u64,
-    /// Keys of removal records older than a day with packs in use. Forks and snapshots that need these packs wait until the record is
-    /// deleted.
-    pub stale_records: Vec<String>,
-    /// Keys of the objects to remove. Filled by a dry run only.
-    pub would_remove: Vec<String>,
-}
-
 /// A volume in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoredExport {

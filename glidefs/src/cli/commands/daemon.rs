@@ -1,6 +1,6 @@
 //! `glidefs status`, `drain` and `gc`: commands about the daemon as a whole.
 
-use crate::api::wire::{Drained, GcAnswer, GcRequest, Memory, Status};
+use crate::api::wire::{Drained, GcReport, GcRequest, Memory, Status};
 use crate::cli::args::common::WaitArgs;
 use crate::cli::error::CliError;
 use crate::cli::print::{self, answer, emit};
@@ -40,6 +40,6 @@ pub(in crate::cli) async fn gc(
     let request = GcRequest { dry_run, grace_seconds: grace.map(|grace| grace.0.as_secs()) };
     let ends = "the collection ends with the wait; the daemon collects again by itself";
     let mut wait = DaemonWait::new(args);
-    let done: GcAnswer = wait.for_daemon(client, client.post("/v1/gc", &request), ends).await?;
+    let done: GcReport = wait.for_daemon(client, client.post("/v1/gc", &request), ends).await?;
     answer(args.output.json, &done, print::gc)
 }

@@ -60,7 +60,7 @@ pub(in crate::cli) fn make_store(url: &StoreUrl) -> Result<(), CliError> {
             Ok(_) => "there is a store already",
             Err(_) => "made a new store",
         };
-        let marker = store.check(Access::ReadWrite { now_unix_millis: unix_millis() }).await?;
+        let marker = store.check(Access::ReadWrite).await?;
         Ok::<_, StoreError>(format!("{what} at {url}: {}\n", marker.store_id))
     });
     emit(made??.as_bytes())

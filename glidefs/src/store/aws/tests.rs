@@ -36,7 +36,7 @@ impl Home {
     }
 
     fn credentials(&self, profile: &str) -> SdkCredentials {
-        Settings::read(&self.variables(&[("AWS_PROFILE", profile)])).unwrap().credentials
+        read(&self.variables(&[("AWS_PROFILE", profile)])).unwrap().1
     }
 }
 
@@ -56,7 +56,7 @@ const CONFIG: &str = "[default]\nregion = eu-central-1\ns3 =\n  max_concurrent_r
 #[tokio::test]
 async fn keys_of_a_profile_need_no_network() {
     let home = Home::new(CREDENTIALS, CONFIG);
-    let default = Settings::read(&home.variables(&[])).unwrap().credentials;
+    let default = read(&home.variables(&[])).unwrap().1;
     assert_eq!(*default.get_credential().await.unwrap(), credential("AK1", "a/b+c=#;d", None));
     let found = home.credentials("work").get_credential().await.unwrap();
     assert_eq!(*found, credential("AK2", "s2", Some("t2")));
@@ -68,7 +68,7 @@ async fn a_file_that_is_named_needs_no_home() {
     let home = Home::new(CREDENTIALS, CONFIG);
     let file = home.0.path().join(".aws/credentials").to_str().unwrap().to_owned();
     let named = vec![("AWS_SHARED_CREDENTIALS_FILE".into(), file)];
-    let found = Settings::read(&named).unwrap().credentials;
+    let found = read(&named).unwrap().1;
     assert_eq!(*found.get_credential().await.unwrap(), credential("AK1", "a/b+c=#;d", None));
 }
 
@@ -91,7 +91,7 @@ fn a_profile_is_what_both_files_say() {
 fn a_profile_with_sso_is_refused_with_what_to_use_instead() {
     let sso = "[profile p]\nsso_start_url = https://x.awsapps.com/start\nsso_region = us-east-2\n\
                sso_account_id = 1\nsso_role_name = x\n";
-    let refused = Settings::read(&Home::new("", sso).variables(&[("AWS_PROFILE", "p")])).unwrap_err();
+    let refused = read(&Home::new("", sso).variables(&[("AWS_PROFILE", "p")])).unwrap_err();
     assert!(refused.to_string().contains("credential_process"), "{refused}");
 }
 

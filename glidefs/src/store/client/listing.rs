@@ -9,8 +9,8 @@ use futures_util::StreamExt;
 use object_store::ListResult;
 use object_store::path::Path;
 
-use super::trial::is_of_trial;
-use super::{Listing, PLACE, Store, VOLUMES, failure, info};
+use super::trial;
+use super::{ObjectInfo, PLACE, Store, VOLUMES, failure, info};
 use crate::locks::MutexExt;
 use crate::store::classify::{Verdict, classify};
 use crate::store::error::StoreError;
@@ -29,8 +29,8 @@ pub(super) const OBJECTS_MAX: usize = 1 << 24;
 const OF_PLACE: [&str; 6] = [VOLUMES, "names", "deleted", "gone", "gc", "lost+found"];
 
 impl Store {
-    /// The objects of `folder` with keys behind `after`.
-    pub async fn list(&self, folder: Folder, after: Option<&Key>) -> Result<Listing, StoreError> {
+    /// The objects of glidefs in `folder` with keys behind `after`, by ascending key.
+    pub async fn list(&self, folder: Folder, after: Option<&Key>) -> Result<Vec<ObjectInfo>, StoreError> {
         self.list_first(folder, after, usize::MAX).await
     }
 
@@ -40,12 +40,12 @@ impl Store {
         folder: Folder,
         after: Option<&Key>,
         count_max: usize,
-    ) -> Result<Listing, StoreError> {
+    ) -> Result<Vec<ObjectInfo>, StoreError> {
         let count_max = if self.inner.backend.lists_in_order { count_max } else { usize::MAX };
         let (prefix, text) = self.path(&folder);
         let begin = after.map(|key| self.path(key).0);
         // Objects that were listed before a try failed are kept, if the store lists in order: the next try goes on behind the last one.
-        let listed: Mutex<(Listing, Option<Path>)> = Mutex::default();
+        let listed: Mutex<(Vec<ObjectInfo>, Option<Path>)> = Mutex::default();
         let listed = || listed.lock_whole();
         let attempt = || async {
             let objects = self.objects().await?;
@@ -58,27 +58,27 @@ impl Store {
                 Some(after) => objects.list_with_offset(prefix, after),
                 None => objects.list(prefix),
             };
-            while listed().0.objects.len() < count_max
+            while listed().0.len() < count_max
                 && let Some(meta) = stream.next().await
             {
                 transfer::moved();
                 let meta = meta.map_err(|error| failure(Operation::List, &text, error))?;
-                let (listing, last) = &mut *listed();
+                let (objects, last) = &mut *listed();
                 match self.key_at(&meta.location) {
-                    Some(_) if listing.objects.len() >= self.inner.options.listed_max => {
-                        return Err(Failure::Final(too_many(&text, listing.objects.len())));
+                    Some(_) if objects.len() >= self.inner.options.listed_max => {
+                        return Err(Failure::Final(too_many(&text, objects.len())));
                     }
-                    Some(key) => listing.objects.push(info(key, &meta)),
-                    None => listing.foreign = listing.foreign.saturating_add(1),
+                    Some(key) => objects.push(info(key, &meta)),
+                    None => {}
                 }
                 *last = Some(meta.location);
             }
             Ok(())
         };
         self.tries(Operation::List, &text).run(attempt).await?;
-        let (mut listing, _) = std::mem::take(&mut *listed());
-        listing.objects.sort_by_cached_key(|object| object.key.to_string());
-        Ok(listing)
+        let (mut objects, _) = std::mem::take(&mut *listed());
+        objects.sort_by_cached_key(|object| object.key.to_string());
+        Ok(objects)
     }
 
     /// The objects and folders directly in `folder`.
@@ -98,7 +98,7 @@ impl Store {
         let objects = found.objects.iter().map(|object| &object.location);
         let mut names = objects.chain(&found.common_prefixes).filter_map(Path::filename);
         let is_foreign = |name: &&str| {
-            !is_of_trial(name)
+            !name.starts_with(trial::PREFIX)
                 && !name.starts_with('.')
                 && !OF_PLACE.contains(name)
                 && Key::Marker.to_string() != **name

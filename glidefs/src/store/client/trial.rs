@@ -27,12 +27,7 @@ const READS: usize = 5;
 /// Objects keep the time of their creation in whole seconds.
 const TIME_STEP_MILLIS: i64 = 1000;
 /// The beginning of all keys of trials.
-const PREFIX: &str = "glidefs-doctor-";
-
-/// Whether `name` is that of a trial's object.
-pub(super) fn is_of_trial(name: &str) -> bool {
-    name.starts_with(PREFIX)
-}
+pub(super) const PREFIX: &str = "glidefs-doctor-";
 
 /// How much a trial does.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ use super::limits::{
     BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX, ENTRIES_MAX, HASH_BYTES, PACK_BYTES_MAX, PACK_BYTES_TARGET,
     TRAILER_BYTES,
 };
-use super::pack::{PackHeader, PackTrailer};
+use super::pack::{encode_header, encode_trailer};
 use super::pack_ref::PackRef;
 use crate::checksum::crc32c;
 use crate::store::ids::{PackId, VolumeId};
@@ -63,8 +63,8 @@ pub enum PushError {
 pub struct EncodedPack {
     /// Bytes of the pack, in order.
     pub parts: Vec<Bytes>,
-    /// The trailer, with the description for a manifest.
-    pub trailer: PackTrailer,
+    /// The description for a manifest.
+    pub pack: PackRef,
 }
 
 /// Makes a pack of extents in ascending order.
@@ -117,7 +117,7 @@ impl PackBuilder {
             end: 0,
             full_bytes: PACK_BYTES_TARGET,
         };
-        builder.put(&PackHeader { volume: options.volume, pack: options.pack }.encode());
+        builder.put(&encode_header(options.volume, options.pack));
         Ok(builder)
     }
 
@@ -215,12 +215,11 @@ impl PackBuilder {
             entries: self.entries.len() as u32,
         };
         let PackOptions { first_seq, last_seq, .. } = self.options;
-        let trailer = PackTrailer { pack, index_hash, first_seq, last_seq };
-        self.put(&trailer.encode());
+        self.put(&encode_trailer(&pack, &index_hash, [first_seq, last_seq]));
         let hash = self.hasher.finalize();
         self.put(hash.as_bytes());
         self.parts.push(self.part.freeze());
-        Some(EncodedPack { parts: self.parts, trailer })
+        Some(EncodedPack { parts: self.parts, pack })
     }
 
     /// Whether an extent may be added, as a range.

@@ -17,8 +17,9 @@ use bytes::Bytes;
 use super::envelope::seal;
 use super::limits::{FORMAT_VERSION, HASH_BYTES};
 use super::manifest::{self, Manifest, Origin};
-use super::pack::{HEADER_MAGIC, PackHeader, PackTrailer, TRAILER_CRC_AT, TRAILER_MAGIC, verify_pack};
+use super::pack::{HEADER_MAGIC, TRAILER_MAGIC};
 use super::records::{CANDIDATES_MAGIC, NAME_MAGIC, SNAPSHOT_MAGIC, TOMBSTONE_MAGIC};
+use super::verify::{PackHeader, PackTrailer, TRAILER_CRC_AT, verify_pack};
 use super::{
     Candidate, Candidates, Deletion, EncodedPack, Holder, Marker, NameRecord, PackBuilder, PackIndex,
     PackOptions, PackRef, Sections, Snapshot, Tombstone,
@@ -36,7 +37,7 @@ const VOLUME: VolumeId = VolumeId(*b"a sample volume.");
 /// `bytes` as, or over, the header, the trailer and the columns of the index of a pack, and as a pack.
 pub fn check_pack(bytes: &[u8]) -> bool {
     let sample = sample_pack();
-    let pack = sample.trailer.pack;
+    let pack = sample.pack;
     let _ = verify_pack(&Bytes::copy_from_slice(bytes));
     let _ = PackIndex::decode(bytes, &pack);
     let _ = PackTrailer::decode(bytes, pack.total_bytes);
@@ -152,7 +153,7 @@ pub fn check_records(bytes: &[u8]) -> bool {
         assert_eq!(Marker::decode(&marker.encode()), Ok(marker));
     }
     if let Ok(text) = std::str::from_utf8(bytes)
-        && let Ok(key) = text.parse::<Key>()
+        && let Some(key) = Key::parse(text)
     {
         assert_eq!(key.to_string(), text);
     }
@@ -207,7 +208,7 @@ pub(super) fn sample_pack() -> EncodedPack {
 
 /// A manifest with two packs and every section.
 pub fn sample_manifest() -> Manifest {
-    let pack = sample_pack().trailer.pack;
+    let pack = sample_pack().pack;
     let Ok(name) = "sample".parse::<StoreName>() else { unreachable!("a name") };
     Manifest {
         volume: VOLUME,

@@ -227,8 +227,7 @@ impl PackIndex {
         if !(1..=ENTRIES_MAX).contains(&count) || !possible.contains(&plain_bytes) {
             return Err(FormatError::Malformed("length of the index"));
         }
-        let left = cursor.left();
-        let columns = zstd::decompress(cursor.bytes(left)?, plain_bytes)?;
+        let columns = zstd::decompress(cursor.rest(), plain_bytes)?;
         let (entries, blocks_end) = decode_columns(&columns, count)?;
         let lowest = entries.first().map(|entry| entry.range.start());
         let highest = entries.last().map(|entry| entry.range.end().saturating_sub(1));

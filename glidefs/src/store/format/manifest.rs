@@ -138,8 +138,7 @@ impl Manifest {
         if plain_bytes > BODY_BYTES_MAX {
             return Err(FormatError::Malformed("length of a manifest"));
         }
-        let left = cursor.left();
-        let body = zstd::decompress(cursor.bytes(left)?, plain_bytes)?;
+        let body = zstd::decompress(cursor.rest(), plain_bytes)?;
         let manifest = Self::decode_body(&body)?;
         if manifest.version() == version {
             Ok(manifest)

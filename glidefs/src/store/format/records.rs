@@ -2,7 +2,7 @@
 //!
 //! Owns the encodings. Invariant: a record that decodes was written whole.
 
-use super::cursor::{Cursor, put_unix_millis};
+use super::cursor::put_unix_millis;
 use super::envelope::{begin, open, seal};
 use super::error::FormatError;
 use super::manifest::{Manifest, put_name, take_name};
@@ -84,7 +84,7 @@ impl Snapshot {
         let mut cursor = open(bytes, SNAPSHOT_MAGIC)?;
         let created_unix_millis = cursor.unix_millis()?;
         let name = take_name(&mut cursor)?;
-        let manifest = Manifest::decode(rest(&mut cursor)?)?;
+        let manifest = Manifest::decode(cursor.rest())?;
         Ok(Self { name, created_unix_millis, manifest })
     }
 }
@@ -102,6 +102,7 @@ pub struct Tombstone {
 
 impl Tombstone {
     /// The encoded tombstone.
+    #[cfg(any(test, fuzzing))]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(TOMBSTONE_MAGIC);
         bytes.extend_from_slice(&self.volume.0);
@@ -170,9 +171,4 @@ impl Candidates {
         };
         (0..count).map(candidate).collect::<Result<_, _>>().map(Self)
     }
-}
-
-fn rest<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], FormatError> {
-    let left = cursor.left();
-    cursor.bytes(left)
 }

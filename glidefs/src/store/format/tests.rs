@@ -12,7 +12,7 @@ use super::envelope::{begin, seal};
 use super::fuzzing::{check_manifest, check_pack, check_records, forged, sample_manifest, sample_pack};
 use super::index::Piece;
 use super::limits::HASH_BYTES;
-use super::pack::verify_pack;
+use super::verify::verify_pack;
 use super::*;
 use crate::properties::limits::{Limit, Limits, Settings};
 use crate::properties::{Bound, Durability, OnUnreachable, Properties};
@@ -176,8 +176,8 @@ proptest! {
         let (encoded, model) = pack(&extents);
         let whole = Bytes::from(encoded.parts.concat());
         let (trailer, index) = verify_pack(&whole).unwrap();
-        prop_assert_eq!(trailer, encoded.trailer);
         let pack = trailer.pack;
+        prop_assert_eq!(pack, encoded.pack);
         prop_assert_eq!(pack.total_bytes, whole.len() as u64);
         prop_assert_eq!(pack.lowest_sector, *model.keys().next().unwrap());
         prop_assert_eq!(pack.highest_sector, *model.keys().next_back().unwrap());
@@ -338,7 +338,7 @@ fn an_index_takes_few_bytes_an_entry() {
     let extents: Vec<Extent> =
         (0..8192).map(|index| (8 + index * 37 % 125 * 8, 8, Some(Content::Random(index)))).collect();
     let (encoded, _) = pack(&extents);
-    let pack = encoded.trailer.pack;
+    let pack = encoded.pack;
     assert_eq!(pack.entries, 8192);
     let bytes = pack.index_stored_bytes / pack.entries;
     // Four bytes of an entry are a CRC, which nothing shrinks.

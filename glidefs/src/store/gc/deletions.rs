@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::Deadline;
 use super::in_use::{AT_ONCE, ListedVolume, Standing};
+use super::{Deadline, GcReport};
 use crate::store::client::{Created, Store};
 use crate::store::error::StoreError;
 use crate::store::format::{Deletion, Manifest, NameRecord, Sections};
@@ -16,23 +16,30 @@ use crate::store::ids::{StoreName, VolumeId};
 use crate::store::key::{Folder, Key};
 
 /// What became of the last name of a volume that is gone.
-#[derive(Clone, Debug)]
-pub(super) enum LastName {
+enum LastName {
     /// The name meant the volume, and was removed.
     Removed,
     /// The record of the name is damaged, and stays: the name may be another volume's by now.
     Damaged(Key),
 }
 
-/// Takes the deletions of `volumes` further. Returns what became of last names.
+/// Takes the deletions of `volumes` further, and reports what became of last names.
 pub(super) async fn carry_on_all(
     store: &Store,
     volumes: &[ListedVolume],
     deadline: Deadline,
-) -> Result<Vec<LastName>, StoreError> {
+    report: &mut GcReport,
+) -> Result<(), StoreError> {
     let deletions: Vec<_> = volumes.iter().map(|volume| carry_on(store, volume, deadline)).collect();
-    let names: Vec<_> = stream::iter(deletions).buffered(AT_ONCE).try_collect().await?;
-    Ok(names.into_iter().flatten().collect())
+    let mut names = stream::iter(deletions).buffered(AT_ONCE);
+    while let Some(name) = names.try_next().await? {
+        match name {
+            Some(LastName::Removed) => report.objects_removed += 1,
+            Some(LastName::Damaged(key)) => report.damaged.push(key.to_string()),
+            None => {}
+        }
+    }
+    Ok(())
 }
 
 /// Takes the deletion of `volume` further, if the volume is deleted.
@@ -42,12 +49,7 @@ async fn carry_on(
     deadline: Deadline,
 ) -> Result<Option<LastName>, StoreError> {
     make_final(store, volume, deadline).await?;
-    let is_over = match (volume.standing, volume.tombstone) {
-        (Standing::Gone, _) => true,
-        (Standing::Tombstoned, Some(tombstone)) => deadline.is_over(tombstone.created_millis),
-        _ => false,
-    };
-    if is_over {
+    if volume.is_over(deadline) {
         let record = NameRecord { volume: volume.id, created_unix_millis: deadline.now_millis };
         let _: Created = store.mark(&Key::Grave(volume.id), record).await?;
     }
@@ -85,7 +87,7 @@ pub(super) async fn restore_names(
     volumes: &HashMap<VolumeId, StoreName>,
     deadline: Deadline,
 ) -> Result<(), StoreError> {
-    let listed = store.list(Folder::Names, None).await?.objects;
+    let listed = store.list(Folder::Names, None).await?;
     let listed: HashSet<Key> = listed.into_iter().map(|object| object.key).collect();
     for (volume, name) in volumes {
         let record = NameRecord { volume: *volume, created_unix_millis: deadline.now_millis };

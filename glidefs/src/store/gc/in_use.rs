@@ -5,8 +5,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, TryFutureExt, TryStreamExt, stream};
 
+use super::{Deadline, GcReport};
 use crate::store::client::Store;
 use crate::store::error::StoreError;
 use crate::store::format::{Deletion, Manifest, PackRef};
@@ -57,7 +58,8 @@ pub(super) struct ListedVolume {
     pub standing: Standing,
     /// Whether an unreadable snapshot hides which packs the volume keeps.
     pub hides_packs: bool,
-    pub tombstone: Option<ListedObject<()>>,
+    /// When an earlier version marked the volume as deleted, by the clock of the store.
+    pub tombstone_millis: Option<u64>,
     /// Manifests ascend by number.
     pub manifests: Vec<ListedObject<u64>>,
     pub snapshots: Vec<ListedObject<StoreName>>,
@@ -109,6 +111,15 @@ impl ListedVolume {
     pub fn is_kept(&self) -> bool {
         !matches!(self.standing, Standing::Gone | Standing::Tombstoned)
     }
+
+    /// Whether the deletion cannot be undone any more.
+    pub fn is_over(&self, deadline: Deadline) -> bool {
+        match self.standing {
+            Standing::Gone => true,
+            Standing::Tombstoned => self.tombstone_millis.is_some_and(|marked| deadline.is_over(marked)),
+            Standing::Live | Standing::Released | Standing::Deleted { .. } | Standing::Damaged => false,
+        }
+    }
 }
 
 type ManifestId = (VolumeId, u64);
@@ -118,11 +129,11 @@ type SnapshotId = (VolumeId, StoreName, u64);
 /// Packs in use. An object never changes, so each is read once, over any number of scans.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
-    packs: HashSet<PackId>,
+    pub packs: HashSet<PackId>,
     /// The packs among these that are content of a volume or a snapshot, with the volumes that made the packs.
     content: HashMap<PackId, VolumeId>,
     /// Packs of deleted volumes whose deletion can be undone: not in use, and not to be removed.
-    held: HashSet<PackId>,
+    pub held: HashSet<PackId>,
     /// Every pack created up to this time, by the clock of the store, counts as in use.
     all_until_millis: u64,
     standings: HashMap<ManifestId, Standing>,
@@ -139,17 +150,6 @@ impl InUse {
         self.packs.contains(&pack.id) || pack.created_millis <= self.all_until_millis
     }
 
-    /// Whether a deleted volume would use `pack` again after its deletion is undone.
-    pub fn holds(&self, pack: PackId) -> bool {
-        self.held.contains(&pack)
-    }
-
-    /// Packs in use as content that are none of `exist`. The scan that found the use may be later than the listing of `exist`.
-    pub fn not_among(&self, exist: &HashSet<PackId>) -> Vec<Key> {
-        let missing = self.content.iter().filter(|(pack, _)| !exist.contains(*pack));
-        missing.map(|(pack, volume)| Key::Pack(*volume, *pack)).collect()
-    }
-
     fn add(&mut self, standing: Standing, content: &[PackRef], uploaded: &[PackId]) {
         let packs = content.iter().map(|pack| pack.pack).chain(uploaded.iter().copied());
         match standing {
@@ -160,11 +160,6 @@ impl InUse {
             Standing::Deleted { .. } => self.held.extend(packs),
             Standing::Gone | Standing::Tombstoned => {}
         }
-    }
-
-    /// Whether `has` is true of a pack in use.
-    pub fn uses_any(&self, has: impl Fn(PackId) -> bool) -> bool {
-        self.packs.iter().any(|pack| has(*pack))
     }
 
     /// Lists all volumes, and reads newest manifests and snapshots for the packs in use.
@@ -196,10 +191,14 @@ impl InUse {
         let listing = stream::iter(ids).map(|id| list(store.clone(), id)).buffered(AT_ONCE);
         let mut volumes: Vec<ListedVolume> = listing.try_collect().await?;
         let unread = volumes.iter().filter(|volume| !self.standings.contains_key(&volume.newest()));
-        let unread: Vec<_> = unread.map(|volume| (volume.newest(), volume.tombstone.is_some())).collect();
-        let reading = stream::iter(unread).map(|(newest, marked)| standing(store.clone(), newest, marked));
+        let unread: Vec<_> =
+            unread.map(|volume| (volume.newest(), volume.tombstone_millis.is_some())).collect();
+        let reading = stream::iter(unread).map(|(newest, marked)| {
+            let store = store.clone();
+            async move { (newest, standing(&store, newest, marked).await) }
+        });
         let mut reading = reading.buffer_unordered(AT_ONCE);
-        while let Some((newest, read)) = reading.try_next().await? {
+        while let Some((newest, read)) = reading.next().await {
             let standing = match read {
                 Ok((standing, manifest)) => {
                     if let Some(manifest) = manifest {
@@ -210,10 +209,11 @@ impl InUse {
                     }
                     standing
                 }
-                Err(damaged) => {
-                    self.damaged.insert(damaged);
+                Err((key, StoreError::Damaged { .. } | StoreError::Archived { .. })) => {
+                    self.damaged.insert(key);
                     Standing::Damaged
                 }
+                Err((_, error)) => return Err(error),
             };
             self.standings.insert(newest, standing);
         }
@@ -280,16 +280,16 @@ async fn list(store: Store, id: VolumeId) -> Result<ListedVolume, StoreError> {
         id,
         standing: Standing::Live,
         hides_packs: false,
-        tombstone: None,
+        tombstone_millis: None,
         manifests: Vec::new(),
         snapshots: Vec::new(),
         fences: Vec::new(),
         packs: Vec::new(),
     };
-    for object in store.list(Folder::Volume(id), None).await?.objects {
+    for object in store.list(Folder::Volume(id), None).await? {
         let (created_millis, bytes) = (object.created_unix_millis, object.bytes);
         match object.key {
-            Key::Tombstone(_) => volume.tombstone = Some(ListedObject { id: (), created_millis, bytes }),
+            Key::Tombstone(_) => volume.tombstone_millis = Some(created_millis),
             Key::Manifest(_, id) => volume.manifests.push(ListedObject { id, created_millis, bytes }),
             Key::Snapshot(_, id) => volume.snapshots.push(ListedObject { id, created_millis, bytes }),
             Key::Pack(_, id) => volume.packs.push(ListedObject { id, created_millis, bytes }),
@@ -301,49 +301,37 @@ async fn list(store: Store, id: VolumeId) -> Result<ListedVolume, StoreError> {
 }
 
 /// Reads the newest manifest of a volume, which was `newest` a moment ago: its standing, and the manifest if there is one; or the
-/// key of a damaged object that hides the standing. `marked`: an earlier version marked the volume as deleted.
+/// error of a request, and the key of its object. `marked`: an earlier version marked the volume as deleted.
 async fn standing(
-    store: Store,
-    newest: ManifestId,
+    store: &Store,
+    (volume, number): ManifestId,
     marked: bool,
-) -> Result<(ManifestId, Result<(Standing, Option<Manifest>), Key>), StoreError> {
-    let gone = Ok((Standing::Gone, None));
+) -> Result<(Standing, Option<Manifest>), (Key, StoreError)> {
+    let is_buried = || store.is_buried(volume).map_err(move |error| (Key::Grave(volume), error));
     // Any objects may have arrived since the end of the volume, so none of them proves that it is there.
-    match store.is_buried(newest.0).await {
-        Ok(true) => return Ok((newest, gone)),
-        Ok(false) => {}
-        Err(StoreError::Damaged { .. } | StoreError::Archived { .. }) => {
-            return Ok((newest, Err(Key::Grave(newest.0))));
-        }
-        Err(error) => return Err(error),
+    if is_buried().await? {
+        return Ok((Standing::Gone, None));
     }
-    if newest.1 == 0 {
-        let standing = if marked { Standing::Tombstoned } else { Standing::Live };
-        return Ok((newest, Ok((standing, None))));
+    if number == 0 {
+        return Ok((if marked { Standing::Tombstoned } else { Standing::Live }, None));
     }
-    let manifest = match store.manifest_or_newer(newest.0, newest.1).await {
+    let manifest = match store.manifest_or_newer(volume, number).await {
         Ok((manifest, _)) => manifest,
         // Another run has removed the last manifest since the listing.
-        Err(error) if error.is_missing() && store.is_buried(newest.0).await? => return Ok((newest, gone)),
-        Err(StoreError::Damaged { .. } | StoreError::Archived { .. }) => {
-            return Ok((newest, Err(Key::Manifest(newest.0, newest.1))));
-        }
-        Err(error) => return Err(error),
+        Err(error) if error.is_missing() && is_buried().await? => return Ok((Standing::Gone, None)),
+        Err(error) => return Err((Key::Manifest(volume, number), error)),
     };
     // The newest manifest names the last writer.
-    let is_marked = if marked { store.is_marked_deleted(newest.0, manifest.writer).await } else { Ok(false) };
-    let standing = match (is_marked, manifest.sections.deleted) {
-        (Err(StoreError::Damaged { .. } | StoreError::Archived { .. }), _) => {
-            return Ok((newest, Err(Key::Tombstone(newest.0))));
-        }
-        (Err(error), _) => return Err(error),
-        (Ok(true), _) => Standing::Tombstoned,
-        (_, Some(Deletion::CanBeUndone)) => Standing::Deleted { number: manifest.number },
-        (_, Some(Deletion::ForGood)) => Standing::Gone,
-        _ if manifest.is_released() => Standing::Released,
-        _ => Standing::Live,
+    let is_marked = store.is_marked_deleted(volume, manifest.writer);
+    let is_marked = marked && is_marked.await.map_err(|error| (Key::Tombstone(volume), error))?;
+    let standing = match manifest.sections.deleted {
+        _ if is_marked => Standing::Tombstoned,
+        Some(Deletion::CanBeUndone) => Standing::Deleted { number: manifest.number },
+        Some(Deletion::ForGood) => Standing::Gone,
+        None if manifest.is_released() => Standing::Released,
+        None => Standing::Live,
     };
-    Ok((newest, Ok((standing, Some(manifest)))))
+    Ok((standing, Some(manifest)))
 }
 
 /// Packs of a snapshot: none when the snapshot is gone again, `None` when the snapshot cannot be read.
@@ -359,17 +347,19 @@ async fn kept_by(
     }
 }
 
-/// Packs that `in_use` has as content, and that are not in the store, up to [`MISSING_MAX`]; and how many packs were not looked for
-/// then. `volumes`: an earlier listing.
+/// Reports packs that `in_use` has as content, and that are not in the store, up to [`MISSING_MAX`]; and how many packs were not looked
+/// for then. `volumes`: an earlier listing.
 pub(super) async fn missing(
     store: &Store,
     volumes: &[ListedVolume],
     in_use: &InUse,
-) -> Result<(Vec<Key>, u64), StoreError> {
-    let listed = volumes.iter().flat_map(|volume| &volume.packs).map(|pack| pack.id).collect();
+    report: &mut GcReport,
+) -> Result<(), StoreError> {
+    let listed: HashSet<_> = volumes.iter().flat_map(|volume| &volume.packs).map(|pack| pack.id).collect();
     // The pack, or the volume of the pack, may be younger than the listing.
-    let keys = in_use.not_among(&listed);
-    let mut not_looked_for = keys.len() as u64;
+    let unlisted = in_use.content.iter().filter(|(pack, _)| !listed.contains(*pack));
+    let keys: Vec<_> = unlisted.map(|(pack, volume)| Key::Pack(*volume, *pack)).collect();
+    report.not_looked_for = keys.len() as u64;
     let looks = stream::iter(keys).map(|key| {
         let store = store.clone();
         async move {
@@ -385,8 +375,9 @@ pub(super) async fn missing(
     while missing.len() < MISSING_MAX
         && let Some(found) = looks.try_next().await?
     {
-        not_looked_for = not_looked_for.saturating_sub(1);
+        report.not_looked_for = report.not_looked_for.saturating_sub(1);
         missing.extend(found);
     }
-    Ok((missing, not_looked_for))
+    report.damaged.extend(missing.iter().map(Key::to_string));
+    Ok(())
 }

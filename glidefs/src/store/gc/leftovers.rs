@@ -4,65 +4,82 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Deadline;
-use super::in_use::{FIRST_MANIFEST, InUse, ListedObject, ListedVolume, Standing};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume, Standing};
+use super::{Deadline, GcReport};
 use crate::store::client::{ObjectInfo, Store};
 use crate::store::error::StoreError;
 use crate::store::key::{Folder, Key};
 
+/// All such objects, which are counted in `report`.
+pub(super) async fn leftovers(
+    store: &Store,
+    volumes: &[ListedVolume],
+    deadline: Deadline,
+    report: &mut GcReport,
+) -> Result<Vec<Key>, StoreError> {
+    let of_volumes: Vec<_> = volumes.iter().map(|volume| superfluous(store, volume, deadline)).collect();
+    let mut of_volumes = stream::iter(of_volumes).buffered(AT_ONCE);
+    let mut keys = Vec::new();
+    while let Some((superfluous, is_unfinished)) = of_volumes.try_next().await? {
+        keys.extend(superfluous);
+        report.is_unfinished |= is_unfinished;
+    }
+    keys.extend(dangling(store, volumes, deadline).await?);
+    report.objects_removed += keys.len() as u64;
+    Ok(keys)
+}
+
 /// The objects of `volume`, other than packs, of no use to readers, writers and later runs; and whether the volume has manifests
 /// that a later run will add.
-pub(super) async fn superfluous(
+async fn superfluous(
     store: &Store,
     volume: &ListedVolume,
     deadline: Deadline,
 ) -> Result<(Vec<Key>, bool), StoreError> {
-    let mut keys = Vec::new();
     let key = |number: u64| Key::Manifest(volume.id, number);
-    let numbers = || volume.manifests.iter().map(|found| found.id);
-    let snapshots = || volume.snapshots.iter().map(|found| Key::Snapshot(volume.id, found.id.clone()));
-    let fences = || volume.fences.iter().map(|number| Key::Fence(volume.id, *number));
-    let is_empty = volume.snapshots.is_empty() && volume.packs.is_empty();
-    match volume.standing {
-        Standing::Live | Standing::Released => {
-            let (_, older) = volume.manifests.split_last().unzip();
-            // The first manifest stays: everybody can ask for its key, without a listing, to learn whether the volume exists.
-            let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
-            let older = older.filter(|found| !volume.fences.contains(&found.id));
-            let (over, later): (Vec<&ListedObject<u64>>, Vec<_>) =
-                older.partition(|found| deadline.is_over(found.created_millis));
-            if !over.is_empty() {
-                // A fence is created before its manifest, so a listing of fences after that of the manifests has it.
-                let fences = store.list(Folder::Fences(volume.id), None).await?.objects;
-                let fences: HashSet<Key> = fences.into_iter().map(|object| object.key).collect();
-                let is_fenced = |number: u64| fences.contains(&Key::Fence(volume.id, number));
-                keys.extend(over.iter().filter(|found| !is_fenced(found.id)).map(|found| key(found.id)));
-            }
-            return Ok((keys, !later.is_empty()));
-        }
-        Standing::Deleted { .. } | Standing::Damaged => {}
+    if volume.is_over(deadline) {
         // Whatever a writer unaware of the deletion may add goes again.
-        Standing::Gone => keys.extend(numbers().map(key).chain(snapshots()).chain(fences())),
-        Standing::Tombstoned => {
-            if !volume.tombstone.is_some_and(|tombstone| deadline.is_over(tombstone.created_millis)) {
-                return Ok((keys, false));
-            }
-            keys.extend(numbers().map(key).chain(snapshots()).chain(fences()));
-            if volume.manifests.is_empty() && is_empty {
-                keys.push(Key::Tombstone(volume.id));
-            }
+        let mut keys: Vec<_> = volume.manifests.iter().map(|found| key(found.id)).collect();
+        keys.extend(volume.snapshots.iter().map(|found| Key::Snapshot(volume.id, found.id.clone())));
+        keys.extend(volume.fences.iter().map(|number| Key::Fence(volume.id, *number)));
+        if volume.standing == Standing::Tombstoned
+            && volume.manifests.is_empty()
+            && volume.snapshots.is_empty()
+            && volume.packs.is_empty()
+        {
+            keys.push(Key::Tombstone(volume.id));
         }
+        return Ok((keys, false));
     }
-    Ok((keys, false))
+    if !matches!(volume.standing, Standing::Live | Standing::Released) {
+        return Ok((Vec::new(), false));
+    }
+    let (_, older) = volume.manifests.split_last().unzip();
+    // The first manifest stays: everybody can ask for its key, without a listing, to learn whether the volume exists.
+    let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
+    let older = older.filter(|found| !volume.fences.contains(&found.id));
+    let (over, later): (Vec<&ListedObject<u64>>, Vec<_>) =
+        older.partition(|found| deadline.is_over(found.created_millis));
+    let mut keys = Vec::new();
+    if !over.is_empty() {
+        // A fence is created before its manifest, so a listing of fences after that of the manifests has it.
+        let fences = store.list(Folder::Fences(volume.id), None).await?;
+        let fences: HashSet<Key> = fences.into_iter().map(|object| object.key).collect();
+        let is_fenced = |number: u64| fences.contains(&Key::Fence(volume.id, number));
+        keys.extend(over.iter().filter(|found| !is_fenced(found.id)).map(|found| key(found.id)));
+    }
+    Ok((keys, !later.is_empty()))
 }
 
 /// Objects below `deleted/` leading to live volumes, or to volumes deleted for good.
-pub(super) async fn dangling(
+async fn dangling(
     store: &Store,
     volumes: &[ListedVolume],
     deadline: Deadline,
 ) -> Result<Vec<Key>, StoreError> {
-    let objects = store.list(Folder::Deleted, None).await?.objects;
+    let objects = store.list(Folder::Deleted, None).await?;
     let standings: HashMap<_, _> = volumes.iter().map(|volume| (volume.id, volume.standing)).collect();
     let leads_nowhere = |object: &ObjectInfo| match &object.key {
         Key::Deleted(_, volume) => match standings.get(volume) {
@@ -78,13 +95,6 @@ pub(super) async fn dangling(
 
 /// Whether a later run can remove more of `volume`, which is deleted, without any change by others.
 pub(super) fn can_go(volume: &ListedVolume, in_use: &InUse, deadline: Deadline) -> bool {
-    let is_over = match volume.standing {
-        Standing::Live | Standing::Released | Standing::Damaged => return false,
-        Standing::Deleted { .. } => false,
-        Standing::Gone => true,
-        Standing::Tombstoned => {
-            volume.tombstone.is_none_or(|tombstone| deadline.is_over(tombstone.created_millis))
-        }
-    };
-    !is_over || !volume.packs.iter().any(|pack| in_use.uses(pack))
+    let is_used = || volume.packs.iter().any(|pack| in_use.uses(pack));
+    !volume.is_live() && !(volume.is_over(deadline) && is_used())
 }

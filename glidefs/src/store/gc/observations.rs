@@ -23,7 +23,7 @@ const PART_MAX: usize = if cfg!(test) { 16 } else { CANDIDATES_MAX };
 /// Observations of all earlier runs.
 #[derive(Debug, Default)]
 pub(super) struct Observations {
-    keys: Vec<Key>,
+    pub keys: Vec<Key>,
     /// For each run: its time, and since when each unused pack had been unused.
     runs: Vec<(u64, HashMap<PackId, u64>)>,
 }
@@ -40,7 +40,7 @@ struct Run {
 
 /// The observations in the store. A run that ends well makes those of before vanish.
 pub async fn observations(store: &Store) -> Result<Vec<Key>, StoreError> {
-    let objects = store.list(Folder::Gc, None).await?.objects.into_iter().map(|object| object.key);
+    let objects = store.list(Folder::Gc, None).await?.into_iter().map(|object| object.key);
     Ok(objects.filter(|key| run_of(key).is_some()).collect())
 }
 
@@ -61,7 +61,7 @@ impl Observations {
             round += 1;
             let mut keys = Vec::new();
             let mut runs: BTreeMap<String, Run> = BTreeMap::new();
-            for object in store.list(Folder::Gc, None).await?.objects {
+            for object in store.list(Folder::Gc, None).await? {
                 let Some((run, parts)) = run_of(&object.key) else { continue };
                 let run = runs.entry(run.to_owned()).or_default();
                 run.created_millis = run.created_millis.max(object.created_unix_millis);
@@ -113,11 +113,6 @@ impl Observations {
             left = rest;
         }
         Ok(now_millis)
-    }
-
-    /// Deletes all objects read. A host that finds them gone knows that a run has ended well, so this comes last.
-    pub async fn delete(&self, store: &Store) -> Result<(), StoreError> {
-        store.delete(&self.keys).await
     }
 }
 

@@ -18,7 +18,7 @@ use crate::store::ids::{PackId, WriterId};
 use crate::store::scripted::ScriptedStore;
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
-const WRITE: Access = Access::ReadWrite { now_unix_millis: 1_767_225_600_000 };
+const WRITE: Access = Access::ReadWrite;
 const VOLUME: VolumeId = VolumeId([5; 16]);
 
 fn name(text: &str) -> StoreName {
@@ -72,12 +72,12 @@ async fn a_new_place_becomes_a_store_and_stays_the_same_one() {
     let error = open(&objects, Access::ReadOnly).await.unwrap_err();
     assert!(matches!(error, StoreError::NotAStore { .. }), "{error}");
     let (store, marker) = open(&objects, WRITE).await.unwrap();
-    assert_eq!(marker.created, "2026-01-01T00:00:00Z");
+    assert!(marker.created.starts_with("20") && marker.created.ends_with('Z'), "{}", marker.created);
     assert_eq!(marker.store_id.get_version(), Some(uuid::Version::Random));
     for access in [Access::ReadOnly, WRITE] {
         assert_eq!(open(&objects, access).await.unwrap().1, marker);
     }
-    assert_eq!(store.list(Folder::All, None).await.unwrap().objects.len(), 1);
+    assert_eq!(store.list(Folder::All, None).await.unwrap().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,7 +166,10 @@ async fn a_marker_that_cannot_be_used_means_to_a_host_with_exports_that_the_stor
         let error = store.check(known).await.unwrap_err();
         assert!(error.is_transient(), "{text:?}: {error}");
         let why = store.away().unwrap();
-        assert!(why.contains(&error.to_string()) && store.stats().trouble() == Some(why), "{text:?}");
+        assert!(
+            why.contains(&error.to_string()) && store.stats().health.of_writeback() == Some(why),
+            "{text:?}"
+        );
         let found = objects.get(&path).await.ok();
         let found = match found {
             Some(found) => Some(found.bytes().await.unwrap()),
@@ -185,7 +188,7 @@ async fn a_marker_that_cannot_be_used_means_to_a_host_with_exports_that_the_stor
     }
     objects.put(&path, marker.encode().into()).await.unwrap();
     store.check(known).await.unwrap();
-    assert_eq!((store.away(), store.stats().trouble()), (None, None));
+    assert_eq!((store.away(), store.stats().health.of_writeback()), (None, None));
 }
 
 #[tokio::test]
@@ -200,7 +203,7 @@ async fn no_marker_is_made_where_there_are_volumes() {
     for _ in 0..2 {
         let error = fresh.check(WRITE).await.unwrap_err();
         assert!(matches!(error, StoreError::Unmarked { .. }) && !error.is_transient(), "{error}");
-        assert_eq!(store.list(Folder::All, None).await.unwrap().objects.len(), 1, "nothing is changed");
+        assert_eq!(store.list(Folder::All, None).await.unwrap().len(), 1, "nothing is changed");
     }
     let _: Created = store.create(&Key::Marker, &[marker.encode().into()]).await.unwrap();
     assert_eq!(fresh.check(WRITE).await.unwrap(), marker);
@@ -270,7 +273,7 @@ async fn a_new_place_that_replaces_objects_does_not_become_a_store_in_use() {
 async fn objects_come_back_as_they_were_created() {
     let (store, _) = open(&Arc::new(InMemory::new()), WRITE).await.unwrap();
     let (encoded, data) = pack(2);
-    let reference = encoded.trailer.pack;
+    let reference = encoded.pack;
     assert_eq!(store.create_pack(&encoded).await.unwrap(), Created::Created);
     let head = store.head(&Key::Pack(VOLUME, reference.pack)).await.unwrap();
     assert_eq!(head.bytes, reference.total_bytes);
@@ -309,8 +312,8 @@ fn requests_may_run_on_any_thread() {
     fn send<T: Send>(_: impl FnOnce(Store) -> T) {}
     send(|store| async move { store.manifest(VOLUME, 1).await });
     send(|store| async move { store.newest_manifest(VOLUME, None).await });
-    send(|store| async move { store.pack_index(&pack(1).0.trailer.pack).await });
-    send(|store| async move { store.blocks(&pack(1).0.trailer.pack, &[]).await });
+    send(|store| async move { store.pack_index(&pack(1).0.pack).await });
+    send(|store| async move { store.blocks(&pack(1).0.pack, &[]).await });
     send(|store| async move { store.create_pack(&pack(1).0).await });
     send(|store| async move { store.snapshot(VOLUME, &name("s")).await });
     send(|store| async move {
@@ -366,7 +369,7 @@ proptest! {
             let objects = Arc::new(InMemory::new());
             let (store, _) = open(&objects, WRITE).await.unwrap();
             let (encoded, data) = pack(1);
-            let reference = encoded.trailer.pack;
+            let reference = encoded.pack;
             let mut whole = encoded.parts.concat();
             let at = at.index(whole.len());
             whole[at] ^= by;
@@ -394,7 +397,7 @@ async fn whatever_the_store_does_a_read_is_right_or_an_error() {
         let memory = Arc::new(InMemory::new());
         let (behind, _) = open(&memory, WRITE).await.unwrap();
         let (encoded, data) = pack(2);
-        let reference = encoded.trailer.pack;
+        let reference = encoded.pack;
         let _ = behind.create_pack(&encoded).await.unwrap();
         let _ = behind.create_manifest(&manifest(vec![reference])).await.unwrap();
 

@@ -47,7 +47,7 @@ impl VolumeStore {
             Key::Deleted(found, volume) if name.is_none_or(|name| *name == found) => Some((found, volume)),
             _ => None,
         };
-        let found = listing.objects.into_iter().filter_map(|object| of_name(object.key));
+        let found = listing.into_iter().filter_map(|object| of_name(object.key));
         let look = |(name, volume)| async move {
             let newest = self.host.store.latest_manifest(volume, None).await?;
             let newest = newest.filter(|newest| newest.sections.deleted == Some(Deletion::CanBeUndone));

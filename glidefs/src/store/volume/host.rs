@@ -326,7 +326,7 @@ impl Host {
             }
             _ => None,
         };
-        let mut found: Vec<_> = listing.objects.into_iter().filter_map(info).collect();
+        let mut found: Vec<_> = listing.into_iter().filter_map(info).collect();
         found.sort_by_key(|info| info.created_unix_millis);
         Ok(found)
     }

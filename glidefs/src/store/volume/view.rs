@@ -85,7 +85,7 @@ impl View {
     /// [`VolumeError::Damaged`] when a sector of `parts` is damaged.
     pub async fn read_parts(&self, range: SectorRange, parts: &[SectorRange]) -> Result<Bytes, VolumeError> {
         parts.iter().try_for_each(|part| self.loaded.check(*part))?;
-        let Some(reader) = self.store.reader() else {
+        let Some(reader) = self.store.reader else {
             return Ok(join(range, &Box::pin(self.stored(range)).await?));
         };
         // In boxes, so that a READ that waits for a place takes little memory.

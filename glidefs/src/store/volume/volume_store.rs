@@ -83,7 +83,7 @@ impl VolumeStore {
     pub async fn names(&self) -> Result<Vec<StoreName>, VolumeError> {
         let listing = self.host.store.list(Folder::Names, None).await?;
         let name = |key| if let Key::Name(name) = key { Some(name) } else { None };
-        Ok(listing.objects.into_iter().filter_map(|object| name(object.key)).collect())
+        Ok(listing.into_iter().filter_map(|object| name(object.key)).collect())
     }
 
     /// Snapshots of any volume, without taking the volume over.

@@ -49,7 +49,7 @@ impl VolumeWriter {
 
     /// Why the store does not answer this host at present, if there is trouble.
     pub fn store_trouble(&self) -> Option<String> {
-        self.host.store.stats().trouble()
+        self.host.store.stats().health.of_writeback()
     }
 
     pub(super) fn resume(host: Arc<Host>, resume: &Resume) -> Self {

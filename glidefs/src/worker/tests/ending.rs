@@ -23,7 +23,7 @@ pub(super) async fn remote() -> (Arc<Faults>, volume::VolumeWriter) {
     let faults = Faults::new(1);
     let objects = Arc::new(FaultyStore::new(ScriptedStore::new(Arc::default()), Arc::clone(&faults)));
     let backend = Backend::over(objects, true);
-    let access = Access::ReadWrite { now_unix_millis: 0 };
+    let access = Access::ReadWrite;
     let (store, _) = Store::open(backend, access, StoreOptions::default()).await.unwrap();
     let volumes = VolumeStore::new(store, VolumeStoreOptions::new(WriterId([1; 16])));
     let remote = volumes.create(&"vm".parse().unwrap(), SECTORS).await.unwrap();

@@ -14,7 +14,7 @@ const ROUNDS: u64 = 200;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_of_what_is_in_the_store_ends_when_a_write_of_the_same_turn_brings_the_data() {
     let backend = Backend::connect(&StoreUrl::Memory, &Vec::new(), false).unwrap();
-    let access = Access::ReadWrite { now_unix_millis: 0 };
+    let access = Access::ReadWrite;
     let (store, _) = Store::open(backend, access, StoreOptions::default()).await.unwrap();
     let volumes = VolumeStore::new(store, VolumeStoreOptions::new(WriterId([1; 16])));
     let remote = volumes.create(&"vm".parse().unwrap(), 1 << 15).await.unwrap();

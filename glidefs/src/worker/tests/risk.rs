@@ -35,7 +35,7 @@ impl CacheCatalog for Paper {
 async fn a_bounded_export_waits_for_the_store_at_its_bound_and_no_other_export_does() {
     let faults = Faults::new(1);
     let objects = Arc::new(FaultyStore::new(ScriptedStore::new(Arc::default()), Arc::clone(&faults)));
-    let access = Access::ReadWrite { now_unix_millis: 0 };
+    let access = Access::ReadWrite;
     let backend = Backend::over(objects, true);
     let (store, _) = Store::open(backend, access, StoreOptions::default()).await.unwrap();
     let volumes = VolumeStore::new(store, VolumeStoreOptions::new(WriterId([1; 16])));

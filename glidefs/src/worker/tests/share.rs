@@ -34,7 +34,7 @@ impl Shared {
     pub async fn new(budgets: Budgets) -> Self {
         let faults = Faults::new(1);
         let objects = Arc::new(FaultyStore::new(ScriptedStore::new(Arc::default()), Arc::clone(&faults)));
-        let access = Access::ReadWrite { now_unix_millis: 0 };
+        let access = Access::ReadWrite;
         let (store, _) =
             Store::open(Backend::over(objects, true), access, StoreOptions::default()).await.unwrap();
         let volumes = VolumeStore::new(store, VolumeStoreOptions::new(WriterId([1; 16])));

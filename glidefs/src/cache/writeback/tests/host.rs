@@ -126,7 +126,7 @@ pub(super) struct Daemon {
 }
 
 pub(super) fn store(runtime: &Runtime, backend: Backend) -> (Store, watch::Sender<bool>) {
-    let access = Access::ReadWrite { now_unix_millis: 0 };
+    let access = Access::ReadWrite;
     let (stops, stopped) = watch::channel(false);
     let options = StoreOptions { shutdown: Some(stopped), ..StoreOptions::default() };
     (runtime.block_on(Store::open(backend, access, options)).unwrap().0, stops)

@@ -42,7 +42,7 @@ async fn a_directory_that_is_not_mounted_when_the_daemon_starts_is_waited_for_an
     let place = TempDir::new().unwrap();
     let (mounted, aside) = (place.path().join("store"), place.path().join("aside"));
     let backend = Backend::connect(&StoreUrl::File(mounted.clone()), &Vec::new(), true).unwrap();
-    let access = Access::ReadWrite { now_unix_millis: 0 };
+    let access = Access::ReadWrite;
     let (_, marker) = Store::open(backend, access, StoreOptions::default()).await.unwrap();
     std::fs::rename(&mounted, &aside).unwrap();
     for made in [false, true] {

@@ -174,7 +174,7 @@ async fn a_place_that_looks_first_and_creates_later_is_found_out_by_a_race_alone
 #[tokio::test]
 async fn no_store_is_made_at_a_place_that_keeps_no_condition_in_a_race() {
     let (store, memory) = broken(Break::Races);
-    let made = store.check(Access::ReadWrite { now_unix_millis: 1 }).await;
+    let made = store.check(Access::ReadWrite).await;
     assert!(matches!(made, Err(StoreError::Replaces { .. })), "{made:?}");
     assert_eq!(memory.list(None).count().await, 0);
 }

@@ -1,7 +1,7 @@
 //! Bytes that no encoder makes: damage, other versions, contradictions, and claims that would take memory.
 
 use super::*;
-use crate::store::format::pack::PackTrailer;
+use crate::store::format::verify::PackTrailer;
 
 /// Flips every bit of `bytes`, and cuts `bytes` to every shorter length.
 fn each_damage(bytes: &[u8], decodes: impl Fn(&[u8]) -> bool) {
@@ -23,7 +23,7 @@ fn each_damage(bytes: &[u8], decodes: impl Fn(&[u8]) -> bool) {
 fn any_damage_to_any_object_is_noticed() {
     let pack = sample_pack();
     let whole = pack.parts.concat();
-    let reference = pack.trailer.pack;
+    let reference = pack.pack;
     each_damage(&whole, |bytes| verify_pack(&Bytes::copy_from_slice(bytes)).is_ok());
     let index = &whole[reference.index().start as usize..reference.index().end as usize];
     each_damage(index, |bytes| PackIndex::decode(bytes, &reference).is_ok());
@@ -67,8 +67,8 @@ fn an_index_of_another_pack_is_refused() {
     let (a, _) = pack(&[(8, 8, Some(Content::Same(1)))]);
     let (b, _) = pack(&[(8, 8, Some(Content::Same(2)))]);
     let whole = a.parts.concat();
-    let index = &whole[a.trailer.pack.index().start as usize..a.trailer.pack.index().end as usize];
-    let other = PackRef { index_stored_bytes: index.len() as u32, ..b.trailer.pack };
+    let index = &whole[a.pack.index().start as usize..a.pack.index().end as usize];
+    let other = PackRef { index_stored_bytes: index.len() as u32, ..b.pack };
     assert_eq!(PackIndex::decode(index, &other), Err(FormatError::Elsewhere("pack")));
 }
 
@@ -224,7 +224,7 @@ fn a_record_with_a_date_that_no_clock_shows_is_refused() {
 /// A READ would fetch 4 GiB of index for one entry, if the description were believed.
 #[test]
 fn a_pack_whose_lengths_do_not_fit_its_entries_is_refused() {
-    let pack = sample_pack().trailer.pack;
+    let pack = sample_pack().pack;
     let refused = |pack: PackRef| {
         let total_bytes = pack.index_offset_bytes + u64::from(pack.index_stored_bytes) + TRAILER_BYTES as u64;
         let manifest = Manifest { packs: vec![PackRef { total_bytes, ..pack }], ..sample_manifest() };
@@ -258,7 +258,7 @@ fn a_small_object_that_claims_to_be_large_is_refused_before_memory_is_taken() {
         index_plain_bytes: 1 << 30,
         index_hash: PackRef::truncated(&hash),
         entries: 1 << 20,
-        ..sample_pack().trailer.pack
+        ..sample_pack().pack
     };
     assert_eq!(PackIndex::decode(&index, &pack), Err(FormatError::Malformed("length of the index")));
     // The compressed bytes hold more than the stated length.

@@ -351,7 +351,7 @@ async fn a_merge_names_nothing_that_was_on_its_way_when_the_volume_was_released(
         async move { volume.compact().await }
     });
     let store = world.daemon(9).volumes.store().clone();
-    let packs = async || store.list(Folder::Packs(volume.id()), None).await.unwrap().objects.len();
+    let packs = async || store.list(Folder::Packs(volume.id()), None).await.unwrap().len();
     while packs().await < 9 {
         tokio::task::yield_now().await;
     }

@@ -82,10 +82,11 @@ async fn a_run_reports_packs_that_are_listed_and_gone() {
     let world = World::new();
     let volume = late_snapshot(&world).await;
     let damaged = gc(&world, false).await.damaged;
-    assert!(damaged.iter().all(|key| matches!(key, Key::Pack(of, _) if *of == volume.id())), "{damaged:?}");
+    let is_own = |key: &String| matches!(Key::parse(key), Some(Key::Pack(of, _)) if of == volume.id());
+    assert!(damaged.iter().all(is_own), "{damaged:?}");
     assert_eq!(damaged.len(), 8);
     volume.delete_snapshot(&name("s")).await.unwrap();
-    assert_eq!(gc(&world, false).await.damaged, []);
+    assert_eq!(gc(&world, false).await.damaged, [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -213,7 +214,7 @@ async fn a_record_of_a_run_that_ended_stays_as_long_as_its_packs_and_refuses_tho
         assert!(matches!(error, VolumeError::MayGo { .. }), "{error}");
     }
     let report = gc(&world, false).await;
-    assert_eq!((report.stale_records, report.damaged), (vec![key.clone()], vec![]));
+    assert_eq!((report.stale_records, report.damaged), (vec![key.to_string()], vec![]));
     tags(&volume, range(0, 8), &[1; 8]).await;
     // The fork stays for another try. Stands for a rescue whose host ended before the fork.
     let known = world.daemon(1).volumes.find(&name("known")).await.unwrap().unwrap();
@@ -245,12 +246,12 @@ async fn a_damaged_record_removes_nothing_and_lets_nobody_rely_on_a_pack() {
         let _: Created = store.create(&key, &[bytes.into()]).await.unwrap();
         let report = gc(&world, false).await;
         world.advance_hours(25);
-        assert_eq!((report.packs_removed, report.damaged), (0, vec![key.clone()]), "round {round}");
+        assert_eq!((report.packs_removed, report.damaged), (0, vec![key.to_string()]), "round {round}");
         let error = volume.fork_known(&name("known"), None).await.unwrap_err();
         assert!(matches!(error, VolumeError::MayGo { .. }), "{error}");
         store.delete(&[key]).await.unwrap();
     }
-    assert_eq!(gc(&world, false).await.damaged, []);
+    assert_eq!(gc(&world, false).await.damaged, [""; 0]);
     tags(&volume.fork_known(&name("known"), None).await.unwrap(), range(0, 8), &[1; 8]).await;
 }
 

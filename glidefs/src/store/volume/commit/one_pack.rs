@@ -54,7 +54,7 @@ impl VolumeWriter {
         let Some(CutPack { pack, sectors, data_bytes }) = made else { return Ok(None) };
         let is_whole = packing.is_done() && cut.damaged().is_empty();
         let draft = if is_whole {
-            let uploads = NewPacks::since(begun, base.number, [pack.trailer.pack]);
+            let uploads = NewPacks::since(begun, base.number, [pack.pack]);
             self.draft(base, |base| edit(base, &uploads))?
         } else {
             None

@@ -158,7 +158,7 @@ async fn a_cut_that_cannot_be_read_changes_nothing() {
     *cut.failing.lock().unwrap() = true;
     let error = volume.commit(cut.clone(), SIZE).await.unwrap_err();
     assert!(matches!(&error, VolumeError::Cut(_)) && error.is_transient(), "{error}");
-    assert_eq!(daemon.volumes.store().list(Folder::All, None).await.unwrap().objects.len(), 2);
+    assert_eq!(daemon.volumes.store().list(Folder::All, None).await.unwrap().len(), 2);
     *cut.failing.lock().unwrap() = false;
     volume.commit(cut, SIZE).await.unwrap();
     let overlap = MemoryCut::new(1, &[(0, 8, 1)]);

@@ -284,7 +284,7 @@ async fn a_small_memory_for_metadata_makes_compaction_no_wrong_and_not_endless()
     }
     check(&volume, &model, 4000).await;
     let store = daemon.volumes.store();
-    assert!(store.list(Folder::Packs(volume.id()), None).await.unwrap().objects.len() >= 64);
+    assert!(store.list(Folder::Packs(volume.id()), None).await.unwrap().len() >= 64);
 }
 
 #[tokio::test]

@@ -163,10 +163,10 @@ async fn with_long_indexes(world: &World, count: u8) -> (VolumeWriter, PackRef) 
     .unwrap();
     // A builder leaves room for three entries.
     (0..ENTRIES_MAX as u64 - 3).for_each(|at| builder.push_zero(range(2 * at, 1)).unwrap());
-    let EncodedPack { parts, trailer } = builder.finish().unwrap();
+    let EncodedPack { parts, pack: first } = builder.finish().unwrap();
     let bytes = Bytes::from(parts.concat());
     assert!(bytes.len() < 20_000, "{} bytes", bytes.len());
-    let pack = |number| PackRef { pack: PackId([number; 16]), ..trailer.pack };
+    let pack = |number| PackRef { pack: PackId([number; 16]), ..first };
     let packs: Vec<PackRef> = (0..count).map(pack).collect();
     let store = world.daemon(9).volumes.store().clone();
     for PackRef { volume, pack, .. } in &packs {
@@ -174,7 +174,7 @@ async fn with_long_indexes(world: &World, count: u8) -> (VolumeWriter, PackRef) 
         assert_eq!(created.unwrap(), Created::Created);
     }
     forge(world, "vm", |manifest| Manifest { packs, size_sectors: 4 * ENTRIES_MAX as u64, ..manifest }).await;
-    (world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), trailer.pack)
+    (world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), first)
 }
 
 /// Together 2.5 GiB of indexes: of these the cache keeps 64 MiB, and 64 MiB and one more may be on their way.

@@ -62,7 +62,7 @@ async fn of_two_writers_one_wins_each_number_and_nothing_is_mixed() {
     assert_eq!(before + after, ROUNDS);
     let manifests = daemons[0].volumes.store().list(crate::store::Folder::Manifests(holder.id()), None).await;
     // The first manifest, one for each takeover, one for each commit that won.
-    assert_eq!(manifests.unwrap().objects.len() as u64, 1 + ROUNDS + before);
+    assert_eq!(manifests.unwrap().len() as u64, 1 + ROUNDS + before);
     assert!(before > 0 && after > 0, "{before} {after}");
 }
 

@@ -61,7 +61,7 @@ async fn a_deletion_of_a_snapshot_that_arrives_late_takes_no_later_snapshot_with
     let store = world.daemon(9).volumes.store().clone();
     let keys = async || {
         let listing = store.list(Folder::Snapshots(volume.id()), None).await.unwrap();
-        listing.objects.into_iter().map(|object| object.key).collect::<Vec<_>>()
+        listing.into_iter().map(|object| object.key).collect::<Vec<_>>()
     };
     volume.snapshot(&name("s")).await.unwrap();
     let deleted = keys().await;
@@ -94,7 +94,7 @@ async fn a_snapshot_whose_name_ends_in_a_hash_is_found_also_where_an_earlier_ver
         volume.rollback(&name(snapshot)).await.unwrap();
         volume.delete_snapshot(&name(snapshot)).await.unwrap();
     }
-    assert_eq!(store.list(Folder::Snapshots(volume.id()), None).await.unwrap().objects.len(), 0);
+    assert_eq!(store.list(Folder::Snapshots(volume.id()), None).await.unwrap().len(), 0);
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn of_snapshots_with_one_name_the_latest_state_counts_and_a_deletion_takes
     volume.rollback(&name("s")).await.unwrap();
     tags(&volume, range(0, 8), &[2; 8]).await;
     volume.delete_snapshot(&name("s")).await.unwrap();
-    assert_eq!(store.list(Folder::Snapshots(volume.id()), None).await.unwrap().objects.len(), 0);
+    assert_eq!(store.list(Folder::Snapshots(volume.id()), None).await.unwrap().len(), 0);
 }
 
 #[tokio::test]

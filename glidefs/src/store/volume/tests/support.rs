@@ -107,7 +107,7 @@ pub async fn keys_in(store: &Store) -> Vec<Key> {
         Key::Gc(name) => name.as_str().starts_with("candidates-"),
         _ => false,
     };
-    listing.objects.into_iter().map(|object| object.key).filter(|key| !stays(key)).collect()
+    listing.into_iter().map(|object| object.key).filter(|key| !stays(key)).collect()
 }
 
 pub fn name(text: &str) -> StoreName {

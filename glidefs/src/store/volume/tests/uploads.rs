@@ -116,10 +116,10 @@ async fn through_a_store_that_fails_every_third_time_no_byte_of_a_cut_is_stored_
     assert_eq!(uploaded_bytes, total_bytes);
     volume.commit_on(cut(), SIZE, &upload).await.unwrap();
     let stored = daemon.volumes.store().list(Folder::Packs(volume.id()), None).await.unwrap();
-    let stored_bytes: u64 = stored.objects.iter().map(|object| object.bytes).sum();
+    let stored_bytes: u64 = stored.iter().map(|object| object.bytes).sum();
     let view = volume.view().await.unwrap();
     let listed_bytes: u64 = view.manifest().packs.iter().map(|pack| pack.total_bytes).sum();
-    assert_eq!((stored.objects.len(), stored_bytes), (view.manifest().packs.len(), listed_bytes));
+    assert_eq!((stored.len(), stored_bytes), (view.manifest().packs.len(), listed_bytes));
     holds_the_cut(&volume).await;
 }
 
@@ -250,8 +250,8 @@ fn a_try_packs_exactly_what_earlier_ones_left() {
             assert_eq!(times, usize::from(!is_kept(at)), "sector {at} of {kept:b}");
         }
         for pack in &packed {
-            assert!(pack.sectors.start <= pack.pack.trailer.pack.lowest_sector);
-            assert!(pack.pack.trailer.pack.highest_sector < pack.sectors.end);
+            assert!(pack.sectors.start <= pack.pack.pack.lowest_sector);
+            assert!(pack.pack.pack.highest_sector < pack.sectors.end);
         }
     }
 }

@@ -255,8 +255,8 @@ mod tests {
     fn an_index_that_was_just_used_outlives_one_that_was_not() {
         let mut builder = PackBuilder::new(OPTIONS).unwrap();
         builder.push_zero(SectorRange::new(0, 8).unwrap()).unwrap();
-        let EncodedPack { parts, trailer } = builder.finish().unwrap();
-        let (pack, bytes) = (trailer.pack, parts.concat());
+        let EncodedPack { parts, pack } = builder.finish().unwrap();
+        let bytes = parts.concat();
         let at = pack.index();
         let bytes = &bytes[usize::try_from(at.start).unwrap()..usize::try_from(at.end).unwrap()];
         let index = || PackIndex::decode(bytes, &pack).unwrap();

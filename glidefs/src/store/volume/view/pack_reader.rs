@@ -53,8 +53,7 @@ impl PackReader {
         let load = || {
             let (store, pack) = (store.clone(), *pack);
             let reader = Reader { volume: pack.volume, weight: WEIGHT_DEFAULT };
-            let memory =
-                self.read_memory.index(store.reader().unwrap_or(reader), PackIndex::load_bytes(&pack));
+            let memory = self.read_memory.index(store.reader.unwrap_or(reader), PackIndex::load_bytes(&pack));
             async move {
                 let _memory = memory.await;
                 store.pack_index(&pack).await

@@ -37,7 +37,7 @@ impl RecentPacks {
     /// Keeps a pack that is in the store, as long as the pack is among the newest. All packs together take at most the bytes given to
     /// [`Self::new`] and the answer of `bytes_max`, bytes. Returns the index of the pack, unless the pack is too long to be kept.
     pub fn put(&self, pack: EncodedPack, bytes_max: impl Fn() -> u64) -> Option<PackIndex> {
-        let place = pack.trailer.pack;
+        let place = pack.pack;
         let bytes: usize = pack.parts.iter().map(Bytes::len).sum();
         if bytes as u64 > self.bytes_max.min(bytes_max()) {
             return None;

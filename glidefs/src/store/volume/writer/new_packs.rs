@@ -113,7 +113,7 @@ impl VolumeWriter {
         pack: EncodedPack,
     ) -> Result<PackRef, VolumeError> {
         let host = &self.host;
-        let created = pack.trailer.pack;
+        let created = pack.pack;
         match host.store.for_packs(self.id(), self.weight()).create_pack(&pack).await? {
             Created::Created => {}
             // The identity is random: another writer made the same random numbers, as a copy of this host could.

@@ -54,7 +54,7 @@ impl VolumeWriter {
         let (id, number, begun) = (self.shared.id, self.head().number, self.now());
         let before = (number > 1).then(|| Key::Manifest(id, number - 1));
         let listing = self.host.store.list(Folder::Manifests(id), before.as_ref()).await?;
-        let newest = listing.objects.last().map(|object| &object.key);
+        let newest = listing.last().map(|object| &object.key);
         match newest {
             Some(Key::Manifest(_, newest)) if *newest == number => {
                 self.head().found(begun);
@@ -126,7 +126,7 @@ impl VolumeWriter {
             return false;
         }
         let since = *head.missing_since.get_or_insert(begun);
-        begun.saturating_sub(since) >= self.host.store.missing_time()
+        begun.saturating_sub(since) >= self.host.store.inner.options.retry.missing_time
     }
 
     /// Decides about manifest `number`, which the store has, although this writer was at manifest `before` when the question

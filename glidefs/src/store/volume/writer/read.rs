@@ -41,7 +41,7 @@ impl VolumeWriter {
         range: SectorRange,
         parts: &[SectorRange],
     ) -> Result<Bytes, VolumeError> {
-        let mut waiting = self.host.store.outage().begin();
+        let mut waiting = self.host.store.inner.outage.begin();
         loop {
             self.follow_reader(range).await;
             match self.looking(|view: View| async move { view.read_parts(range, parts).await }).await {
