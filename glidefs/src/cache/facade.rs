@@ -185,7 +185,7 @@ impl Cache {
             lost_frames: figures.lost_frames.load(Ordering::Relaxed),
             bad_footers: figures.bad_footers.load(Ordering::Relaxed),
             checkpoints_written: figures.checkpoints_written.load(Ordering::Relaxed),
-            checkpoints_refused: self.shared.begun.checkpoints_refused,
+            checkpoints_refused: self.shared.recovered.checkpoints_refused,
             segments_cleaned: figures.segments_cleaned.load(Ordering::Relaxed),
             cleaned_bytes: figures.cleaned_bytes.load(Ordering::Relaxed),
             evicted_bytes: figures.evicted_bytes.load(Ordering::Relaxed),

@@ -87,7 +87,7 @@ pub struct Keeper {
 impl Keeper {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         // The start has taken the checkpoint away.
-        let checkpointer = Checkpointer::new(u32::try_from(shared.begun.segments).unwrap_or(u32::MAX));
+        let checkpointer = Checkpointer::new(u32::try_from(shared.recovered.segments).unwrap_or(u32::MAX));
         Self {
             shared,
             checkpointer,

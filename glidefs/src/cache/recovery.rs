@@ -38,13 +38,13 @@ use self::segments::{Found, Recovery};
 use super::volume::Volume;
 use crate::cache::catalog::CacheCatalog;
 use crate::cache::hands::in_order;
-use crate::cache::log::disk::{Clock, Disk};
+use crate::cache::log::disk::{Clock, Disk, Lock};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::SegmentHeader;
 use crate::cache::log::superblock::{Superblock, VERSION_SOUND};
 use crate::cache::log::table::SegmentTable;
 use crate::cache::options::{Known, Options, Recovered};
-use crate::cache::shared::{Begun, LockGuard, Parts, Shared};
+use crate::cache::shared::{Parts, Shared};
 use crate::cache::volume::layers::SeqMarks;
 use crate::cache::volume::ranks::Ranks;
 use crate::locks::holder;
@@ -132,9 +132,7 @@ pub(super) fn open(
         warn_if_disk_is_small(&*disk, limit, &present, superblock.segment_bytes);
         found.doubted = doubted;
         found.checkpoints_refused = refused;
-        let begun = Begun { segments: found.segments, checkpoints_refused: refused };
         found.seconds = clock.now().saturating_sub(started).as_secs_f64();
-        let bad_footers = found.bad_footers;
         let catalog = known.catalog;
         let parts = Parts {
             disk,
@@ -145,9 +143,8 @@ pub(super) fn open(
             next_segment_id,
             lock,
             catalog,
-            bad_footers,
             given_up,
-            begun,
+            recovered: found,
         };
         return Ok((Shared::new(parts, options), found));
     }
@@ -279,10 +276,10 @@ impl Recovery<'_> {
     }
 }
 
-pub(super) fn take_lock(disk: &dyn Disk) -> Result<LockGuard, CacheError> {
+pub(super) fn take_lock(disk: &dyn Disk) -> Result<Box<dyn Lock>, CacheError> {
     let directory = disk.location();
     match disk.lock() {
-        Ok(Some(guard)) => Ok(LockGuard(guard)),
+        Ok(Some(lock)) => Ok(lock),
         Ok(None) => {
             let holder = holder(&Path::new(&directory).join("LOCK"));
             Err(CacheError::InUse { directory, holder })

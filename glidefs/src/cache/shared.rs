@@ -23,7 +23,7 @@ use crate::cache::log::scan::Unusable;
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
 use crate::cache::log::table::SegmentTable;
-use crate::cache::options::{OnFull, Options};
+use crate::cache::options::{OnFull, Options, Recovered};
 use crate::cache::sums::Sums;
 use crate::cache::volume::Volume;
 use crate::cache::volume::budget::Budget;
@@ -57,7 +57,8 @@ pub(super) struct Shared {
     next_segment_id: AtomicU64,
     superblock: Mutex<Superblock>,
     keeper_blocked: AtomicBool,
-    pub begun: Begun,
+    /// The findings of the start.
+    pub recovered: Recovered,
     /// Notified at the end of each hold on a segment file.
     syncs: Notify,
     /// Cuts carried to the store so far.
@@ -70,13 +71,8 @@ pub(super) struct Shared {
     /// Extents out of use, which the keeper forgets a few at a time.
     dead: Mutex<Vec<Dead>>,
     /// Keeps other daemons out.
-    lock: LockGuard,
+    lock: Box<dyn Lock>,
 }
-
-/// The result of [`Disk::lock`].
-pub(super) struct LockGuard(pub Box<dyn Lock>);
-
-crate::units::debug_by_name!(LockGuard);
 
 /// Counters of rare events.
 #[derive(Debug, Default)]
@@ -98,26 +94,17 @@ pub(super) struct Parts {
     pub table: SegmentTable,
     pub volumes: HashMap<ExportId, Arc<Volume>>,
     pub next_segment_id: u64,
-    pub lock: LockGuard,
+    pub lock: Box<dyn Lock>,
     pub catalog: Arc<dyn CacheCatalog>,
-    pub bad_footers: u64,
     /// Segments which recovery could not seal, to be sealed by the keeper.
     pub given_up: Vec<SegmentWriter>,
-    pub begun: Begun,
-}
-
-/// The part of a checkpoint in the start.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Begun {
-    /// Segments with records.
-    pub segments: u64,
-    /// Checkpoints that could not be used because of damage.
-    pub checkpoints_refused: u64,
+    pub recovered: Recovered,
 }
 
 impl Shared {
     pub fn new(parts: Parts, options: &Options) -> Self {
         let Parts { disk, superblock, clock, table, volumes, next_segment_id, lock, catalog, .. } = parts;
+        let recovered = parts.recovered;
         // Room for all segments of all shards, so letting go of a segment allocates nothing.
         let mut closed = parts.given_up;
         closed.reserve(options.shards.saturating_mul((OWNED_MAX + OWNED_THROUGH) as usize));
@@ -148,11 +135,11 @@ impl Shared {
             mapped_frames_max: options.mapped_bytes_max / FRAME_BYTES as u64,
             heat,
             mapped: AtomicBool::new(false),
-            figures: Figures { bad_footers: AtomicU64::new(parts.bad_footers), ..Figures::default() },
+            figures: Figures { bad_footers: AtomicU64::new(recovered.bad_footers), ..Figures::default() },
             catalog,
             next_segment_id: AtomicU64::new(next_segment_id),
             superblock: Mutex::new(superblock),
-            begun: parts.begun,
+            recovered,
             syncs: Notify::new(),
             writebacks_ended: AtomicU64::new(0),
             keeper_blocked: AtomicBool::new(false),
@@ -284,7 +271,7 @@ impl Shared {
 
     /// The lock that keeps other processes out.
     pub fn lock_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.lock.0.fd()
+        self.lock.fd()
     }
 
     /// Whether data is written back to a store.
