@@ -38,7 +38,7 @@ pub use entry::{Entry, EntryKind};
 pub use footer::{FooterBuilder, FooterMark, FooterRecord, decode_footer, is_footer};
 pub(in crate::cache) use record::VERSION_REPEATING;
 pub use record::{
-    PushError, RECORD_ENTRIES_MAX, Record, RecordBuilder, decode_record, is_damaged_record, newer_version,
+    RECORD_ENTRIES_MAX, Record, RecordBuilder, decode_record, is_damaged_record, newer_version,
 };
 pub use segment::{CLEANER, SegmentHeader, THROUGH, Trailer, is_torn_end};
 pub use sums::{PAGE_SUMS, check_sums, encode_sums, sum_in, sums_key, sums_pages};

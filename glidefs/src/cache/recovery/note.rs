@@ -93,8 +93,8 @@ impl Recovery<'_> {
             if !batch.fits(1, 0) {
                 self.write(&mut segment, &mut batch, &mut placed)?;
             }
-            let pushed = batch.push_entry(*entry);
-            debug_assert!(pushed.is_ok(), "the batch has room, and records hold such entries");
+            let pushed = batch.push(*entry, &[]);
+            debug_assert!(pushed, "the batch has room, and records hold such entries");
         }
         self.write(&mut segment, &mut batch, &mut placed)?;
         let trailer = at(seal::write_footer(&segment, frames), "writing the footer", name)?;

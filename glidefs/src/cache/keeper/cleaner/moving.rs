@@ -88,7 +88,7 @@ impl Cleaner {
             }
             return Ok(());
         }
-        if self.batch.push_data(run.entry.export, run.entry.seq, run.range, &crcs).is_ok() {
+        if self.batch.push_data(run.entry.export, run.entry.seq, run.range, &crcs) {
             self.volumes.push(Arc::clone(volume));
         } else {
             self.data.truncate(at);
@@ -109,7 +109,7 @@ impl Cleaner {
         if !self.batch.fits(1, 0) {
             self.append(shared, preparer, number)?;
         }
-        if self.batch.push_entry(Entry { range: run.range, kind, ..run.entry }).is_ok() {
+        if self.batch.push(Entry { range: run.range, kind, ..run.entry }, &[]) {
             self.volumes.push(Arc::clone(volume));
         }
         Ok(())

@@ -57,18 +57,10 @@ pub fn check_record(bytes: &[u8]) -> bool {
     let mut builder = RecordBuilder::new();
     let mut crcs = &found.crcs[..];
     for entry in &found.entries {
-        let pushed = match entry.kind {
-            EntryKind::Zero => builder.push_zero(entry.export, entry.seq, entry.range),
-            EntryKind::Damaged | EntryKind::Doubt | EntryKind::Announced => builder.push_entry(entry),
-            EntryKind::Data { first_frame } => {
-                assert_eq!(first_frame, builder.data_frames());
-                let frames = usize::try_from(entry.data_frames()).unwrap_or(usize::MAX);
-                let (of_entry, rest) = crcs.split_at(frames);
-                crcs = rest;
-                builder.push_data(entry.export, entry.seq, entry.range, of_entry)
-            }
-        };
-        assert_eq!(pushed, Ok(()));
+        let frames = usize::try_from(entry.data_frames()).unwrap_or(usize::MAX);
+        let (of_entry, rest) = crcs.split_at(frames);
+        crcs = rest;
+        assert!(builder.push(entry, of_entry));
     }
     assert!(crcs.is_empty());
     let mut before = FooterBuilder::new();
@@ -158,9 +150,15 @@ fn sample_record() -> Frame {
     let (Some(long), Some(short)) = (SectorRange::new(3, 20), SectorRange::new(100, 8)) else {
         unreachable!()
     };
-    assert_eq!(builder.push_data(ExportId(1), Seq(1), long, &[5, 6, 7]), Ok(()));
-    assert_eq!(builder.push_zero(ExportId(2), Seq(1), long), Ok(()));
-    assert_eq!(builder.push_data(ExportId(1), Seq(2), short, &[8]), Ok(()));
+    let data = |seq, range, first_frame| Entry {
+        export: ExportId(1),
+        seq: Seq(seq),
+        range,
+        kind: EntryKind::Data { first_frame },
+    };
+    assert!(builder.push(&data(1, long, 0), &[5, 6, 7]));
+    assert!(builder.push(&Entry { export: ExportId(2), kind: EntryKind::Zero, ..data(1, long, 0) }, &[]));
+    assert!(builder.push(&data(2, short, 3), &[8]));
     let mut before = FooterBuilder::new();
     let zeroed = Entry { export: ExportId(1), seq: Seq(1), range: long, kind: EntryKind::Zero };
     before.add_record(1, &[zeroed], &[]);

@@ -11,7 +11,7 @@ use super::{
     BODY_AT, CACHE_ID_AT, CRC_AT, FormatError, Frame, SEGMENT_ID_AT, SegmentKey, VERSION_AT, check_frame,
     check_key, check_unused, get, put, put_preamble,
 };
-use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
+use crate::units::FRAME_BYTES;
 
 pub(super) const MAGIC: [u8; 8] = *b"GLIDEREC";
 
@@ -34,20 +34,6 @@ const ENTRIES_AT: usize = STABLE_AT + 4;
 
 /// Most entries that a record can hold: entries without data, which need no CRC.
 pub const RECORD_ENTRIES_MAX: usize = (CRC_AT - ENTRIES_AT) / ENTRY_BYTES;
-/// Most data frames that a record can hold: the frames of one entry.
-pub const RECORD_DATA_FRAMES_MAX: usize = (CRC_AT - ENTRIES_AT - ENTRY_BYTES) / FRAME_CRC_BYTES;
-
-/// Why an entry was not added to a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PushError {
-    /// The record has no room left: finish it and begin another.
-    #[error("the record is full")]
-    Full,
-    /// No record can hold the entry: no sectors, more than `u32::MAX` sectors, sequence number 0, or CRCs that do not match the
-    /// length.
-    #[error("no record can hold such an entry")]
-    Unfit,
-}
 
 #[repr(C, align(4096))]
 struct AlignedFrame(Frame);
@@ -86,47 +72,36 @@ impl RecordBuilder {
         u32::from(self.data_frames)
     }
 
-    /// Whether an entry with `frames` data frames can be added.
+    /// Whether an entry with `frames` data frames, none for an entry without data, can be added.
     pub fn fits_data(&self, frames: usize) -> bool {
-        frames
-            .checked_mul(FRAME_CRC_BYTES)
-            .is_some_and(|crc_bytes| crc_bytes <= self.room_bytes().saturating_sub(ENTRY_BYTES))
-            && self.fits_zero()
+        let crc_bytes = frames.saturating_mul(FRAME_CRC_BYTES);
+        self.room_bytes().checked_sub(ENTRY_BYTES).is_some_and(|room| crc_bytes <= room)
     }
 
-    /// Whether an entry without data can be added.
-    pub fn fits_zero(&self) -> bool {
-        self.room_bytes() >= ENTRY_BYTES
-    }
-
-    /// Adds a write of `range`. The data follows the data of the writes added before; `crcs` has one CRC for each data frame.
-    pub fn push_data(
-        &mut self,
-        export: ExportId,
-        seq: Seq,
-        range: SectorRange,
-        crcs: &[u32],
-    ) -> Result<(), PushError> {
-        let kind = EntryKind::Data { first_frame: self.data_frames() };
-        let entry = Entry { export, seq, range, kind };
-        if entry.data_frames() != crcs.len() as u64 {
-            return Err(PushError::Unfit);
+    /// Adds `entry`, whose data follows the data of the entries added before; `crcs` has one CRC for each data frame. `false`, and
+    /// nothing is added, when the record has no room, or when no record can hold the entry: no sectors, more than `u32::MAX`
+    /// sectors, sequence number 0, data in another place, or another number of CRCs than of data frames. Before entries of damage or
+    /// doubt, the superblock of the cache must say that there may be such entries.
+    pub fn push(&mut self, entry: &Entry, crcs: &[u32]) -> bool {
+        self.forget_repeated();
+        let follows = match entry.kind {
+            EntryKind::Data { first_frame } => first_frame == self.data_frames(),
+            EntryKind::Zero | EntryKind::Damaged | EntryKind::Doubt | EntryKind::Announced => true,
+        };
+        if !follows || entry.data_frames() != crcs.len() as u64 || !self.fits_data(crcs.len()) {
+            return false;
         }
-        self.push(&entry, crcs)
-    }
-
-    /// Adds the zeroing of `range`, at most `u32::MAX` sectors.
-    pub fn push_zero(&mut self, export: ExportId, seq: Seq, range: SectorRange) -> Result<(), PushError> {
-        self.push(&Entry { export, seq, range, kind: EntryKind::Zero }, &[])
-    }
-
-    /// Adds `entry`, which has no data. Before entries of damage or doubt, the superblock of the cache must say that there may be
-    /// such entries.
-    pub fn push_entry(&mut self, entry: &Entry) -> Result<(), PushError> {
-        if entry.data_frames() != 0 {
-            return Err(PushError::Unfit);
+        let (Some(bytes), Ok(frames)) = (entry.encode(), u16::try_from(crcs.len())) else { return false };
+        let (entries_end, crcs_at) = (self.entries_end(), self.crcs_at());
+        put(&mut self.frame.0, entries_end, &bytes);
+        let table = &mut self.frame.0[crcs_at - crcs.len() * FRAME_CRC_BYTES..crcs_at];
+        for (field, crc) in table.rchunks_exact_mut(FRAME_CRC_BYTES).zip(crcs) {
+            field.copy_from_slice(&crc.to_le_bytes());
         }
-        self.push(entry, &[])
+        // Neither can overflow: both fit in the frame.
+        self.entries += 1;
+        self.data_frames += frames;
+        true
     }
 
     /// Completes the record for frame `position_frames` of the segment `key`. `stable_frames` frames from the segment's start
@@ -177,25 +152,6 @@ impl RecordBuilder {
         let entries_end = self.entries_end();
         let end = entries_end + usize::from(std::mem::take(&mut self.repeated));
         self.frame.0[entries_end..end].fill(0);
-    }
-
-    fn push(&mut self, entry: &Entry, crcs: &[u32]) -> Result<(), PushError> {
-        self.forget_repeated();
-        if !self.fits_data(crcs.len()) {
-            return Err(if crcs.len() > RECORD_DATA_FRAMES_MAX { PushError::Unfit } else { PushError::Full });
-        }
-        let bytes = entry.encode().ok_or(PushError::Unfit)?;
-        let frames = u16::try_from(crcs.len()).map_err(|_| PushError::Unfit)?;
-        let (entries_end, crcs_at) = (self.entries_end(), self.crcs_at());
-        put(&mut self.frame.0, entries_end, &bytes);
-        let table = &mut self.frame.0[crcs_at - crcs.len() * FRAME_CRC_BYTES..crcs_at];
-        for (field, crc) in table.rchunks_exact_mut(FRAME_CRC_BYTES).zip(crcs) {
-            field.copy_from_slice(&crc.to_le_bytes());
-        }
-        // Neither can overflow: both fit in the frame.
-        self.entries += 1;
-        self.data_frames += frames;
-        Ok(())
     }
 
     fn entries_end(&self) -> usize {

@@ -166,7 +166,7 @@ fn write_with_header_of_a_start(disk: &Faulty, number: u32, entry: Entry) {
     seal::write_header(&*file, &header, frames, &AtomicBool::new(false)).unwrap();
     let mut segment = SegmentWriter::new(number, header.key(), Arc::clone(&file), frames);
     let mut batch = Batch::default();
-    batch.push_entry(entry).unwrap();
+    assert!(batch.push(entry, &[]));
     segment.append(&table, &mut batch, std::iter::empty()).unwrap();
     let trailer = seal::write_footer(&segment, frames).unwrap();
     seal::write_trailer(&*file, &trailer, frames).unwrap();
