@@ -109,15 +109,7 @@ pub(super) fn write_footer_again(shared: &Shared, segment: &SegmentWriter) -> bo
     // Freeing the segment, or using the segment again, takes the hold on the file.
     info.segment_id() != segment.key.segment_id || info.state() != State::Sealed || {
         let frames = shared.table.segment_frames();
-        let written = if segment.vital {
-            seal::close_trailer_first(segment, frames, iter::empty())
-        } else {
-            seal::write_footer(segment, frames).and_then(|trailer| {
-                segment.file.sync()?;
-                seal::write_trailer(&*segment.file, &trailer, frames)?;
-                Ok(trailer)
-            })
-        };
+        let written = seal::close(segment, frames, iter::empty());
         if let Ok(trailer) = &written {
             info.leave_crcs(Some(trailer), frames);
         }

@@ -162,15 +162,7 @@ impl Recovery<'_> {
             return Ok(());
         }
         let (segment, frames) = (found.closing(walk), self.table.segment_frames());
-        let trailer = if segment.vital {
-            at(file.sync(), "syncing", name)?;
-            at(seal::close_trailer_first(&segment, frames, walk.headers_to_erase()), "closing", name)?
-        } else {
-            let trailer = at(seal::write_footer(&segment, frames), "writing the footer", name)?;
-            at(file.sync(), "syncing", name)?;
-            at(seal::write_trailer(&*file, &trailer, frames), "writing the trailer", name)?;
-            trailer
-        };
+        let trailer = at(seal::close(&segment, frames, walk.headers_to_erase()), "closing", name)?;
         let used = self.table.get(number);
         used.on(Event::Seal);
         used.leave_crcs(Some(&trailer), frames);

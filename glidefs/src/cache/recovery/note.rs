@@ -97,9 +97,7 @@ impl Recovery<'_> {
             debug_assert!(pushed, "the batch has room, and records hold such entries");
         }
         self.write(&mut segment, &mut batch, &mut placed)?;
-        let trailer = at(seal::write_footer(&segment, frames), "writing the footer", name)?;
-        at(segment.file.sync(), "syncing", name)?;
-        at(seal::write_trailer(&*segment.file, &trailer, frames), "writing the trailer", name)?;
+        let trailer = at(seal::close(&segment, frames, std::iter::empty()), "closing", name)?;
         info.heal();
         info.on(Event::Close);
         info.on(Event::Seal);

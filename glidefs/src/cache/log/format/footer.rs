@@ -123,20 +123,6 @@ impl FooterBuilder {
         (self.bytes.len() + more).next_multiple_of(FRAME_BYTES)
     }
 
-    /// The CRCs of the first `frames` frames of the segment: zero for frames that are no data of a record. `None` when the footer
-    /// does not decode.
-    pub fn crcs(&self, frames: u32) -> Option<Vec<u32>> {
-        let mut crcs = vec![0; frames as usize];
-        let mut rest = self.bytes.get(BODY_AT..)?;
-        while !rest.is_empty() {
-            let record = take_record(&mut rest).ok()?;
-            let first = usize::try_from(record.position_frames).ok()?.checked_add(1)?;
-            let end = first.checked_add(record.crcs.len())?;
-            crcs.get_mut(first..end)?.copy_from_slice(&record.crcs);
-        }
-        Some(crcs)
-    }
-
     /// The footer of the segment `key`. [`Trailer::of`] makes the trailer for the footer.
     pub fn encode(&self, key: &SegmentKey) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.encoded_len());

@@ -82,9 +82,8 @@ pub fn sum_in(page: &Frame, frame: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Entry, EntryKind, FooterBuilder, Trailer};
+    use super::super::Trailer;
     use super::*;
-    use crate::units::{ExportId, SectorRange, Seq};
 
     const KEY: SegmentKey = SegmentKey { cache_id: [3; 16], segment_id: 5 };
 
@@ -134,17 +133,5 @@ mod tests {
         assert_eq!(trailer.sums_frame(1014), Some(1011));
         assert_eq!(trailer.sums_frame(1013), None);
         assert_eq!(Trailer { footer_frame: u32::MAX, ..trailer }.sums_frame(u32::MAX), None);
-    }
-
-    #[test]
-    fn a_footer_knows_the_crc_of_each_data_frame() {
-        let entry =
-            |kind| Entry { export: ExportId(1), seq: Seq(1), range: SectorRange::new(0, 16).unwrap(), kind };
-        let mut footer = FooterBuilder::new();
-        assert_eq!(footer.crcs(2), Some(vec![0, 0]));
-        footer.add_record(1, &[entry(EntryKind::Zero)], &[]);
-        footer.add_record(3, &[entry(EntryKind::Data { first_frame: 0 })], &[7, 8]);
-        assert_eq!(footer.crcs(7), Some(vec![0, 0, 0, 0, 7, 8, 0]));
-        assert_eq!(footer.crcs(5), None, "frames behind the records' end would be missing");
     }
 }
