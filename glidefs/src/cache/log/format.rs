@@ -32,7 +32,7 @@ mod sums;
 
 pub use checkpoint::{
     CHECKPOINT_HEADER_BYTES, CHECKPOINT_PAGE_BYTES, CoveredSegment, ExtentReader, ExtentRows, Head, Kept,
-    KeptExtent, OtherSegment, PageChain, PageKind, Row, decode_end, decode_rows, encode_end, encode_rows,
+    KeptExtent, PageChain, PageKind, Place, Row, decode_end, decode_rows, encode_end, encode_rows,
 };
 pub use entry::{Entry, EntryKind};
 pub use footer::{FooterBuilder, FooterMark, FooterRecord, decode_footer, is_footer};

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::{ArcSwapOption, Guard};
 
 use super::disk::SegmentFile;
-use super::format::Trailer;
+use super::format::{CoveredSegment, Trailer};
 use super::life::{Event, State};
 use super::mapping::Mapping;
 use super::sums::Crcs;
@@ -55,14 +55,6 @@ pub(in crate::cache) struct SegmentInfo {
     /// Length and CRC of the footer before the sums.
     footer_bytes: AtomicU32,
     footer_crc: AtomicU32,
-}
-
-/// The footer of a sealed segment, as the trailer describes the footer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cache) struct FooterPlace {
-    pub frame: u32,
-    pub bytes: u32,
-    pub crc: u32,
 }
 
 impl SegmentInfo {
@@ -293,12 +285,14 @@ impl SegmentInfo {
         Some(self.sums_frame.load(Ordering::Acquire)).filter(|frame| *frame != 0)
     }
 
-    /// The footer on the disk; `None` of a segment without footer or without sums.
-    pub fn footer(&self) -> Option<FooterPlace> {
-        let sums_frame = self.sums_frame()?;
-        let bytes = self.footer_bytes.load(Ordering::Acquire);
-        let frame = sums_frame.checked_sub(u32::try_from(bytes as usize / FRAME_BYTES).ok()?)?;
-        Some(FooterPlace { frame, bytes, crc: self.footer_crc.load(Ordering::Acquire) })
+    /// The segment, with number `number`, as a checkpoint lists it; `None` of a segment without footer or without sums.
+    pub fn covered(&self, number: u32) -> Option<CoveredSegment> {
+        let (segment_id, sums_frame) = (self.segment_id(), self.sums_frame()?);
+        let footer_bytes = self.footer_bytes.load(Ordering::Acquire);
+        let footer_frame =
+            sums_frame.checked_sub(u32::try_from(footer_bytes as usize / FRAME_BYTES).ok()?)?;
+        let footer_crc = self.footer_crc.load(Ordering::Acquire);
+        Some(CoveredSegment { number, segment_id, footer_frame, footer_bytes, footer_crc })
     }
 
     /// Takes the checksums out of memory of a segment of `frames` frames: footer, sums and `trailer` are on the disk. The checksums

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+pub(in crate::cache) use super::format::Place;
 use super::format::SegmentKey;
 use super::info::SegmentInfo;
 use super::life::State;
@@ -39,19 +40,8 @@ impl Refs {
     }
 }
 
-/// The end of some frames in a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cache) struct Place {
-    /// The segment's number.
-    pub number: u32,
-    /// The segment's id, which tells this use of the file from the next.
-    pub segment_id: u64,
-    /// One past the last frame.
-    pub end: u32,
-}
-
 impl Place {
-    pub fn stability(&self, table: &SegmentTable) -> Stability {
+    pub(in crate::cache) fn stability(&self, table: &SegmentTable) -> Stability {
         table.stability(self.number, self.segment_id, self.end)
     }
 }

@@ -40,9 +40,7 @@ use self::pages::Pages;
 use super::listed::{Ids, Listed, LostContent, Missing, MissingSegment};
 use super::outcome::Outcome;
 use super::segments::{Found, Recovery};
-use crate::cache::log::format::{
-    CoveredSegment, FormatError, Head, OtherSegment, PageChain, PageKind, decode_end,
-};
+use crate::cache::log::format::{CoveredSegment, FormatError, Head, PageChain, PageKind, Place, decode_end};
 use crate::cache::log::life::Event;
 use crate::cache::log::scan::Unusable;
 use crate::cache::log::superblock::Superblock;
@@ -60,7 +58,7 @@ pub(super) struct Checkpoint<'s> {
 pub(super) struct Used {
     /// By ascending segment number, none twice.
     covered: Vec<CoveredSegment>,
-    others: Vec<OtherSegment>,
+    others: Vec<Place>,
     /// A segment listed can be missing by a loss only, or because the log is an older copy.
     proves_losses: bool,
     /// The extents in missing segments.
@@ -141,11 +139,11 @@ impl<'a> Recovery<'a> {
         &self,
         checkpoint: &mut Checkpoint<'_>,
         ends: &Ends,
-    ) -> Result<(Loaded, Vec<OtherSegment>), Unusable> {
+    ) -> Result<(Loaded, Vec<Place>), Unusable> {
         let Self { volumes, table, ranks, hands, .. } = self;
         let pages = &mut checkpoint.pages;
         let loaded = Loader { volumes, ends, table, ranks, hands: *hands }.load(pages)?;
-        let others: Vec<OtherSegment> = pages.rows(PageKind::Others)?;
+        let others: Vec<Place> = pages.rows(PageKind::Others)?;
         if !others.is_sorted_by(|one, next| one.number < next.number) {
             return Err(Unusable::Damaged(ORDER));
         }

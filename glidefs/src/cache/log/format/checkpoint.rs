@@ -220,14 +220,14 @@ pub struct CoveredSegment {
     pub footer_crc: u32,
 }
 
-/// How far a segment was stable, whose records the checkpoint does not cover.
+/// The end of some frames in a segment. In a checkpoint: how far a segment was stable whose records the checkpoint does not cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OtherSegment {
+pub struct Place {
     /// Which file, as a segment number.
     pub number: u32,
     /// Which use of the file, as a segment id.
     pub segment_id: u64,
-    /// The first frame that may not have been stable.
+    /// One past the last frame.
     pub end: u32,
 }
 
@@ -264,7 +264,7 @@ impl Row for CoveredSegment {
     }
 }
 
-impl Row for OtherSegment {
+impl Row for Place {
     const BYTES: usize = 16;
 
     fn put(&self, body: &mut Vec<u8>) {

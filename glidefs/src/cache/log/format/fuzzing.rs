@@ -7,8 +7,8 @@
 //! the bytes laid over was accepted.
 
 use super::checkpoint::{
-    CoveredSegment, ExtentReader, ExtentRows, Head, KeptExtent, OtherSegment, PageChain, PageKind, Row,
-    decode_end, decode_rows, encode_end, encode_rows,
+    CoveredSegment, ExtentReader, ExtentRows, Head, KeptExtent, PageChain, PageKind, Place, Row, decode_end,
+    decode_rows, encode_end, encode_rows,
 };
 use super::{
     BODY_AT, CACHE_ID_AT, Entry, EntryKind, FooterBuilder, Frame, PAGE_SUMS, RecordBuilder, SEGMENT_ID_AT,
@@ -120,7 +120,7 @@ pub fn check_checkpoint_page(bytes: &[u8]) -> bool {
         assert_eq!(encode_end(count), bytes);
     }
     check_rows::<CoveredSegment>(bytes);
-    check_rows::<OtherSegment>(bytes);
+    check_rows::<Place>(bytes);
     let Ok(reader) = ExtentReader::new(bytes) else { return false };
     let mut rows = ExtentRows::new(reader.export(), reader.last_seq());
     let Ok(extents) = reader.collect::<Result<Vec<KeptExtent>, _>>() else { return false };
