@@ -396,7 +396,7 @@ fn discard(shared: &Shared, number: u32, file: &dyn SegmentFile) {
     file.forget_pages();
     // After a failed sync the page cache may have zeroes where the disk has a segment: the disk is asked.
     let is_blank =
-        || matches!(scan::identify(file, shared.table.cache_id(), frames), Ok(Identity::Blank { .. }));
+        || matches!(scan::identify(file, shared.table.cache_id(), frames), Ok(Some(Identity::Blank { .. })));
     if erased.is_ok() && is_blank() {
         return;
     }

@@ -236,7 +236,7 @@ impl Recovery<'_> {
     /// Of two copies of one write the index refers to the copy of the highest rank. Copies made by cleaning come last, the newest at the
     /// end, so the segment emptied by cleaning is free.
     fn rank(&mut self, segments: &mut [Found]) {
-        segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
+        segments.sort_unstable_by_key(|found| (found.by_cleaner(), found.key.segment_id));
         self.ranks = Ranks::ascending(segments.iter().map(|found| found.number));
     }
 

@@ -34,7 +34,7 @@ pub(in crate::cache) fn read_records(
     let key = table.key(info.segment_id());
     let mut bad_footer = None;
     if info.state() == State::Sealed
-        && let Ok(Identity::Sealed { trailer, .. }) =
+        && let Ok(Some(Identity::Sealed { trailer, .. })) =
             scan::identify(file, table.cache_id(), table.segment_frames())
         && trailer.key == key
     {

@@ -108,9 +108,7 @@ impl Recovery<'_> {
         }
         used.poison_from(found.walk.as_ref().map_or(1, |walk| walk.stable));
         let place = Place { number: found.number, segment_id: found.key.segment_id, end: used.appended() };
-        let read = found.walk.is_none().then(|| found.footer_again()).flatten();
-        let records = found.walk.as_ref().map(|walk| &walk.records).or(read.as_ref());
-        for entry in records.into_iter().flatten().flat_map(|record| &record.entries) {
+        for entry in found.records().iter().flat_map(|record| &record.entries) {
             if let Some(volume) = self.volumes.get(&entry.export) {
                 volume.must_sync(self.table, place);
             }

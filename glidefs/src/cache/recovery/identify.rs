@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::reading::{Answer, Traces};
+use super::reading::Answer;
 use super::segments::{Found, Recovery};
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::error::CacheError;
@@ -34,38 +34,39 @@ impl Recovery<'_> {
         answer: Answer,
     ) -> Result<Option<Found>, CacheError> {
         let name = || self.disk.segment_name(number);
-        let (identity, traces) = match answer {
+        if !matches!(answer, Answer::Short(_)) {
+            self.table.get(number).set_file(Arc::clone(&file));
+        }
+        let mut closed = false;
+        let (header, trailer, bad_header) = match answer {
             Answer::Short(first) => {
                 self.check_short(number, first)?;
                 return Ok(None);
             }
-            Answer::Ends(identity, traces) => (identity, traces),
-        };
-        self.table.get(number).set_file(Arc::clone(&file));
-        let mut closed = false;
-        let (header, trailer, bad_header) = match identity {
-            Identity::Blank { unreadable } => {
+            Answer::Records { newest, whole } => {
+                return Ok(self.identify_by_records(number, file, newest, whole));
+            }
+            Answer::Ends(Identity::Blank { unreadable }) => {
                 if unreadable {
                     self.quarantine(number);
                 }
                 return Ok(None);
             }
-            Identity::Sealed { trailer, header } => {
+            Answer::Ends(Identity::Sealed { trailer, header }) => {
                 let rebuilt = header.unwrap_or_else(|| self.rebuilt_header(&trailer.key));
                 (rebuilt, Some(trailer), header.is_none())
             }
-            Identity::Unsealed { header, bad_header, closed: has_trailer } => {
+            Answer::Ends(Identity::Unsealed { header, bad_header, closed: has_trailer }) => {
                 closed = has_trailer;
                 (header, None, bad_header)
             }
-            Identity::TooNew { version } => {
+            Answer::Ends(Identity::TooNew { version }) => {
                 return Err(CacheError::TooNew {
                     directory: self.disk.location(),
                     found: version,
                     known: CACHE_VERSION,
                 });
             }
-            Identity::Unknown => return Ok(self.identify_by_records(number, file, traces)),
         };
         if bad_header {
             self.found.bad_footers += 1;
@@ -79,28 +80,17 @@ impl Recovery<'_> {
         }
         // The highest id may be in a header under which nothing was appended.
         self.last_segment_id = self.last_segment_id.max(header.segment_id);
-        let by_cleaner = header.shard >= NOTE_SHARD;
-        Ok(Some(Found {
-            number,
-            shard: Some(header.shard).filter(|shard| *shard < NOTE_SHARD),
-            key: header.key(),
-            file,
-            trailer,
-            closed,
-            by_cleaner,
-            is_note: header.shard == NOTE_SHARD,
-            held: false,
-            is_covered: false,
-            walk: None,
-        }))
+        Ok(Some(Found::new(number, file, &header, trailer, closed)))
     }
 
-    /// The segment in file number `number`, where neither end of the file tells: the segment of the newest records in the file.
+    /// The segment in file number `number`, where neither end of the file tells: the `newest` with records in the file. `whole`: all of
+    /// the file can be read.
     fn identify_by_records(
         &mut self,
         number: u32,
         file: Arc<dyn SegmentFile>,
-        Traces { newest, whole }: Traces,
+        newest: Option<u64>,
+        whole: bool,
     ) -> Option<Found> {
         self.found.bad_footers += 1;
         tracing::error!(
@@ -114,24 +104,12 @@ impl Recovery<'_> {
             self.of_blank_files += 1;
             return None;
         }
-        let key = self.table.key(newest.unwrap_or(NAMELESS));
-        self.last_segment_id = self.last_segment_id.max(key.segment_id);
+        let header = self.rebuilt_header(&self.table.key(newest.unwrap_or(NAMELESS)));
+        self.last_segment_id = self.last_segment_id.max(header.segment_id);
         if newest.is_some() {
-            self.fronts.push((number, self.rebuilt_header(&key)));
+            self.fronts.push((number, header));
         }
-        Some(Found {
-            number,
-            shard: None,
-            key,
-            file,
-            trailer: None,
-            closed: true,
-            by_cleaner: true,
-            is_note: false,
-            held: false,
-            is_covered: false,
-            walk: None,
-        })
+        Some(Found::new(number, file, &header, None, true))
     }
 
     /// Makes up ids for the segments of which nothing tells the id. Call when all other segments have been identified: an id must
@@ -150,10 +128,7 @@ impl Recovery<'_> {
     pub fn has_a_file_come_back(&mut self) -> Result<bool, CacheError> {
         let reader = self.reader();
         let is_back = |number| {
-            !matches!(
-                reader.ask(number),
-                Err(_) | Ok((_, Answer::Ends(Identity::Unknown, Traces { newest: None, whole: false })))
-            )
+            !matches!(reader.ask(number), Err(_) | Ok((_, Answer::Records { newest: None, whole: false })))
         };
         let numbers: Vec<u32> = self.made_up.iter().map(|(number, _)| *number).collect();
         for number in numbers {
