@@ -201,13 +201,14 @@ impl Shared {
         self.superblock.lock_whole().start
     }
 
+    /// Logs an `error` about the file of segment `number`.
+    pub fn report(&self, number: u32, error: &(dyn std::error::Error + 'static), what: &'static str) {
+        tracing::error!(file = self.disk.segment_name(number), error, "{what}");
+    }
+
     /// Reports a footer that does not decode: the record headers serve instead.
     pub fn note_bad_footer(&self, number: u32, error: &Unusable) {
-        tracing::error!(
-            file = self.disk.segment_name(number),
-            error = error as &dyn std::error::Error,
-            "a footer is damaged; scanning the segment"
-        );
+        self.report(number, error, "a footer is damaged; scanning the segment");
         self.figures.bad_footers.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use self::gain::{frames_for, freed_frames};
 use super::prepare::Preparer;
 use super::runs::{live_runs, records};
-use super::syncing::{heal, report};
+use super::syncing::heal;
 use crate::cache::log::batch::Batch;
 use crate::cache::log::format::FooterRecord;
 use crate::cache::log::info::SegmentInfo;
@@ -215,7 +215,7 @@ impl Cleaner {
             Ok(cleaned) => cleaned,
             Err(Halt::NoRoom) => return false,
             Err(Halt::Disk(error)) => {
-                report(shared, number, &error, "noting in the catalog which data leaves the cache failed");
+                shared.report(number, &error, "noting in the catalog which data leaves the cache failed");
                 false
             }
         };

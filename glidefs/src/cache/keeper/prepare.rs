@@ -5,7 +5,6 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use super::syncing::report;
 use crate::cache::handoff::Way;
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::format::SegmentHeader;
@@ -58,7 +57,7 @@ impl Preparer {
         if let Err(error) = &prepared
             && !self.failing
         {
-            report(shared, number, error, NO_SEGMENT);
+            shared.report(number, error, NO_SEGMENT);
         }
         self.failing = prepared.is_err();
         prepared.ok()

@@ -6,7 +6,7 @@
 
 use std::iter;
 
-use super::syncing::{SYNC_FAILED, heal, report};
+use super::syncing::{SYNC_FAILED, heal};
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::{Event, State};
 use crate::cache::log::segment::SegmentWriter;
@@ -50,7 +50,7 @@ pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) 
     let synced = segment.file.sync();
     hold.end(covers, synced.is_ok());
     if let Err(error) = &synced {
-        report(shared, segment.number, error, SYNC_FAILED);
+        shared.report(segment.number, error, SYNC_FAILED);
         return Sealing::Waits;
     }
     let closed = match footer {
@@ -67,7 +67,7 @@ pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) 
             Sealing::Done
         }
         Err(error) => {
-            report(shared, segment.number, &error, NO_FOOTER);
+            shared.report(segment.number, &error, NO_FOOTER);
             Sealing::WithoutFooter
         }
     }
@@ -96,7 +96,7 @@ fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWrite
                  lost sectors fail until they are written again"
             );
         }
-        Err(error) => report(shared, segment.number, error, SYNC_FAILED),
+        Err(error) => shared.report(segment.number, error, SYNC_FAILED),
     }
     sealed.is_ok()
 }

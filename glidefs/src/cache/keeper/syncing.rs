@@ -41,7 +41,7 @@ pub(in crate::cache) fn sync(shared: &Shared, number: u32) -> Option<bool> {
         None => Ok(()),
     };
     if let Err(error) = &synced {
-        report(shared, number, error, SYNC_FAILED);
+        shared.report(number, error, SYNC_FAILED);
     }
     hold.end(covers, synced.is_ok());
     if synced.is_err() {
@@ -51,9 +51,4 @@ pub(in crate::cache) fn sync(shared: &Shared, number: u32) -> Option<bool> {
         }
     }
     Some(!info.is_poisoned())
-}
-
-pub(super) fn report(shared: &Shared, number: u32, error: &std::io::Error, what: &'static str) {
-    let file = shared.disk.segment_name(number);
-    tracing::error!(file, error = error as &dyn std::error::Error, "{what}");
 }

@@ -12,7 +12,6 @@ use super::{Cleaner, FAILURES_MAX, Halt};
 use crate::cache::handoff::Way;
 use crate::cache::keeper::prepare::Preparer;
 use crate::cache::keeper::runs::{Run, part_of};
-use crate::cache::keeper::syncing::report;
 use crate::cache::log::format::CLEANER;
 use crate::cache::log::format::{Entry, EntryKind, frame_crc};
 use crate::cache::log::info::SegmentInfo;
@@ -133,8 +132,7 @@ impl Cleaner {
             return self.lose(shared, preparer, number, run, volume, "the disk does not read the data");
         }
         if self.unread_frames == 1 {
-            report(
-                shared,
+            shared.report(
                 number,
                 error,
                 "reading data that must move failed; the data is read again in a second",
@@ -154,7 +152,7 @@ impl Cleaner {
         reason: &'static str,
     ) -> Result<(), Halt> {
         if let Err(error) = shared.expect_damage() {
-            report(shared, number, &error, "writing cache.meta failed; damaged data stays where it is");
+            shared.report(number, &error, "writing cache.meta failed; damaged data stays where it is");
             return Err(Halt::NoRoom);
         }
         shared.figures.lost_frames.fetch_add(1, Ordering::Relaxed);
@@ -195,8 +193,7 @@ impl Cleaner {
             Err(error) => {
                 // The next try is in the same place: another segment would be one more of the few free ones.
                 if self.failures == 0 {
-                    report(
-                        shared,
+                    shared.report(
                         segment.number,
                         &error,
                         "moving data to another segment failed; trying again",
