@@ -79,10 +79,10 @@ impl Recovery<'_> {
             }
             // A write may fail for a moment only: one more try.
             let Err(error) = (if is_as_found { rewrite() } else { Err(error) }) else { continue };
-            tracing::error!(
-                file = self.disk.segment_name(number),
-                error = &error as &dyn std::error::Error,
-                "the disk does not take a segment header: the data of the segment moves to another one, and the file is not used until the next start"
+            self.report(
+                number,
+                &error,
+                "the disk does not take a segment header: the data of the segment moves to another one, and the file is not used until the next start",
             );
             match used.state() {
                 State::Free => self.quarantine(number),

@@ -58,10 +58,10 @@ impl Recovery<'_> {
 
     /// Leaves out segment number `number`, whose file did not take entries of doubt. The keeper erases the written part.
     fn pass_over(&mut self, number: u32, error: &CacheError) {
-        tracing::error!(
-            file = self.disk.segment_name(number),
-            error = error as &dyn std::error::Error,
-            "a segment file does not take the note of lost records: trying another file"
+        self.report(
+            number,
+            error,
+            "a segment file does not take the note of lost records: trying another file",
         );
         let info = self.table.get(number);
         if info.state() == State::Open {

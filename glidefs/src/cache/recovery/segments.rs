@@ -32,7 +32,7 @@ use crate::cache::log::error::CacheError;
 use crate::cache::log::format::{EntryKind, FooterRecord, SegmentHeader, SegmentKey, Trailer};
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::{Event, State};
-use crate::cache::log::scan::{self, Unusable, offset};
+use crate::cache::log::scan::{self, offset};
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::sums::Crcs;
 use crate::cache::log::superblock::CACHE_VERSION;
@@ -189,7 +189,8 @@ impl<'a> Recovery<'a> {
             }
             Contents::Walked { bad_footer, walk } => {
                 if let Some(error) = bad_footer {
-                    self.note_bad_footer(number, &error);
+                    self.found.bad_footers += 1;
+                    self.report(number, &error, "a footer is damaged; scanning the segment instead");
                 }
                 let mut walk = at(walk, "scanning", || self.disk.segment_name(number))?;
                 self.judge(number, &walk)?;
@@ -240,13 +241,9 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    fn note_bad_footer(&mut self, number: u32, error: &Unusable) {
-        self.found.bad_footers += 1;
-        tracing::error!(
-            file = self.disk.segment_name(number),
-            error = error as &dyn std::error::Error,
-            "a footer is damaged; scanning the segment instead"
-        );
+    /// Logs an `error` about the file of segment `number`.
+    pub fn report(&self, number: u32, error: &(dyn std::error::Error + 'static), what: &'static str) {
+        tracing::error!(file = self.disk.segment_name(number), error, "{what}");
     }
 
     /// Counts and reports what `walk` tells of segment number `number`. Fails where a newer glidefs wrote the segment.

@@ -33,14 +33,13 @@ pub(super) struct Loader<'a> {
     pub hands: usize,
 }
 
-/// How many extents the checkpoint lists, how many of these are in a volume now, the last export with an extent, the exports listed
-/// that have no volume, and the extents in missing segments.
+/// How many extents the checkpoint lists, how many of these are in a volume now, the last export with an extent, and the extents in
+/// missing segments.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Loaded {
     pub listed: u64,
     pub loaded: u64,
     pub last_export: Option<ExportId>,
-    pub unknown: Vec<ExportId>,
     pub lost: LostContent,
 }
 
@@ -56,10 +55,8 @@ impl<'a> Loader<'a> {
             found.listed = found.listed.saturating_add(listed);
             found.last_export = found.last_export.max(last_export);
             for mut part in parts {
-                match &part.loading {
-                    Some((volume, _)) => found.lost.add(volume, part.last, std::mem::take(&mut part.lost)),
-                    None if found.unknown.last() == Some(&part.export) => {}
-                    None => found.unknown.push(part.export),
+                if let Some((volume, _)) = &part.loading {
+                    found.lost.add(volume, part.last, std::mem::take(&mut part.lost));
                 }
                 match &mut current {
                     Some(current) if current.export == part.export => current.append(part, &mut refs),
