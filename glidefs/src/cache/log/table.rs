@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(in crate::cache) use super::format::Place;
-use super::format::SegmentKey;
+use super::format::{SegmentHeader, SegmentKey};
 use super::info::SegmentInfo;
 use super::life::State;
 use crate::units::{FRAME_BYTES, FRAME_SECTORS};
@@ -88,6 +88,11 @@ impl SegmentTable {
     /// The key of the segment with id `segment_id`.
     pub fn key(&self, segment_id: u64) -> SegmentKey {
         SegmentKey { cache_id: self.cache_id, segment_id }
+    }
+
+    /// The header of the segment with id `segment_id`, which `shard` fills.
+    pub fn header(&self, segment_id: u64, shard: u32) -> SegmentHeader {
+        SegmentHeader { cache_id: self.cache_id, segment_id, shard, segment_bytes: self.segment_bytes() }
     }
 
     /// The segment with number `number`. Numbers come from this table or were checked by recovery.

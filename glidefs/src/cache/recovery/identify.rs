@@ -11,7 +11,7 @@ use super::reading::Answer;
 use super::segments::{Found, Recovery};
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::error::CacheError;
-use crate::cache::log::format::{CLEANER, Frame, SegmentHeader, SegmentKey};
+use crate::cache::log::format::{CLEANER, Frame, SegmentHeader};
 use crate::cache::log::life::{Event, State};
 use crate::cache::log::scan::Identity;
 use crate::cache::log::superblock::CACHE_VERSION;
@@ -53,7 +53,7 @@ impl Recovery<'_> {
                 return Ok(None);
             }
             Answer::Ends(Identity::Sealed { trailer, header }) => {
-                let rebuilt = header.unwrap_or_else(|| self.rebuilt_header(&trailer.key));
+                let rebuilt = header.unwrap_or_else(|| self.rebuilt_header(trailer.key.segment_id));
                 (rebuilt, Some(trailer), header.is_none())
             }
             Answer::Ends(Identity::Unsealed { header, bad_header, closed: has_trailer }) => {
@@ -104,7 +104,7 @@ impl Recovery<'_> {
             self.of_blank_files += 1;
             return None;
         }
-        let header = self.rebuilt_header(&self.table.key(newest.unwrap_or(NAMELESS)));
+        let header = self.rebuilt_header(newest.unwrap_or(NAMELESS));
         self.last_segment_id = self.last_segment_id.max(header.segment_id);
         if newest.is_some() {
             self.fronts.push((number, header));
@@ -117,7 +117,7 @@ impl Recovery<'_> {
     pub fn name_the_nameless(&mut self, segments: &mut [Found]) -> Result<(), CacheError> {
         for found in segments.iter_mut().filter(|found| found.key.segment_id == NAMELESS) {
             found.key = self.table.key(self.new_segment_id()?);
-            self.made_up.push((found.number, self.rebuilt_header(&found.key)));
+            self.made_up.push((found.number, self.rebuilt_header(found.key.segment_id)));
         }
         Ok(())
     }
@@ -196,12 +196,7 @@ impl Recovery<'_> {
     }
 
     /// A header for a segment whose own header was lost.
-    fn rebuilt_header(&self, key: &SegmentKey) -> SegmentHeader {
-        SegmentHeader {
-            cache_id: key.cache_id,
-            segment_id: key.segment_id,
-            shard: UNKNOWN_SHARD,
-            segment_bytes: self.table.segment_bytes(),
-        }
+    fn rebuilt_header(&self, segment_id: u64) -> SegmentHeader {
+        self.table.header(segment_id, UNKNOWN_SHARD)
     }
 }

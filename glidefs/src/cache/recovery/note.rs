@@ -10,13 +10,12 @@ use super::layout::at;
 use super::segments::Recovery;
 use crate::cache::log::batch::Batch;
 use crate::cache::log::error::CacheError;
-use crate::cache::log::format::{Entry, SegmentHeader};
+use crate::cache::log::format::Entry;
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::{Event, State};
 use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
-use crate::cache::log::sums::Crcs;
 use crate::cache::volume::Volume;
 use crate::cache::volume::extent::{Extent, extent};
 
@@ -77,17 +76,9 @@ impl Recovery<'_> {
         let name = || self.disk.segment_name(number);
         let file = at(self.disk.open_segment(number, self.table.segment_bytes()), "opening", name)?;
         let file = Arc::clone(info.set_file(file));
-        let header = SegmentHeader {
-            cache_id: self.table.cache_id(),
-            segment_id: self.new_segment_id()?,
-            shard: NOTE_SHARD,
-            segment_bytes: self.table.segment_bytes(),
-        };
+        let header = self.table.header(self.new_segment_id()?, NOTE_SHARD);
         at(seal::write_header(&*file, &header, frames, &info.front_unsure), "writing the header", name)?;
-        info.keep_crcs(Crcs::new(frames));
-        info.begin_use(header.segment_id, 1);
-        info.on(Event::Prepare);
-        let mut segment = SegmentWriter::new(number, header.key(), file, frames);
+        let mut segment = SegmentWriter::begin(self.table, number, &header, file);
         let (mut batch, mut placed) = (Batch::default(), Vec::new());
         for entry in entries {
             if !batch.fits(1, 0) {
