@@ -12,7 +12,7 @@ use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
 pub(in crate::cache) const HEADERS_MAX: usize = 2;
 
 /// Entries that will be one record, and the figures that the footer needs of the entries.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::cache) struct Batch {
     pub(super) builder: RecordBuilder,
     pub(super) entries: Vec<Entry>,
@@ -22,19 +22,6 @@ pub(in crate::cache) struct Batch {
     /// The record that announces exports that are new to the segment. Not written when `announced` is empty.
     pub(super) announcement: RecordBuilder,
     pub(super) announced: Vec<Entry>,
-}
-
-impl Default for Batch {
-    fn default() -> Self {
-        Self {
-            builder: RecordBuilder::new(),
-            entries: Vec::new(),
-            crcs: Vec::new(),
-            changes: 0,
-            announcement: RecordBuilder::new(),
-            announced: Vec::with_capacity(1),
-        }
-    }
 }
 
 impl Batch {

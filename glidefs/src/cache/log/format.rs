@@ -143,12 +143,21 @@ fn put_crc(frame: &mut Frame) {
     put(frame, CRC_AT, &crc.to_le_bytes());
 }
 
-/// The frame at the start of `bytes`, with the right magic and version; nothing else of the frame is checked yet.
+/// The segment that the fields shared by all structures name.
+fn owner(frame: &Frame) -> SegmentKey {
+    SegmentKey {
+        cache_id: get(frame, CACHE_ID_AT),
+        segment_id: u64::from_le_bytes(get(frame, SEGMENT_ID_AT)),
+    }
+}
+
+/// The frame at the start of `bytes`, with the right magic and a version up to `newest`; nothing else of the frame is checked yet.
 ///
 /// The version is compared after the `checksum`, so that a damaged version number is reported as damage.
 fn check_preamble(
     bytes: &[u8],
     magic: [u8; 8],
+    newest: u16,
     checksum: impl FnOnce(&Frame) -> bool,
 ) -> Result<(&Frame, SegmentKey), FormatError> {
     let Some(frame) = bytes.first_chunk::<FRAME_BYTES>() else {
@@ -161,19 +170,18 @@ fn check_preamble(
         return Err(FormatError::Checksum);
     }
     let found = u16::from_le_bytes(get(frame, VERSION_AT));
-    if found != FORMAT_VERSION {
+    if !(FORMAT_VERSION..=newest).contains(&found) {
         return Err(FormatError::Version { found });
     }
-    let segment_id = u64::from_le_bytes(get(frame, SEGMENT_ID_AT));
-    Ok((frame, SegmentKey { cache_id: get(frame, CACHE_ID_AT), segment_id }))
+    Ok((frame, owner(frame)))
 }
 
 /// As [`check_preamble`], for a structure of exactly one frame with its CRC at [`CRC_AT`].
-fn check_frame(bytes: &[u8], magic: [u8; 8]) -> Result<(&Frame, SegmentKey), FormatError> {
+fn check_frame(bytes: &[u8], magic: [u8; 8], newest: u16) -> Result<(&Frame, SegmentKey), FormatError> {
     if bytes.len() != FRAME_BYTES {
         return Err(FormatError::Length { found: bytes.len(), needed: FRAME_BYTES });
     }
-    check_preamble(bytes, magic, |frame| {
+    check_preamble(bytes, magic, newest, |frame| {
         u32::from_le_bytes(get(frame, CRC_AT)) == frame_crc(&frame[..CRC_AT])
     })
 }

@@ -33,7 +33,7 @@ impl Found {
 
     /// The writer that is to close the segment, with the records of `walk` for the footer.
     fn closing(&self, walk: &Walk) -> SegmentWriter {
-        let mut footer = FooterBuilder::new();
+        let mut footer = FooterBuilder::default();
         for record in &walk.records {
             footer.add_record(record.position_frames, &record.entries, &record.crcs);
         }

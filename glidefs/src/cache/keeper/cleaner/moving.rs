@@ -263,7 +263,7 @@ fn move_bytes(shared: &Shared) -> usize {
 /// left unused by moving: the segment of a killed daemon is almost all unused.
 fn freed_frames(shared: &Shared, info: &SegmentInfo, records: &[FooterRecord]) -> u32 {
     let frames = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let mut footer = FooterBuilder::new();
+    let mut footer = FooterBuilder::default();
     for record in records {
         footer.add_record(record.position_frames, &record.entries, &record.crcs);
     }

@@ -54,7 +54,7 @@ pub fn check_record(bytes: &[u8]) -> bool {
     put(&mut frame, VERSION_AT, &record::VERSION_REPEATING.to_le_bytes());
     put_crc(&mut frame);
     let Ok(found) = decode_record(&frame, &KEY, POSITION_FRAMES) else { return false };
-    let mut builder = RecordBuilder::new();
+    let mut builder = RecordBuilder::default();
     let mut crcs = &found.crcs[..];
     for entry in &found.entries {
         let frames = usize::try_from(entry.data_frames()).unwrap_or(usize::MAX);
@@ -63,7 +63,7 @@ pub fn check_record(bytes: &[u8]) -> bool {
         assert!(builder.push(entry, of_entry));
     }
     assert!(crcs.is_empty());
-    let mut before = FooterBuilder::new();
+    let mut before = FooterBuilder::default();
     if let Some(found) = &found.before {
         before.add_record(found.position_frames, &found.entries, &found.crcs);
     }
@@ -83,7 +83,7 @@ pub fn check_footer(bytes: &[u8]) -> bool {
     let Some(trailer) = Trailer::of(KEY, FOOTER_FRAME, &footer) else { return false };
     let _ = decode_footer(bytes, &trailer);
     let Ok(found) = decode_footer(&footer, &trailer) else { return false };
-    let mut builder = FooterBuilder::new();
+    let mut builder = FooterBuilder::default();
     let mut end = 1;
     for record in &found {
         assert!(record.position_frames >= end);
@@ -146,7 +146,7 @@ fn check_rows<R: Row>(bytes: &[u8]) {
 
 /// Data, zeroes, and data again.
 fn sample_record() -> Frame {
-    let mut builder = RecordBuilder::new();
+    let mut builder = RecordBuilder::default();
     let (Some(long), Some(short)) = (SectorRange::new(3, 20), SectorRange::new(100, 8)) else {
         unreachable!()
     };
@@ -159,7 +159,7 @@ fn sample_record() -> Frame {
     assert!(builder.push(&data(1, long, 0), &[5, 6, 7]));
     assert!(builder.push(&Entry { export: ExportId(2), kind: EntryKind::Zero, ..data(1, long, 0) }, &[]));
     assert!(builder.push(&data(2, short, 3), &[8]));
-    let mut before = FooterBuilder::new();
+    let mut before = FooterBuilder::default();
     let zeroed = Entry { export: ExportId(1), seq: Seq(1), range: long, kind: EntryKind::Zero };
     before.add_record(1, &[zeroed], &[]);
     *builder.finish(&KEY, POSITION_FRAMES, 4, before.last_record())
@@ -167,7 +167,7 @@ fn sample_record() -> Frame {
 
 /// The sample record at two positions.
 fn sample_footer() -> Vec<u8> {
-    let mut builder = FooterBuilder::new();
+    let mut builder = FooterBuilder::default();
     if let Ok(record) = decode_record(&sample_record(), &KEY, POSITION_FRAMES) {
         builder.add_record(1, &record.entries, &record.crcs);
         builder.add_record(POSITION_FRAMES, &record.entries, &record.crcs);

@@ -8,8 +8,8 @@ use super::entry::{ENTRY_BYTES, Entry, EntryKind, FRAME_CRC_BYTES, decode_entrie
 use super::footer::{FooterRecord, take_record};
 use super::sparse::crc_around;
 use super::{
-    BODY_AT, CACHE_ID_AT, CRC_AT, FormatError, Frame, SEGMENT_ID_AT, SegmentKey, VERSION_AT, check_frame,
-    check_key, check_unused, get, put, put_preamble,
+    BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, VERSION_AT, check_frame, check_key, check_unused, get,
+    owner, put, put_preamble,
 };
 use crate::units::FRAME_BYTES;
 
@@ -50,17 +50,13 @@ pub struct RecordBuilder {
 crate::units::debug_by_name!(RecordBuilder);
 
 impl Default for RecordBuilder {
+    /// A builder of a record without entries.
     fn default() -> Self {
-        Self::new()
+        Self { frame: Box::new(AlignedFrame([0; FRAME_BYTES])), entries: 0, data_frames: 0, repeated: 0 }
     }
 }
 
 impl RecordBuilder {
-    /// A builder of a record without entries.
-    pub fn new() -> Self {
-        Self { frame: Box::new(AlignedFrame([0; FRAME_BYTES])), entries: 0, data_frames: 0, repeated: 0 }
-    }
-
     /// Number of entries that were added.
     #[cfg(test)]
     pub fn entries(&self) -> usize {
@@ -185,7 +181,9 @@ pub struct Record {
 /// The version of a record header of segment `key`, if a newer glidefs wrote the header. A frame written by a client is never a
 /// header.
 pub fn newer_version(frame: &[u8], key: &SegmentKey) -> Option<u16> {
-    let Err(FormatError::Version { found }) = check_record(frame) else { return None };
+    let Err(FormatError::Version { found }) = check_frame(frame, MAGIC, VERSION_REPEATING) else {
+        return None;
+    };
     let owner = owner(frame.first_chunk::<FRAME_BYTES>()?);
     (owner == *key && found > VERSION_REPEATING).then_some(found)
 }
@@ -198,31 +196,12 @@ pub fn is_damaged_record(frame: &[u8], key: &SegmentKey, position_frames: u32) -
         && decode_record(frame, key, position_frames).is_err()
 }
 
-/// The frame of a record header of either version, and the segment of the header.
-fn check_record(frame: &[u8]) -> Result<(&Frame, SegmentKey), FormatError> {
-    match check_frame(frame, MAGIC) {
-        Err(FormatError::Version { found: VERSION_REPEATING }) => {
-            let short = FormatError::Length { found: frame.len(), needed: FRAME_BYTES };
-            let frame = frame.first_chunk::<FRAME_BYTES>().ok_or(short)?;
-            Ok((frame, owner(frame)))
-        }
-        found => found,
-    }
-}
-
-fn owner(frame: &Frame) -> SegmentKey {
-    SegmentKey {
-        cache_id: get(frame, CACHE_ID_AT),
-        segment_id: u64::from_le_bytes(get(frame, SEGMENT_ID_AT)),
-    }
-}
-
 /// Reads a record header found at frame `position_frames` of the segment `key`.
 ///
 /// The data frames are not looked at: the caller compares each data frame with the frame's CRC. The record is known to end at or
 /// before frame `u32::MAX`, but may end outside the segment.
 pub fn decode_record(frame: &[u8], key: &SegmentKey, position_frames: u32) -> Result<Record, FormatError> {
-    let (frame, found) = check_record(frame)?;
+    let (frame, found) = check_frame(frame, MAGIC, VERSION_REPEATING)?;
     check_key(&found, key)?;
     let announces = u16::from_le_bytes(get(frame, VERSION_AT)) == VERSION_REPEATING;
     let position = u32::from_le_bytes(get(frame, POSITION_AT));

@@ -4,8 +4,8 @@
 //! Does not own the frames in between. Invariant: a trailer names a footer that lies inside the trailer's own segment.
 
 use super::{
-    BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused, frame_crc, get,
-    put, put_crc, put_preamble, sums_pages,
+    BODY_AT, CRC_AT, FORMAT_VERSION, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused,
+    frame_crc, get, put, put_crc, put_preamble, sums_pages,
 };
 use crate::units::FRAME_BYTES;
 
@@ -76,7 +76,7 @@ impl SegmentHeader {
 
     /// Reads a header. The caller compares the cache id and the segment's length with the caller's own cache.
     pub fn decode(frame: &[u8]) -> Result<Self, FormatError> {
-        let (frame, key) = check_frame(frame, HEADER_MAGIC)?;
+        let (frame, key) = check_frame(frame, HEADER_MAGIC, FORMAT_VERSION)?;
         check_unused(&frame[RESERVED_AT..SHARD_AT])?;
         check_unused(&frame[HEADER_END..CRC_AT])?;
         let segment_bytes = u64::from_le_bytes(get(frame, SEGMENT_BYTES_AT));
@@ -126,7 +126,7 @@ impl Trailer {
     /// Reads the last frame of the segment `key` of `segment_bytes` bytes. The footer named there lies inside that segment,
     /// behind the header and before the trailer, so `footer_bytes` bytes may be allocated.
     pub fn decode(frame: &[u8], key: &SegmentKey, segment_bytes: u64) -> Result<Self, FormatError> {
-        let (frame, found) = check_frame(frame, TRAILER_MAGIC)?;
+        let (frame, found) = check_frame(frame, TRAILER_MAGIC, FORMAT_VERSION)?;
         check_key(&found, key)?;
         let vital = match u16::from_le_bytes(get(frame, VITAL_AT)) {
             0 => false,

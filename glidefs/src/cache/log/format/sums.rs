@@ -6,8 +6,8 @@
 //! the record headers have the same CRCs.
 
 use super::{
-    BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused, get, put, put_crc,
-    put_preamble,
+    BODY_AT, CRC_AT, FORMAT_VERSION, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused,
+    get, put, put_crc, put_preamble,
 };
 use crate::units::FRAME_BYTES;
 
@@ -54,7 +54,7 @@ pub fn encode_sums(key: &SegmentKey, position: u32, page: u32, crcs: &[u32]) -> 
 
 /// Checks that `frame`, read from frame `position` of segment `key`, is page number `page` of the segment's sums.
 pub fn check_sums(frame: &[u8], key: &SegmentKey, position: u32, page: u32) -> Result<(), FormatError> {
-    let (frame, found) = check_frame(frame, MAGIC)?;
+    let (frame, found) = check_frame(frame, MAGIC, FORMAT_VERSION)?;
     check_key(&found, key)?;
     check_unused(&frame[RESERVED_AT..super::CACHE_ID_AT])?;
     check_unused(&frame[PAGE_END..SUMS_AT])?;
@@ -70,7 +70,7 @@ pub fn check_sums(frame: &[u8], key: &SegmentKey, position: u32, page: u32) -> R
 
 /// The segment that `frame`, read from frame `position` of a file, is a page of the sums of, if the frame is such a page.
 pub fn sums_key(frame: &[u8], position: u32) -> Option<SegmentKey> {
-    let (frame, key) = check_frame(frame, MAGIC).ok()?;
+    let (frame, key) = check_frame(frame, MAGIC, FORMAT_VERSION).ok()?;
     (u32::from_le_bytes(get(frame, POSITION_AT)) == position).then_some(key)
 }
 

@@ -42,7 +42,7 @@ fn push(builder: &mut RecordBuilder, (export, seq, range, data): Write) -> Optio
 
 /// A record with as many of `writes` as fit, at frame 9, with 4 stable frames.
 fn record(writes: &[Write]) -> Frame {
-    let mut builder = RecordBuilder::new();
+    let mut builder = RecordBuilder::default();
     for write in writes {
         if push(&mut builder, *write).is_none() {
             break;
@@ -52,9 +52,9 @@ fn record(writes: &[Write]) -> Frame {
 }
 
 fn footer(writes: &[Write]) -> (Vec<FooterRecord>, Vec<u8>, Trailer) {
-    let (mut records, mut footer, mut position) = (Vec::new(), FooterBuilder::new(), 1);
+    let (mut records, mut footer, mut position) = (Vec::new(), FooterBuilder::default(), 1);
     for write in writes {
-        let mut builder = RecordBuilder::new();
+        let mut builder = RecordBuilder::default();
         push(&mut builder, *write).unwrap();
         let Record { entries, crcs, .. } =
             decode_record(builder.finish(&KEY, position, 0, &[]), &KEY, position).unwrap();
@@ -130,7 +130,7 @@ proptest! {
         )
     ) {
         // The same builder again and again: nothing of an earlier record may shine through.
-        let mut builder = RecordBuilder::new();
+        let mut builder = RecordBuilder::default();
         for (writes, position, stable, zeroed) in batches {
             let stable = stable % position;
             let range = SectorRange::new(0, 1).unwrap();
@@ -148,7 +148,7 @@ proptest! {
                 expected.crcs.extend(crcs);
             }
             prop_assert_eq!(builder.entries(), expected.entries.len());
-            let mut footer = FooterBuilder::new();
+            let mut footer = FooterBuilder::default();
             if position > 1 {
                 footer.add_record(position - 1, &zeroed, &[]);
             }
@@ -315,7 +315,7 @@ fn a_record_that_calls_itself_stable_before_it_is_written_is_refused() {
 fn records_of_a_footer_neither_overlap_nor_reach_into_it() {
     let (records, ..) = footer(&samples());
     let build = |positions: [u32; 3]| {
-        let mut builder = FooterBuilder::new();
+        let mut builder = FooterBuilder::default();
         for (record, position) in records.iter().zip(positions) {
             builder.add_record(position, &record.entries, &record.crcs);
         }
@@ -363,7 +363,7 @@ fn a_segment_too_short_or_not_in_whole_frames_is_refused() {
 
 #[test]
 fn what_no_record_can_hold_is_not_added() {
-    let mut builder = RecordBuilder::new();
+    let mut builder = RecordBuilder::default();
     let mut is_added = |seq, count, kind, crcs: &[u32]| {
         let range = SectorRange::new(0, count).unwrap();
         builder.push(&Entry { export: ExportId(1), seq: Seq(seq), range, kind }, crcs)
@@ -382,7 +382,7 @@ fn what_no_record_can_hold_is_not_added() {
 
 #[test]
 fn the_stated_limits_of_a_record_are_reached_and_not_exceeded() {
-    let mut builder = RecordBuilder::new();
+    let mut builder = RecordBuilder::default();
     let entry = |sectors, kind| Entry {
         export: ExportId(1),
         seq: Seq(1),

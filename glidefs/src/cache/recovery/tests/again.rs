@@ -70,7 +70,7 @@ fn what_a_guest_wrote_does_not_say_which_segment_a_file_is() {
         let disk = Faulty::new(directory.path());
         let mut driver = open(&disk);
         (1..=3).for_each(|number| write(&mut driver, number));
-        let mut record = RecordBuilder::new();
+        let mut record = RecordBuilder::default();
         record.push(&zeroed(1, range(0, 8)), &[]);
         record.finish(&SegmentKey { cache_id: [9; 16], segment_id: claimed }, 1, 1, &[]);
         let volume = driver.cache.volume(A);
@@ -198,7 +198,7 @@ fn a_hole_among_copies_is_not_judged_by_the_numbers_beside_it_after_the_front_wa
     frames[0].copy_from_slice(&header.encode());
     frames.last_mut().unwrap().copy_from_slice(&header.encode());
     for (frame, seq) in [(1, 50), (3, 51)] {
-        let mut record = RecordBuilder::new();
+        let mut record = RecordBuilder::default();
         record.push(&zeroed(seq, range(9000, 8)), &[]);
         record.finish(&key, frame, frame, &[]);
         frames[frame as usize].copy_from_slice(&record.frame()[..]);
@@ -231,7 +231,7 @@ fn a_segment_closed_without_records_is_known_by_its_sums() {
     let number = (0..16).find(used_before).unwrap();
     let mut frames: Vec<_> = disk.frames(number).collect();
     let key = SegmentHeader::decode(&frames[0]).unwrap().key();
-    frames[1] = FooterBuilder::new().encode(&key);
+    frames[1] = FooterBuilder::default().encode(&key);
     frames[2] = encode_sums(&key, 2, 0, &[0]).to_vec();
     // Data of the dropped records.
     frames[3..24].fill(vec![5; FRAME_BYTES]);
