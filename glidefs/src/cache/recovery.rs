@@ -13,11 +13,9 @@ mod checkpoint;
 mod closing;
 mod identify;
 mod layout;
-mod listed;
 mod losses;
 mod missing;
 mod note;
-mod outcome;
 mod patience;
 mod reading;
 mod segments;
@@ -31,8 +29,7 @@ use std::sync::Arc;
 
 use self::ages::{check_exports, check_start, count_start};
 use self::layout::{at, segment_frames, segment_limit, segments_in};
-use self::listed::Missing;
-use self::outcome::Outcome;
+use self::missing::Missing;
 use self::patience::Patience;
 use self::segments::{Found, Recovery};
 use super::volume::Volume;
@@ -52,6 +49,18 @@ use crate::units::ExportId;
 
 /// Most times one start reads the cache: a failed sync may cost frames already read, and then the start reads again.
 const TRIES_MAX: u32 = 4;
+
+/// The end of a try to read the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    /// A sync failed and the page cache dropped frames already read, of a segment not known to be stable; or a file can be read
+    /// again. The indexes are worth nothing.
+    ReadAgain,
+    /// The checkpoint was used, and is damaged, or the log tells of losses: the indexes are worth nothing, and nothing was written.
+    ReadWithoutCheckpoint,
+}
+
 /// Opens the cache on `disk`. See [`super::Cache::open`].
 pub(super) fn open(
     disk: Arc<dyn Disk>,

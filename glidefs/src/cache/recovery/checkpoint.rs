@@ -35,10 +35,10 @@ mod pages;
 mod tests;
 
 pub(super) use self::extents::Ends;
-use self::extents::{Loaded, Loader, ORDER};
+use self::extents::{Loader, ORDER};
 use self::pages::Pages;
-use super::listed::{Ids, Listed, LostContent, Missing, MissingSegment};
-use super::outcome::Outcome;
+use super::Outcome;
+use super::missing::{Ids, Listed, LostContent, Missing, MissingSegment};
 use super::segments::{Found, Recovery};
 use crate::cache::log::format::{CoveredSegment, FormatError, Head, PageChain, PageKind, Place, decode_end};
 use crate::cache::log::life::Event;
@@ -123,26 +123,12 @@ impl<'a> Recovery<'a> {
         })
     }
 
-    fn load(&mut self, mut checkpoint: Checkpoint<'_>, segments: &mut [Found]) -> Result<Used, Unusable> {
-        let ends = self.cover(&checkpoint.covered, segments);
-        let (loaded, others) = self.load_rest(&mut checkpoint, &ends)?;
-        self.found.checkpoint_extents += loaded.loaded;
-        self.last_export = self.last_export.max(loaded.last_export);
-        let Checkpoint { covered, proves_losses, .. } = checkpoint;
-        Ok(Used { covered, others, proves_losses, lost: loaded.lost })
-    }
-
-    /// Loads the extents of `checkpoint` in segments which `ends` has as covered into the volumes, which are empty, and reads the
-    /// checkpoint to the end. Returns what was loaded, and the segments listed beside the covered ones. An error leaves volumes and table
-    /// worth nothing.
-    fn load_rest(
-        &self,
-        checkpoint: &mut Checkpoint<'_>,
-        ends: &Ends,
-    ) -> Result<(Loaded, Vec<Place>), Unusable> {
-        let Self { volumes, table, ranks, hands, .. } = self;
-        let pages = &mut checkpoint.pages;
-        let loaded = Loader { volumes, ends, table, ranks, hands: *hands }.load(pages)?;
+    fn load(&mut self, checkpoint: Checkpoint<'_>, segments: &mut [Found]) -> Result<Used, Unusable> {
+        let Checkpoint { mut pages, covered, proves_losses } = checkpoint;
+        let ends = self.cover(&covered, segments);
+        let Self { volumes, table, ranks, hands, .. } = &*self;
+        let loader = Loader { volumes, ends: &ends, table, ranks, hands: *hands };
+        let loaded = loader.load(&mut pages)?;
         let others: Vec<Place> = pages.rows(PageKind::Others)?;
         if !others.is_sorted_by(|one, next| one.number < next.number) {
             return Err(Unusable::Damaged(ORDER));
@@ -151,7 +137,9 @@ impl<'a> Recovery<'a> {
         if decode_end(body).map_err(Unusable::Damaged)? != loaded.listed {
             return Err(Unusable::Damaged(ORDER));
         }
-        Ok((loaded, others))
+        self.found.checkpoint_extents += loaded.loaded;
+        self.last_export = self.last_export.max(loaded.last_export);
+        Ok(Used { covered, others, proves_losses, lost: loaded.lost })
     }
 
     /// Takes those of `segments` into use that are as `covered` says.

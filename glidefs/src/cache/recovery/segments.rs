@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use super::identify::NOTE_SHARD;
 use super::layout::at;
-use super::listed::Missing;
+use super::missing::Missing;
 use super::patience::Patience;
 use super::reading::{Contents, Reader};
 use crate::cache::log::disk::{Disk, SegmentFile};

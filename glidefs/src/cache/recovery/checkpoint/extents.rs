@@ -13,7 +13,7 @@ use crate::cache::hands::in_order;
 use crate::cache::log::format::{ExtentReader, FormatError, Kept, KeptExtent};
 use crate::cache::log::scan::Unusable;
 use crate::cache::log::table::SegmentTable;
-use crate::cache::recovery::listed::LostContent;
+use crate::cache::recovery::missing::LostContent;
 use crate::cache::volume::Volume;
 use crate::cache::volume::loading::{GainedRefs, Loading};
 use crate::cache::volume::ranks::Ranks;
