@@ -14,8 +14,7 @@ mod mapped;
 mod prepare;
 mod relief;
 mod runs;
-mod sealing;
-pub(super) mod syncing;
+pub(super) mod sealing;
 #[cfg(test)]
 mod tests;
 
@@ -30,8 +29,7 @@ use self::cleaner::Cleaner;
 use self::mapped::Mapped;
 use self::prepare::Preparer;
 use self::relief::Relief;
-use self::sealing::{Sealing, seal_one, write_footer_again};
-use self::syncing::sync;
+use self::sealing::{Sealing, seal_one, sync, write_footer_again};
 use super::handoff::{OWNED_MAX, OWNED_MIN, OWNED_THROUGH, Way};
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::format::THROUGH;

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::prepare::Preparer;
-use super::syncing::heal;
+use super::sealing::heal;
 use crate::cache::log::batch::Batch;
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::State;

@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::CheckpointPace;
-use crate::cache::keeper::syncing::sync;
+use crate::cache::keeper::sealing::sync;
 use crate::cache::log::disk::CheckpointFile;
 use crate::cache::log::format::{
     CoveredSegment, ExtentRows, Head, PageChain, PageKind, encode_end, encode_rows,
