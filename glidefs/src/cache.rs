@@ -55,6 +55,7 @@ mod shared;
 mod stats;
 mod sums;
 mod sync_hold;
+mod testing;
 #[cfg(test)]
 mod tests;
 mod verify;
