@@ -120,7 +120,8 @@ pub fn frame_crc(frame: &[u8]) -> u32 {
     checksum::crc32c(frame)
 }
 
-fn get<const N: usize>(bytes: &Frame, at: usize) -> [u8; N] {
+/// The field at `at`, which all callers know to be inside `bytes`.
+pub(super) fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut field = [0; N];
     field.copy_from_slice(&bytes[at..at + N]);
     field
@@ -146,8 +147,8 @@ fn put_crc(frame: &mut Frame) {
 /// The segment that the fields shared by all structures name.
 fn owner(frame: &Frame) -> SegmentKey {
     SegmentKey {
-        cache_id: get(frame, CACHE_ID_AT),
-        segment_id: u64::from_le_bytes(get(frame, SEGMENT_ID_AT)),
+        cache_id: field(frame, CACHE_ID_AT),
+        segment_id: u64::from_le_bytes(field(frame, SEGMENT_ID_AT)),
     }
 }
 
@@ -163,13 +164,13 @@ fn check_preamble(
     let Some(frame) = bytes.first_chunk::<FRAME_BYTES>() else {
         return Err(FormatError::Length { found: bytes.len(), needed: FRAME_BYTES });
     };
-    if get(frame, MAGIC_AT) != magic {
+    if field(frame, MAGIC_AT) != magic {
         return Err(FormatError::Magic);
     }
     if !checksum(frame) {
         return Err(FormatError::Checksum);
     }
-    let found = u16::from_le_bytes(get(frame, VERSION_AT));
+    let found = u16::from_le_bytes(field(frame, VERSION_AT));
     if !(FORMAT_VERSION..=newest).contains(&found) {
         return Err(FormatError::Version { found });
     }
@@ -182,7 +183,7 @@ fn check_frame(bytes: &[u8], magic: [u8; 8], newest: u16) -> Result<(&Frame, Seg
         return Err(FormatError::Length { found: bytes.len(), needed: FRAME_BYTES });
     }
     check_preamble(bytes, magic, newest, |frame| {
-        u32::from_le_bytes(get(frame, CRC_AT)) == frame_crc(&frame[..CRC_AT])
+        u32::from_le_bytes(field(frame, CRC_AT)) == frame_crc(&frame[..CRC_AT])
     })
 }
 

@@ -9,7 +9,7 @@ mod extents;
 
 pub use extents::{ExtentReader, ExtentRows, Kept, KeptExtent};
 
-use super::{FORMAT_VERSION, FormatError, frame_crc};
+use super::{FORMAT_VERSION, FormatError, field, frame_crc};
 
 /// Most bytes of a page.
 pub const CHECKPOINT_PAGE_BYTES: usize = 64 * 1024;
@@ -152,15 +152,6 @@ impl PageChain {
         *self = self.behind(page)?;
         Ok((kind, Self::body(page)))
     }
-}
-
-fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    let mut field = [0; N];
-    // All callers name a place inside `bytes`.
-    if let Some(found) = bytes.get(at..at.saturating_add(N)) {
-        field.copy_from_slice(found);
-    }
-    field
 }
 
 /// Bytes of a head that proves no losses.

@@ -7,7 +7,7 @@
 use super::entry::{ENTRY_BYTES, Entry, FRAME_CRC_BYTES, decode_entries};
 use super::{
     BODY_AT, FORMAT_VERSION, FormatError, SegmentKey, Trailer, check_key, check_preamble, check_unused,
-    frame_crc, get, put, put_preamble,
+    frame_crc, field, put, put_preamble,
 };
 use crate::units::FRAME_BYTES;
 
@@ -155,7 +155,7 @@ pub fn decode_footer(bytes: &[u8], trailer: &Trailer) -> Result<Vec<FooterRecord
         check_preamble(bytes, MAGIC, FORMAT_VERSION, |_| frame_crc(bytes) == trailer.footer_crc)?;
     check_key(&key, &trailer.key)?;
     check_unused(&frame[RESERVED_AT..RECORD_COUNT_AT])?;
-    let count = u32::from_le_bytes(get(frame, RECORD_COUNT_AT));
+    let count = u32::from_le_bytes(field(frame, RECORD_COUNT_AT));
     let mut rest = &bytes[BODY_AT..];
     let mut records = Vec::new();
     let mut end = 1;

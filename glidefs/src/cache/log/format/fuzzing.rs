@@ -1,7 +1,7 @@
 //! Properties that must hold for any bytes at all; checked by the fuzzers in `fuzz/` and by the property tests. Not compiled into
 //! the daemon.
 //!
-//! Random bytes never get past a checksum. So the bytes are also laid over a valid structure by exclusive or, and then everything
+//! Random bytes never field past a checksum. So the bytes are also laid over a valid structure by exclusive or, and then everything
 //! that a forger could know is put right: magic, version, segment, position and checksums. The property: a decoder either refuses
 //! the bytes, or the encoder makes exactly the same bytes of the decoded structure. Each check answers whether the structure with
 //! the bytes laid over was accepted.
@@ -13,7 +13,7 @@ use super::checkpoint::{
 use super::{
     BODY_AT, CACHE_ID_AT, Entry, EntryKind, FooterBuilder, Frame, PAGE_SUMS, RecordBuilder, SEGMENT_ID_AT,
     SegmentHeader, SegmentKey, Trailer, VERSION_AT, check_sums, decode_footer, decode_record, encode_sums,
-    footer, get, put, put_crc, put_preamble, record, segment, sum_in, sums,
+    footer, field, put, put_crc, put_preamble, record, segment, sum_in, sums,
 };
 use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
 
@@ -181,8 +181,8 @@ fn forge(sample: &Frame, bytes: &[u8], magic: [u8; 8], key: Option<SegmentKey>) 
     for (to, from) in frame.iter_mut().zip(bytes) {
         *to ^= *from;
     }
-    let segment_id = u64::from_le_bytes(get(&frame, SEGMENT_ID_AT));
-    let own = SegmentKey { cache_id: get(&frame, CACHE_ID_AT), segment_id };
+    let segment_id = u64::from_le_bytes(field(&frame, SEGMENT_ID_AT));
+    let own = SegmentKey { cache_id: field(&frame, CACHE_ID_AT), segment_id };
     put_preamble(&mut frame, magic, &key.unwrap_or(own));
     put_crc(&mut frame);
     frame

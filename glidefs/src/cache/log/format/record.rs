@@ -8,7 +8,7 @@ use super::entry::{ENTRY_BYTES, Entry, EntryKind, FRAME_CRC_BYTES, decode_entrie
 use super::footer::{FooterRecord, take_record};
 use super::sparse::crc_around;
 use super::{
-    BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, VERSION_AT, check_frame, check_key, check_unused, get,
+    BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, VERSION_AT, check_frame, check_key, check_unused, field,
     owner, put, put_preamble,
 };
 use crate::units::FRAME_BYTES;
@@ -203,22 +203,22 @@ pub fn is_damaged_record(frame: &[u8], key: &SegmentKey, position_frames: u32) -
 pub fn decode_record(frame: &[u8], key: &SegmentKey, position_frames: u32) -> Result<Record, FormatError> {
     let (frame, found) = check_frame(frame, MAGIC, VERSION_REPEATING)?;
     check_key(&found, key)?;
-    let announces = u16::from_le_bytes(get(frame, VERSION_AT)) == VERSION_REPEATING;
-    let position = u32::from_le_bytes(get(frame, POSITION_AT));
+    let announces = u16::from_le_bytes(field(frame, VERSION_AT)) == VERSION_REPEATING;
+    let position = u32::from_le_bytes(field(frame, POSITION_AT));
     if position != position_frames {
         return Err(FormatError::Position { found: position, expected: position_frames });
     }
-    let stable_frames = u32::from_le_bytes(get(frame, STABLE_AT));
+    let stable_frames = u32::from_le_bytes(field(frame, STABLE_AT));
     if stable_frames > position {
         return Err(FormatError::Malformed("frames that were not written yet are called stable"));
     }
-    let entry_count = usize::from(u16::from_le_bytes(get(frame, ENTRY_COUNT_AT)));
+    let entry_count = usize::from(u16::from_le_bytes(field(frame, ENTRY_COUNT_AT)));
     let (data_frames, repeated) = if announces {
         let [data_frames, repeated] =
-            [DATA_FRAMES_AT, REPEATED_AT].map(|at| u16::from_le_bytes(get(frame, at)));
+            [DATA_FRAMES_AT, REPEATED_AT].map(|at| u16::from_le_bytes(field(frame, at)));
         (u32::from(data_frames), usize::from(repeated))
     } else {
-        (u32::from_le_bytes(get(frame, DATA_FRAMES_AT)), 0)
+        (u32::from_le_bytes(field(frame, DATA_FRAMES_AT)), 0)
     };
     let crc_bytes = (data_frames as usize).saturating_mul(FRAME_CRC_BYTES);
     let entries_end = ENTRIES_AT + entry_count * ENTRY_BYTES;

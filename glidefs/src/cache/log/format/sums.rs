@@ -7,7 +7,7 @@
 
 use super::{
     BODY_AT, CRC_AT, FORMAT_VERSION, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused,
-    get, put, put_crc, put_preamble,
+    field, put, put_crc, put_preamble,
 };
 use crate::units::FRAME_BYTES;
 
@@ -58,11 +58,11 @@ pub fn check_sums(frame: &[u8], key: &SegmentKey, position: u32, page: u32) -> R
     check_key(&found, key)?;
     check_unused(&frame[RESERVED_AT..super::CACHE_ID_AT])?;
     check_unused(&frame[PAGE_END..SUMS_AT])?;
-    let found = u32::from_le_bytes(get(frame, POSITION_AT));
+    let found = u32::from_le_bytes(field(frame, POSITION_AT));
     if found != position {
         return Err(FormatError::Position { found, expected: position });
     }
-    if u32::from_le_bytes(get(frame, PAGE_AT)) != page {
+    if u32::from_le_bytes(field(frame, PAGE_AT)) != page {
         return Err(FormatError::Malformed("another page of the sums"));
     }
     Ok(())
@@ -71,13 +71,13 @@ pub fn check_sums(frame: &[u8], key: &SegmentKey, position: u32, page: u32) -> R
 /// The segment that `frame`, read from frame `position` of a file, is a page of the sums of, if the frame is such a page.
 pub fn sums_key(frame: &[u8], position: u32) -> Option<SegmentKey> {
     let (frame, key) = check_frame(frame, MAGIC, FORMAT_VERSION).ok()?;
-    (u32::from_le_bytes(get(frame, POSITION_AT)) == position).then_some(key)
+    (u32::from_le_bytes(field(frame, POSITION_AT)) == position).then_some(key)
 }
 
 /// The CRC of frame `frame` of the segment, in a checked page with CRCs of that part of the segment.
 pub fn sum_in(page: &Frame, frame: u32) -> u32 {
     let at = SUMS_AT + (frame % PAGE_SUMS) as usize * SUM_BYTES;
-    u32::from_le_bytes(get(page, at))
+    u32::from_le_bytes(field(page, at))
 }
 
 #[cfg(test)]
