@@ -28,6 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use self::ages::{check_exports, check_start, count_start};
+pub(super) use self::layout::read_superblock;
 use self::layout::{at, segment_frames, segment_limit, segments_in};
 use self::missing::Missing;
 use self::patience::Patience;
@@ -70,7 +71,7 @@ pub(super) fn open(
 ) -> Result<(Shared, Recovered), CacheError> {
     let started = clock.now();
     let lock = take_lock(&*disk)?;
-    let mut superblock = read_superblock(&*disk, options, &*known.catalog)?;
+    let mut superblock = begin_superblock(&*disk, options, &*known.catalog)?;
     let frames = segment_frames(superblock.segment_bytes)?;
     let limit = segment_limit(options, superblock.segment_bytes)?;
     let mut exports = known.exports;
@@ -305,14 +306,14 @@ pub(super) fn take_lock(disk: &dyn Disk) -> Result<Box<dyn Lock>, CacheError> {
     }
 }
 
-fn read_superblock(
+/// The superblock of the cache on `disk`; a new one, written, in a new cache.
+fn begin_superblock(
     disk: &dyn Disk,
     options: &Options,
     catalog: &dyn CacheCatalog,
 ) -> Result<Superblock, CacheError> {
     let directory = disk.location();
-    if let Some(bytes) = at(disk.read_superblock(), "reading cache.meta", || directory.clone())? {
-        let superblock = Superblock::decode(&bytes, &directory)?;
+    if let Some(superblock) = read_superblock(disk)? {
         check_start(superblock.start, catalog, directory)?;
         return Ok(superblock);
     }

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -71,7 +70,7 @@ pub(super) struct Shared {
     /// Extents out of use, which the keeper forgets a few at a time.
     dead: Mutex<Vec<Dead>>,
     /// Keeps other daemons out.
-    lock: Box<dyn Lock>,
+    pub lock: Box<dyn Lock>,
 }
 
 /// Counters of rare events.
@@ -268,11 +267,6 @@ impl Shared {
     /// Notes that data is written back to a store from now on.
     pub fn attach_store(&self) {
         self.store.store(true, Ordering::Relaxed);
-    }
-
-    /// The lock that keeps other processes out.
-    pub fn lock_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.lock.fd()
     }
 
     /// Whether data is written back to a store.
