@@ -236,12 +236,7 @@ impl Shared {
     pub fn is_keeper_needed(&self) -> bool {
         self.ports.iter().any(|port| port.is_waiting(Way::Common))
             || self.sums.is_asked()
-            || self.has_closed()
-    }
-
-    /// Whether any segment was closed since the last [`Self::take_closed`].
-    pub fn has_closed(&self) -> bool {
-        !self.closed.lock_whole().is_empty()
+            || !self.closed.lock_whole().is_empty()
     }
 
     /// Moves the segments closed since the last call to `segments`.

@@ -85,8 +85,8 @@ pub(in crate::cache) fn write_footer(segment: &SegmentWriter, frames: u32) -> io
 }
 
 fn encode_footer(segment: &SegmentWriter) -> io::Result<(Trailer, Vec<u8>)> {
-    let footer = segment.footer().encode(&segment.key);
-    let trailer = Trailer::of(segment.key, segment.position(), &footer)
+    let footer = segment.footer.encode(&segment.key);
+    let trailer = Trailer::of(segment.key, segment.position, &footer)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the footer would have 4 GiB or more"))?;
     Ok((trailer, footer))
 }

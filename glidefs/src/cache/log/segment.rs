@@ -93,8 +93,8 @@ pub(in crate::cache) struct SegmentWriter {
     pub key: SegmentKey,
     pub file: Arc<dyn SegmentFile>,
     /// Number of the next frame to write.
-    position: u32,
-    footer: FooterBuilder,
+    pub(super) position: u32,
+    pub(super) footer: FooterBuilder,
     exports: HashSet<ExportId>,
     /// Whether the trailer will have to be stable; see [`Trailer::vital`](super::format::Trailer::vital).
     pub vital: bool,
@@ -134,15 +134,6 @@ impl SegmentWriter {
             exports: HashSet::with_capacity(EXPORTS_FEW),
             vital: false,
         }
-    }
-
-    /// Number of the next frame to write.
-    pub fn position(&self) -> u32 {
-        self.position
-    }
-
-    pub fn footer(&self) -> &FooterBuilder {
-        &self.footer
     }
 
     /// Whether `room` more can be appended, however `room` is divided into records.

@@ -7,7 +7,7 @@
 use super::entry::{ENTRY_BYTES, Entry, FRAME_CRC_BYTES, decode_entries};
 use super::{
     BODY_AT, FORMAT_VERSION, FormatError, SegmentKey, Trailer, check_key, check_preamble, check_unused,
-    frame_crc, field, put, put_preamble,
+    field, frame_crc, put, put_preamble,
 };
 use crate::units::FRAME_BYTES;
 

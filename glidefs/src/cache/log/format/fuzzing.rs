@@ -13,7 +13,7 @@ use super::checkpoint::{
 use super::{
     BODY_AT, CACHE_ID_AT, Entry, EntryKind, FooterBuilder, Frame, PAGE_SUMS, RecordBuilder, SEGMENT_ID_AT,
     SegmentHeader, SegmentKey, Trailer, VERSION_AT, check_sums, decode_footer, decode_record, encode_sums,
-    footer, field, put, put_crc, put_preamble, record, segment, sum_in, sums,
+    field, footer, put, put_crc, put_preamble, record, segment, sum_in, sums,
 };
 use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
 

@@ -5,7 +5,7 @@
 
 use super::{
     BODY_AT, CRC_AT, FORMAT_VERSION, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused,
-    frame_crc, field, put, put_crc, put_preamble, sums_pages,
+    field, frame_crc, put, put_crc, put_preamble, sums_pages,
 };
 use crate::units::FRAME_BYTES;
 
