@@ -34,7 +34,7 @@ use super::handoff::{OWNED_MAX, OWNED_MIN, OWNED_THROUGH, Way};
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::format::THROUGH;
 use crate::cache::log::info::SegmentInfo;
-use crate::cache::log::life::{Event, State};
+use crate::cache::log::life::State;
 use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::scan::{self, Identity};
 use crate::cache::log::seal;
@@ -375,7 +375,7 @@ fn release(shared: &Shared, number: u32, withdraw: impl FnOnce() -> bool) -> boo
     }
     info.end_use();
     shared.heat.forget(number, u64::MAX);
-    info.on(if retired { Event::Quarantine } else { Event::Release });
+    info.enter(if retired { State::Quarantined } else { State::Free });
     true
 }
 

@@ -16,7 +16,7 @@ use crate::cache::catalog::CacheCatalog;
 use crate::cache::handoff::{OWNED_MAX, OWNED_MIN, OWNED_THROUGH, Port, Signal, Way};
 use crate::cache::log::disk::{Clock, Disk, Lock};
 use crate::cache::log::heat::Heat;
-use crate::cache::log::life::Event;
+use crate::cache::log::life::State;
 use crate::cache::log::pressure::{Pressure, Watermarks};
 use crate::cache::log::scan::Unusable;
 use crate::cache::log::segment::SegmentWriter;
@@ -227,7 +227,7 @@ impl Shared {
 
     /// Takes a segment which is appended to no more, to be sealed off the workers.
     pub fn close(&self, segment: SegmentWriter) {
-        self.table.get(segment.number).on(Event::Close);
+        self.table.get(segment.number).enter(State::Closed);
         self.closed.lock_whole().push(segment);
         self.signal.raise();
     }

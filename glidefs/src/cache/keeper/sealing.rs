@@ -8,7 +8,7 @@
 use std::iter;
 
 use crate::cache::log::info::SegmentInfo;
-use crate::cache::log::life::{Event, State};
+use crate::cache::log::life::State;
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::{scan, seal};
 use crate::cache::shared::Shared;
@@ -62,7 +62,7 @@ pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) 
         }),
         None => seal::close_trailer_first(segment, frames, iter::empty()),
     };
-    info.on(Event::Seal);
+    info.enter(State::Sealed);
     match closed {
         Ok(trailer) => {
             info.leave_crcs(Some(&trailer), frames);
@@ -90,7 +90,7 @@ fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWrite
     match &sealed {
         Ok(trailer) => {
             info.heal();
-            info.on(Event::Seal);
+            info.enter(State::Sealed);
             info.leave_crcs(Some(trailer), frames);
             tracing::error!(
                 file = shared.disk.segment_name(segment.number),

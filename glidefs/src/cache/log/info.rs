@@ -11,7 +11,7 @@ use arc_swap::{ArcSwapOption, Guard};
 
 use super::disk::SegmentFile;
 use super::format::{CoveredSegment, Trailer};
-use super::life::{Event, State};
+use super::life::State;
 use super::mapping::Mapping;
 use super::sums::Crcs;
 use crate::units::FRAME_BYTES;
@@ -62,18 +62,14 @@ impl SegmentInfo {
         State::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Moves the segment on. An event that must not happen in this state is a bug: the event is reported and ignored.
-    pub fn on(&self, event: Event) {
+    /// Moves the segment on to `next`. A step that this state does not allow is a bug: it is reported and not made.
+    pub fn enter(&self, next: State) {
         let state = self.state();
-        debug_assert!(state.on(event).is_some(), "{event:?} in {state:?}");
-        if let Some(next) = state.on(event) {
+        debug_assert!(state.leads_to(next), "{next:?} after {state:?}");
+        if state.leads_to(next) {
             self.state.store(next as u8, Ordering::Release);
         } else {
-            tracing::error!(
-                ?state,
-                ?event,
-                "a segment got an event that its state does not allow: the event is ignored"
-            );
+            tracing::error!(?state, ?next, "a segment was to take a step that its state does not allow");
         }
     }
 

@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 use super::batch::{Batch, HEADERS_MAX};
 use super::disk::SegmentFile;
 use super::format::{FooterBuilder, FooterMark, RECORD_ENTRIES_MAX, SegmentHeader, SegmentKey, sums_pages};
-use super::life::Event;
+use super::life::State;
 use super::sums::Crcs;
 use super::table::{Place, SegmentTable};
 use crate::units::{ExportId, FRAME_BYTES};
@@ -113,7 +113,7 @@ impl SegmentWriter {
         let (info, frames) = (table.get(number), table.segment_frames());
         info.keep_crcs(Crcs::new(frames));
         info.begin_use(header.segment_id, 1);
-        info.on(Event::Prepare);
+        info.enter(State::Open);
         Self::resume(number, header.key(), file, 1, FooterBuilder::with_room(frames))
     }
 

@@ -11,7 +11,7 @@ use super::layout::at;
 use super::segments::{Found, Recovery};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::FooterBuilder;
-use crate::cache::log::life::{Event, State};
+use crate::cache::log::life::State;
 use crate::cache::log::scan;
 use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
@@ -156,18 +156,18 @@ impl Recovery<'_> {
         at(scan::rewrite(&*file, walk.stable, walk.evidence_end()), "rewriting", name)?;
         if *held {
             at(file.sync(), "syncing", name)?;
-            self.table.get(number).on(Event::Seal);
+            self.table.get(number).enter(State::Sealed);
             return Ok(());
         }
         let (segment, frames) = (found.closing(walk), self.table.segment_frames());
         let trailer = at(seal::close(&segment, frames, walk.headers_to_erase()), "closing", name)?;
         let used = self.table.get(number);
-        used.on(Event::Seal);
+        used.enter(State::Sealed);
         used.leave_crcs(Some(&trailer), frames);
         if found.holds_nothing() && used.extents() == 0 && !used.is_retired() {
             // The segment is free at once: cleaning may have no other segment to move data to.
             used.end_use();
-            used.on(Event::Release);
+            used.enter(State::Free);
         }
         Ok(())
     }

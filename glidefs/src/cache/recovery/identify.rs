@@ -12,7 +12,7 @@ use super::segments::{Found, Recovery};
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::{CLEANER, Frame, SegmentHeader};
-use crate::cache::log::life::{Event, State};
+use crate::cache::log::life::State;
 use crate::cache::log::scan::Identity;
 use crate::cache::log::superblock::CACHE_VERSION;
 
@@ -174,7 +174,7 @@ impl Recovery<'_> {
             file = self.disk.segment_name(number),
             "the disk does not read a segment file without data, or does not take writes to the file: it is not used until the next start"
         );
-        self.table.get(number).on(Event::Quarantine);
+        self.table.get(number).enter(State::Quarantined);
     }
 
     /// Judges a file shorter than a segment by the `first` frame: the making of the file was cut short, or the file is damaged. Fails

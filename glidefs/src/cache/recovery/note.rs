@@ -12,7 +12,7 @@ use crate::cache::log::batch::Batch;
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::Entry;
 use crate::cache::log::info::SegmentInfo;
-use crate::cache::log::life::{Event, State};
+use crate::cache::log::life::State;
 use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
@@ -66,7 +66,7 @@ impl Recovery<'_> {
         if info.state() == State::Open {
             info.retire();
             info.poison();
-            info.on(Event::Close);
+            info.enter(State::Closed);
         }
     }
 
@@ -90,8 +90,8 @@ impl Recovery<'_> {
         self.write(&mut segment, &mut batch, &mut placed)?;
         let trailer = at(seal::close(&segment, frames, std::iter::empty()), "closing", name)?;
         info.heal();
-        info.on(Event::Close);
-        info.on(Event::Seal);
+        info.enter(State::Closed);
+        info.enter(State::Sealed);
         info.leave_crcs(Some(&trailer), frames);
         for (volume, extent) in placed {
             volume.recovered(self.table, extent);

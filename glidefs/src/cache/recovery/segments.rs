@@ -31,7 +31,7 @@ use crate::cache::log::disk::{Disk, SegmentFile};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::{EntryKind, FooterRecord, SegmentHeader, SegmentKey, Trailer};
 use crate::cache::log::info::SegmentInfo;
-use crate::cache::log::life::{Event, State};
+use crate::cache::log::life::State;
 use crate::cache::log::scan::{self, offset};
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::sums::Crcs;
@@ -221,8 +221,8 @@ impl<'a> Recovery<'a> {
         }
         used.leave_crcs(trailer, frames);
         used.begin_use(found.key.segment_id, tail);
-        used.on(Event::Prepare);
-        used.on(Event::Close);
+        used.enter(State::Open);
+        used.enter(State::Closed);
         for entry in records.iter().flat_map(|record| &record.entries) {
             self.announces |= entry.kind == EntryKind::Announced;
             self.last_export = self.last_export.max(Some(entry.export));
@@ -232,7 +232,7 @@ impl<'a> Recovery<'a> {
         }
         self.replay(number, &records);
         match &mut found.walk {
-            None => used.on(Event::Seal),
+            None => used.enter(State::Sealed),
             Some(walk) => {
                 self.found.scans += 1;
                 walk.records = records;
