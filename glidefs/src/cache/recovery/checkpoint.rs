@@ -34,8 +34,7 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
-pub(super) use self::extents::Ends;
-use self::extents::{Loader, ORDER};
+use self::extents::{End, Loader, ORDER};
 use self::pages::Pages;
 use super::Outcome;
 use super::missing::{Ids, Listed, LostContent, Missing, MissingSegment};
@@ -142,16 +141,15 @@ impl<'a> Recovery<'a> {
         Ok(Used { covered, others, proves_losses, lost: loaded.lost })
     }
 
-    /// Takes those of `segments` into use that are as `covered` says.
-    fn cover(&mut self, covered: &[CoveredSegment], segments: &mut [Found]) -> Ends {
+    /// Takes those of `segments` into use that are as `covered` says. Returns what is known of each segment number.
+    fn cover(&mut self, covered: &[CoveredSegment], segments: &mut [Found]) -> Vec<End> {
         let frames = self.table.segment_frames();
-        let mut ends = Ends::new(self.table.len());
+        let mut ends = vec![End::NotListed; self.table.len()];
         let ids = self.ids(segments);
         for row in covered {
-            if ids.has(row.number, row.segment_id) {
-                ends.list(row.number);
-            } else {
-                ends.miss(row.number);
+            let is_gone = ids.has(row.number, row.segment_id);
+            if let Some(end) = ends.get_mut(row.number as usize) {
+                *end = if is_gone { End::Gone } else { End::Missing };
             }
         }
         for found in segments {
@@ -169,7 +167,8 @@ impl<'a> Recovery<'a> {
             found.is_covered = true;
             self.found.segments += 1;
             self.found.covered += 1;
-            ends.cover(found.number, u64::from(trailer.footer_frame).saturating_mul(FRAME_SECTORS));
+            let end = u64::from(trailer.footer_frame).saturating_mul(FRAME_SECTORS);
+            ends[found.number as usize] = End::Covered(end);
         }
         ends
     }
