@@ -11,7 +11,7 @@ use super::reading::Answer;
 use super::segments::{Found, Recovery};
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::error::CacheError;
-use crate::cache::log::format::{CLEANER, Frame, SegmentHeader};
+use crate::cache::log::format::{CLEANER, SegmentHeader};
 use crate::cache::log::life::State;
 use crate::cache::log::scan::Identity;
 use crate::cache::log::superblock::CACHE_VERSION;
@@ -39,8 +39,16 @@ impl Recovery<'_> {
         }
         let mut closed = false;
         let (header, trailer, bad_header) = match answer {
+            // The making of the file was cut short, or the file is damaged.
             Answer::Short(first) => {
-                self.check_short(number, first)?;
+                match first {
+                    Ok(frame) if frame.iter().any(|byte| *byte != 0) => {
+                        let what = "the file is shorter than a segment".into();
+                        return Err(CacheError::Damaged { file: name(), offset_bytes: 0, what });
+                    }
+                    Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => self.quarantine(number),
+                    Ok(_) | Err(_) => {}
+                }
                 return Ok(None);
             }
             Answer::Records { newest, whole } => {
@@ -138,21 +146,20 @@ impl Recovery<'_> {
                 continue;
             }
             if is_back(number) {
-                return if self.is_last_try { Err(self.comes_and_goes(number)) } else { Ok(true) };
+                if !self.is_last_try {
+                    return Ok(true);
+                }
+                let source = io::Error::other(
+                    "the disk reads the file at one time and not at another: see whether the disk has errors (dmesg), and start again",
+                );
+                let file = self.disk.segment_name(number);
+                return Err(CacheError::Disk { operation: "reading", file, source });
             }
             if state == State::Free {
                 self.quarantine(number);
             }
         }
         Ok(false)
-    }
-
-    /// The error of a start with a file that could be read at one time, and not at another, each time the log was read.
-    fn comes_and_goes(&self, number: u32) -> CacheError {
-        let source = io::Error::other(
-            "the disk reads the file at one time and not at another: see whether the disk has errors (dmesg), and start again",
-        );
-        CacheError::Disk { operation: "reading", file: self.disk.segment_name(number), source }
     }
 
     /// An id that no segment has or had.
@@ -175,24 +182,6 @@ impl Recovery<'_> {
             "the disk does not read a segment file without data, or does not take writes to the file: it is not used until the next start"
         );
         self.table.get(number).enter(State::Quarantined);
-    }
-
-    /// Judges a file shorter than a segment by the `first` frame: the making of the file was cut short, or the file is damaged. Fails
-    /// when the file has data.
-    fn check_short(&mut self, number: u32, first: io::Result<Box<Frame>>) -> Result<(), CacheError> {
-        match first {
-            Ok(frame) if frame.iter().any(|byte| *byte != 0) => Err(CacheError::Damaged {
-                file: self.disk.segment_name(number),
-                offset_bytes: 0,
-                what: "the file is shorter than a segment".into(),
-            }),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
-            Err(_) => {
-                self.quarantine(number);
-                Ok(())
-            }
-        }
     }
 
     /// A header for a segment whose own header was lost.
