@@ -15,8 +15,8 @@ use crate::units::FRAME_BYTES;
 
 /// Most tries to read a frame, one right after the other.
 const READ_TRIES_MAX: u32 = 5;
-/// Frames read and written again at once.
-const WINDOW_FRAMES: u32 = 256;
+/// Frames read from the disk at once, or written again.
+pub(super) const WINDOW_FRAMES: u32 = 256;
 
 /// Place of frame number `frame` in a file, in bytes.
 pub(in crate::cache) fn offset(frame: u32) -> u64 {

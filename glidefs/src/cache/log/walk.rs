@@ -12,7 +12,7 @@ use super::format::{
     FooterRecord, Frame, Record, SegmentKey, decode_record, frame_crc, is_damaged_record, is_footer,
     newer_version,
 };
-use super::scan::{is_of_the_medium, offset, read_again, try_again};
+use super::scan::{WINDOW_FRAMES, is_of_the_medium, offset, read_again, try_again};
 use crate::units::FRAME_BYTES;
 
 /// Frames without a record found, where records may have been.
@@ -338,9 +338,6 @@ fn end_of(record: &FooterRecord) -> u32 {
         .saturating_add(1)
         .saturating_add(u32::try_from(record.crcs.len()).unwrap_or(u32::MAX))
 }
-
-/// Frames read from the disk at once.
-const WINDOW_FRAMES: u32 = 256;
 
 /// Frames of a file in ascending order, read in large pieces, and one by one where the disk fails. A frame that the disk did not read is
 /// in [`Self::bad`] and is not read again.
