@@ -30,7 +30,7 @@
 //! * A write is acknowledged when the record is in the page cache and in the index (`shard/append`).
 //! * FLUSH ends when every place that the volume appended to, and that is not known to be stable, has been synced; one sync
 //!   serves all who wait for a file (`shard/sync`). After a failed sync the segment's data is written again, elsewhere or in
-//!   place, and until then FLUSH fails (`keeper/cleaner`, `keeper/syncing`, `keeper/sealing`).
+//!   place, and until then FLUSH fails (`keeper/cleaner`, `keeper/sealing`).
 //! * A trailer is written only after all records of the segment are stable (`log/seal`, `keeper/sealing`), so recovery believes a
 //!   trailer. A segment without a trailer is walked, checked and made stable before use (`log/walk`, `recovery`).
 //! * A segment is used again only when no index refers to the segment, no read is pinned to the segment, and the data that
@@ -55,6 +55,7 @@ mod shared;
 mod stats;
 mod sums;
 mod sync_hold;
+mod testing;
 #[cfg(test)]
 mod tests;
 mod verify;

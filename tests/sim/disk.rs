@@ -40,6 +40,7 @@ impl fmt::Debug for FakeDisk {
     }
 }
 
+#[derive(Debug)]
 struct Guard(FakeDisk);
 
 impl Lock for Guard {

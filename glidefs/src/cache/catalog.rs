@@ -3,8 +3,7 @@
 use std::fmt;
 use std::io;
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, ready};
+use futures_util::future::BoxFuture;
 
 use crate::store::volume::Resume;
 use crate::units::{ExportId, Seq};
@@ -48,18 +47,4 @@ pub trait CacheCatalog: Send + Sync + fmt::Debug {
     /// # Errors
     /// The error of the disk; then nothing was written down.
     fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> BoxFuture<'static, io::Result<()>>;
-}
-
-/// The catalog of a cache without a store: nothing is ever written to this catalog.
-#[derive(Debug)]
-pub(in crate::cache) struct NoCatalog;
-
-impl CacheCatalog for NoCatalog {
-    fn evicted(&self, _marks: &[(ExportId, Seq)]) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> BoxFuture<'static, io::Result<()>> {
-        ready(Err(io::ErrorKind::Unsupported.into())).boxed()
-    }
 }

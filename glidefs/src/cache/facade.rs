@@ -13,7 +13,7 @@ use crate::cache::log::disk::{Clock, Disk};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::{VERSION_REPEATING, frame_crc};
 use crate::cache::log::life::State;
-use crate::cache::log::superblock::{CACHE_VERSION, Superblock};
+use crate::cache::log::superblock::CACHE_VERSION;
 use crate::cache::options::{Known, Options, Recovered};
 use crate::cache::recovery;
 use crate::cache::shard::{Shard, Token};
@@ -103,9 +103,7 @@ impl Cache {
 
     /// The [`tag`](Self::tag) of the cache on `disk`, which another process may have open; `None` without a readable superblock.
     pub fn tag_on(disk: &dyn Disk) -> Option<u32> {
-        let bytes = disk.read_superblock().ok()??;
-        let superblock = Superblock::decode(&bytes, &disk.location()).ok()?;
-        Some(tag_of(superblock.cache_id))
+        Some(tag_of(recovery::read_superblock(disk).ok()??.cache_id))
     }
 
     /// The newest version of a whole cache, which this program reads and may write.
@@ -119,15 +117,7 @@ impl Cache {
     /// # Errors
     /// [`CacheError`] when the superblock is of a newer format, damaged or unreadable.
     pub fn check_format(disk: &dyn Disk) -> Result<(), CacheError> {
-        let unreadable = |source| CacheError::Disk {
-            operation: "reading",
-            file: format!("{}/cache.meta", disk.location()),
-            source,
-        };
-        match disk.read_superblock().map_err(unreadable)? {
-            Some(bytes) => Superblock::decode(&bytes, &disk.location()).map(drop),
-            None => Ok(()),
-        }
+        recovery::read_superblock(disk).map(drop)
     }
 
     #[cfg(test)]
@@ -152,7 +142,7 @@ impl Cache {
     /// The lock that keeps other processes out. Register the lock with every ring that carries out
     /// [`Want::Append`](super::Want::Append), so no other process opens the cache while such a write is under way.
     pub fn lock_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.shared.lock_fd()
+        self.shared.lock.fd()
     }
 
     /// The background work; run it on a thread of its own. Call once.
@@ -185,7 +175,7 @@ impl Cache {
             lost_frames: figures.lost_frames.load(Ordering::Relaxed),
             bad_footers: figures.bad_footers.load(Ordering::Relaxed),
             checkpoints_written: figures.checkpoints_written.load(Ordering::Relaxed),
-            checkpoints_refused: self.shared.begun.checkpoints_refused,
+            checkpoints_refused: self.shared.recovered.checkpoints_refused,
             segments_cleaned: figures.segments_cleaned.load(Ordering::Relaxed),
             cleaned_bytes: figures.cleaned_bytes.load(Ordering::Relaxed),
             evicted_bytes: figures.evicted_bytes.load(Ordering::Relaxed),

@@ -27,19 +27,14 @@ pub(super) enum Way {
 /// One shard's port to the keeper.
 #[derive(Default)]
 pub(super) struct Port {
-    inner: Mutex<PortInner>,
+    /// The segments of each lane, by [`Way`].
+    supplies: Mutex<[Supply; 2]>,
     /// The shard wants to sync a file which another holder is syncing.
     sync_blocked: AtomicBool,
     /// Exports with progress that requests of the shard wait for. The flag: whether there are any.
     told: Mutex<Vec<ExportId>>,
     is_told: AtomicBool,
     hook: Mutex<Option<Hook>>,
-}
-
-#[derive(Default)]
-struct PortInner {
-    common: Supply,
-    through: Supply,
 }
 
 /// The segments of one lane.
@@ -49,15 +44,6 @@ struct Supply {
     /// Segments the shard has, the ready one included.
     owned: u32,
     waiting: bool,
-}
-
-impl PortInner {
-    fn supply(&mut self, way: Way) -> &mut Supply {
-        match way {
-            Way::Common => &mut self.common,
-            Way::Through => &mut self.through,
-        }
-    }
 }
 
 /// Segments a shard has at most while free ones are few: the one it fills and the next.
@@ -75,8 +61,7 @@ impl Port {
     /// is one less, or that there is none: once, however often a shard asks that has nothing else to do.
     pub fn take(&self, way: Way, keeper: &Signal) -> Option<SegmentWriter> {
         let (ready, knows) = {
-            let mut inner = self.inner.lock_whole();
-            let supply = inner.supply(way);
+            let supply = &mut self.supplies.lock_whole()[way as usize];
             let ready = supply.ready.pop_front();
             let waiting = ready.is_none();
             (ready, std::mem::replace(&mut supply.waiting, waiting) && waiting)
@@ -89,8 +74,7 @@ impl Port {
 
     /// The keeper takes a segment back which the shard has not taken: one for writes whose FLUSH is expected.
     pub fn take_back_through(&self) -> Option<SegmentWriter> {
-        let mut inner = self.inner.lock_whole();
-        let Supply { ready, owned, .. } = &mut inner.through;
+        let Supply { ready, owned, .. } = &mut self.supplies.lock_whole()[Way::Through as usize];
         let segment = ready.pop_front()?;
         *owned = owned.saturating_sub(1);
         Some(segment)
@@ -98,26 +82,24 @@ impl Port {
 
     /// Segments of the shard, ready ones included.
     pub fn owned(&self, way: Way) -> u32 {
-        self.inner.lock_whole().supply(way).owned
+        self.supplies.lock_whole()[way as usize].owned
     }
 
     /// Whether the shard asked for a segment and there was none.
     pub fn is_waiting(&self, way: Way) -> bool {
-        self.inner.lock_whole().supply(way).waiting
+        self.supplies.lock_whole()[way as usize].waiting
     }
 
     /// The shard let go of a segment.
     pub fn gave_back(&self, way: Way) {
-        let mut inner = self.inner.lock_whole();
-        let supply = inner.supply(way);
+        let supply = &mut self.supplies.lock_whole()[way as usize];
         supply.owned = supply.owned.saturating_sub(1);
     }
 
     /// The keeper gives the shard a segment.
     pub fn offer(&self, way: Way, segment: SegmentWriter) {
         let waiting = {
-            let mut inner = self.inner.lock_whole();
-            let supply = inner.supply(way);
+            let supply = &mut self.supplies.lock_whole()[way as usize];
             supply.ready.push_back(segment);
             supply.owned += 1;
             std::mem::take(&mut supply.waiting)

@@ -14,8 +14,7 @@ mod mapped;
 mod prepare;
 mod relief;
 mod runs;
-mod sealing;
-pub(super) mod syncing;
+pub(super) mod sealing;
 #[cfg(test)]
 mod tests;
 
@@ -30,13 +29,12 @@ use self::cleaner::Cleaner;
 use self::mapped::Mapped;
 use self::prepare::Preparer;
 use self::relief::Relief;
-use self::sealing::{Sealing, seal_one, write_footer_again};
-use self::syncing::sync;
+use self::sealing::{Sealing, seal_one, sync, write_footer_again};
 use super::handoff::{OWNED_MAX, OWNED_MIN, OWNED_THROUGH, Way};
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::format::THROUGH;
 use crate::cache::log::info::SegmentInfo;
-use crate::cache::log::life::{Event, State};
+use crate::cache::log::life::State;
 use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::scan::{self, Identity};
 use crate::cache::log::seal;
@@ -79,15 +77,12 @@ pub struct Keeper {
     mapped: Mapped,
     /// The index of the shard which is next to get a segment: the one behind the shard asked last.
     turn: usize,
-    stuck: bool,
-    /// Free segments are scarce, as far as the shards were told.
-    scarce: bool,
 }
 
 impl Keeper {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         // The start has taken the checkpoint away.
-        let checkpointer = Checkpointer::new(u32::try_from(shared.begun.segments).unwrap_or(u32::MAX));
+        let checkpointer = Checkpointer::new(u32::try_from(shared.recovered.segments).unwrap_or(u32::MAX));
         Self {
             shared,
             checkpointer,
@@ -102,8 +97,6 @@ impl Keeper {
             relief: Relief::default(),
             mapped: Mapped::default(),
             turn: 0,
-            stuck: false,
-            scarce: false,
         }
     }
 
@@ -205,7 +198,7 @@ impl Keeper {
     /// Gives segments for writes whose FLUSH is expected to the shards that ask, while enough are free.
     fn prepare_through(&mut self) -> bool {
         let mut progress = false;
-        if self.scarce || self.preparer.failing {
+        if self.shared.pressure.is_scarce() || self.preparer.failing {
             return false;
         }
         let spare = self.shared.watermarks.kept_from_through(number_of(self.shared.ports.len()));
@@ -226,17 +219,16 @@ impl Keeper {
     }
 
     /// Has the shards do without segments that they can do without, while free ones are scarce.
-    fn publish_scarcity(&mut self, is_scarce: bool) {
-        self.shared.pressure.set_scarce(is_scarce);
+    fn publish_scarcity(&self, is_scarce: bool) {
+        let was_scarce = self.shared.pressure.set_scarce(is_scarce);
         for port in self.shared.ports.iter().filter(|_| is_scarce) {
             while let Some(segment) = port.take_back_through() {
                 self.shared.close(segment);
             }
-            if !self.scarce && port.owned(Way::Through) > 0 {
+            if !was_scarce && port.owned(Way::Through) > 0 {
                 port.wake();
             }
         }
-        self.scarce = is_scarce;
     }
 
     fn seal(&mut self) -> bool {
@@ -326,7 +318,7 @@ impl Keeper {
     }
 
     /// Tells the shards how full the cache is; `true` when the cache got stuck in this step, which wakes all shards.
-    fn publish_pressure(&mut self, progress: bool) -> bool {
+    fn publish_pressure(&self, progress: bool) -> bool {
         let shared = &self.shared;
         let free = self.usable();
         let is_scarce = free < shared.watermarks.scarce_below();
@@ -339,9 +331,8 @@ impl Keeper {
         let can_be_had =
             || shared.table.iter().filter(|(_, info)| self.is_usable(info) || is_clean(info)).count();
         let wants_writeback = shared.has_store() && can_be_had() < shared.watermarks.writeback_below as usize;
+        let news = stuck && !shared.pressure.is_stuck();
         shared.pressure.set(shared.watermarks.pause_per_frame(free), stuck, wants_writeback);
-        let news = stuck && !self.stuck;
-        self.stuck = stuck;
         if news {
             // A disk that gives no segment has been reported with the disk's error, and with a store a writeback makes room.
             if !self.preparer.failing && !shared.has_store() {
@@ -384,7 +375,7 @@ fn release(shared: &Shared, number: u32, withdraw: impl FnOnce() -> bool) -> boo
     }
     info.end_use();
     shared.heat.forget(number, u64::MAX);
-    info.on(if retired { Event::Quarantine } else { Event::Release });
+    info.enter(if retired { State::Quarantined } else { State::Free });
     true
 }
 
@@ -396,7 +387,7 @@ fn discard(shared: &Shared, number: u32, file: &dyn SegmentFile) {
     file.forget_pages();
     // After a failed sync the page cache may have zeroes where the disk has a segment: the disk is asked.
     let is_blank =
-        || matches!(scan::identify(file, shared.table.cache_id(), frames), Ok(Identity::Blank { .. }));
+        || matches!(scan::identify(file, shared.table.cache_id(), frames), Ok(Some(Identity::Blank { .. })));
     if erased.is_ok() && is_blank() {
         return;
     }

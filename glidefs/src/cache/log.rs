@@ -14,7 +14,6 @@ pub(super) mod info;
 pub(super) mod life;
 pub mod mapping;
 pub(super) mod pressure;
-pub(super) mod records;
 pub(super) mod scan;
 pub(super) mod seal;
 pub(super) mod segment;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cache::catalog::{CacheCatalog, NoCatalog};
+use crate::cache::catalog::CacheCatalog;
 #[cfg(doc)]
 use crate::cache::hands::HANDS_MAX;
 use crate::cache::volume::budget::Budgets;
@@ -54,14 +54,6 @@ pub struct Known {
     pub next_export: Option<ExportId>,
     /// Where the marks are kept.
     pub catalog: Arc<dyn CacheCatalog>,
-}
-
-impl Known {
-    /// Exports with no data in a store.
-    pub fn local(ids: &[ExportId]) -> Self {
-        let exports = ids.iter().map(|id| (*id, SeqMarks::default())).collect();
-        Self { exports, next_export: None, catalog: Arc::new(NoCatalog) }
-    }
 }
 
 /// The findings of opening the cache.

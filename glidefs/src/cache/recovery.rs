@@ -13,11 +13,9 @@ mod checkpoint;
 mod closing;
 mod identify;
 mod layout;
-mod listed;
 mod losses;
 mod missing;
 mod note;
-mod outcome;
 mod patience;
 mod reading;
 mod segments;
@@ -30,21 +28,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use self::ages::{check_exports, check_start, count_start};
+pub(super) use self::layout::read_superblock;
 use self::layout::{at, segment_frames, segment_limit, segments_in};
-use self::listed::Missing;
-use self::outcome::Outcome;
+use self::missing::Missing;
 use self::patience::Patience;
 use self::segments::{Found, Recovery};
 use super::volume::Volume;
 use crate::cache::catalog::CacheCatalog;
 use crate::cache::hands::in_order;
-use crate::cache::log::disk::{Clock, Disk};
+use crate::cache::log::disk::{Clock, Disk, Lock};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::SegmentHeader;
 use crate::cache::log::superblock::{Superblock, VERSION_SOUND};
 use crate::cache::log::table::SegmentTable;
 use crate::cache::options::{Known, Options, Recovered};
-use crate::cache::shared::{Begun, LockGuard, Parts, Shared};
+use crate::cache::shared::{Parts, Shared};
 use crate::cache::volume::layers::SeqMarks;
 use crate::cache::volume::ranks::Ranks;
 use crate::locks::holder;
@@ -52,6 +50,18 @@ use crate::units::ExportId;
 
 /// Most times one start reads the cache: a failed sync may cost frames already read, and then the start reads again.
 const TRIES_MAX: u32 = 4;
+
+/// The end of a try to read the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    /// A sync failed and the page cache dropped frames already read, of a segment not known to be stable; or a file can be read
+    /// again. The indexes are worth nothing.
+    ReadAgain,
+    /// The checkpoint was used, and is damaged, or the log tells of losses: the indexes are worth nothing, and nothing was written.
+    ReadWithoutCheckpoint,
+}
+
 /// Opens the cache on `disk`. See [`super::Cache::open`].
 pub(super) fn open(
     disk: Arc<dyn Disk>,
@@ -61,7 +71,7 @@ pub(super) fn open(
 ) -> Result<(Shared, Recovered), CacheError> {
     let started = clock.now();
     let lock = take_lock(&*disk)?;
-    let mut superblock = read_superblock(&*disk, options, &*known.catalog)?;
+    let mut superblock = begin_superblock(&*disk, options, &*known.catalog)?;
     let frames = segment_frames(superblock.segment_bytes)?;
     let limit = segment_limit(options, superblock.segment_bytes)?;
     let mut exports = known.exports;
@@ -132,9 +142,7 @@ pub(super) fn open(
         warn_if_disk_is_small(&*disk, limit, &present, superblock.segment_bytes);
         found.doubted = doubted;
         found.checkpoints_refused = refused;
-        let begun = Begun { segments: found.segments, checkpoints_refused: refused };
         found.seconds = clock.now().saturating_sub(started).as_secs_f64();
-        let bad_footers = found.bad_footers;
         let catalog = known.catalog;
         let parts = Parts {
             disk,
@@ -145,9 +153,8 @@ pub(super) fn open(
             next_segment_id,
             lock,
             catalog,
-            bad_footers,
             given_up,
-            begun,
+            recovered: found,
         };
         return Ok((Shared::new(parts, options), found));
     }
@@ -239,7 +246,7 @@ impl Recovery<'_> {
     /// Of two copies of one write the index refers to the copy of the highest rank. Copies made by cleaning come last, the newest at the
     /// end, so the segment emptied by cleaning is free.
     fn rank(&mut self, segments: &mut [Found]) {
-        segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
+        segments.sort_unstable_by_key(|found| (found.by_cleaner(), found.key.segment_id));
         self.ranks = Ranks::ascending(segments.iter().map(|found| found.number));
     }
 
@@ -279,10 +286,10 @@ impl Recovery<'_> {
     }
 }
 
-pub(super) fn take_lock(disk: &dyn Disk) -> Result<LockGuard, CacheError> {
+pub(super) fn take_lock(disk: &dyn Disk) -> Result<Box<dyn Lock>, CacheError> {
     let directory = disk.location();
     match disk.lock() {
-        Ok(Some(guard)) => Ok(LockGuard(guard)),
+        Ok(Some(lock)) => Ok(lock),
         Ok(None) => {
             let holder = holder(&Path::new(&directory).join("LOCK"));
             Err(CacheError::InUse { directory, holder })
@@ -299,14 +306,14 @@ pub(super) fn take_lock(disk: &dyn Disk) -> Result<LockGuard, CacheError> {
     }
 }
 
-fn read_superblock(
+/// The superblock of the cache on `disk`; a new one, written, in a new cache.
+fn begin_superblock(
     disk: &dyn Disk,
     options: &Options,
     catalog: &dyn CacheCatalog,
 ) -> Result<Superblock, CacheError> {
     let directory = disk.location();
-    if let Some(bytes) = at(disk.read_superblock(), "reading cache.meta", || directory.clone())? {
-        let superblock = Superblock::decode(&bytes, &directory)?;
+    if let Some(superblock) = read_superblock(disk)? {
         check_start(superblock.start, catalog, directory)?;
         return Ok(superblock);
     }

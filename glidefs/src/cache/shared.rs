@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -17,13 +16,13 @@ use crate::cache::catalog::CacheCatalog;
 use crate::cache::handoff::{OWNED_MAX, OWNED_MIN, OWNED_THROUGH, Port, Signal, Way};
 use crate::cache::log::disk::{Clock, Disk, Lock};
 use crate::cache::log::heat::Heat;
-use crate::cache::log::life::Event;
+use crate::cache::log::life::State;
 use crate::cache::log::pressure::{Pressure, Watermarks};
 use crate::cache::log::scan::Unusable;
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
 use crate::cache::log::table::SegmentTable;
-use crate::cache::options::{OnFull, Options};
+use crate::cache::options::{OnFull, Options, Recovered};
 use crate::cache::sums::Sums;
 use crate::cache::volume::Volume;
 use crate::cache::volume::budget::Budget;
@@ -57,7 +56,8 @@ pub(super) struct Shared {
     next_segment_id: AtomicU64,
     superblock: Mutex<Superblock>,
     keeper_blocked: AtomicBool,
-    pub begun: Begun,
+    /// The findings of the start.
+    pub recovered: Recovered,
     /// Notified at the end of each hold on a segment file.
     syncs: Notify,
     /// Cuts carried to the store so far.
@@ -70,13 +70,8 @@ pub(super) struct Shared {
     /// Extents out of use, which the keeper forgets a few at a time.
     dead: Mutex<Vec<Dead>>,
     /// Keeps other daemons out.
-    lock: LockGuard,
+    pub lock: Box<dyn Lock>,
 }
-
-/// The result of [`Disk::lock`].
-pub(super) struct LockGuard(pub Box<dyn Lock>);
-
-crate::units::debug_by_name!(LockGuard);
 
 /// Counters of rare events.
 #[derive(Debug, Default)]
@@ -98,26 +93,17 @@ pub(super) struct Parts {
     pub table: SegmentTable,
     pub volumes: HashMap<ExportId, Arc<Volume>>,
     pub next_segment_id: u64,
-    pub lock: LockGuard,
+    pub lock: Box<dyn Lock>,
     pub catalog: Arc<dyn CacheCatalog>,
-    pub bad_footers: u64,
     /// Segments which recovery could not seal, to be sealed by the keeper.
     pub given_up: Vec<SegmentWriter>,
-    pub begun: Begun,
-}
-
-/// The part of a checkpoint in the start.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Begun {
-    /// Segments with records.
-    pub segments: u64,
-    /// Checkpoints that could not be used because of damage.
-    pub checkpoints_refused: u64,
+    pub recovered: Recovered,
 }
 
 impl Shared {
     pub fn new(parts: Parts, options: &Options) -> Self {
         let Parts { disk, superblock, clock, table, volumes, next_segment_id, lock, catalog, .. } = parts;
+        let recovered = parts.recovered;
         // Room for all segments of all shards, so letting go of a segment allocates nothing.
         let mut closed = parts.given_up;
         closed.reserve(options.shards.saturating_mul((OWNED_MAX + OWNED_THROUGH) as usize));
@@ -148,11 +134,11 @@ impl Shared {
             mapped_frames_max: options.mapped_bytes_max / FRAME_BYTES as u64,
             heat,
             mapped: AtomicBool::new(false),
-            figures: Figures { bad_footers: AtomicU64::new(parts.bad_footers), ..Figures::default() },
+            figures: Figures { bad_footers: AtomicU64::new(recovered.bad_footers), ..Figures::default() },
             catalog,
             next_segment_id: AtomicU64::new(next_segment_id),
             superblock: Mutex::new(superblock),
-            begun: parts.begun,
+            recovered,
             syncs: Notify::new(),
             writebacks_ended: AtomicU64::new(0),
             keeper_blocked: AtomicBool::new(false),
@@ -214,13 +200,14 @@ impl Shared {
         self.superblock.lock_whole().start
     }
 
+    /// Logs an `error` about the file of segment `number`.
+    pub fn report(&self, number: u32, error: &(dyn std::error::Error + 'static), what: &'static str) {
+        tracing::error!(file = self.disk.segment_name(number), error, "{what}");
+    }
+
     /// Reports a footer that does not decode: the record headers serve instead.
     pub fn note_bad_footer(&self, number: u32, error: &Unusable) {
-        tracing::error!(
-            file = self.disk.segment_name(number),
-            error = error as &dyn std::error::Error,
-            "a footer is damaged; scanning the segment"
-        );
+        self.report(number, error, "a footer is damaged; scanning the segment");
         self.figures.bad_footers.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -240,7 +227,7 @@ impl Shared {
 
     /// Takes a segment which is appended to no more, to be sealed off the workers.
     pub fn close(&self, segment: SegmentWriter) {
-        self.table.get(segment.number).on(Event::Close);
+        self.table.get(segment.number).enter(State::Closed);
         self.closed.lock_whole().push(segment);
         self.signal.raise();
     }
@@ -249,12 +236,7 @@ impl Shared {
     pub fn is_keeper_needed(&self) -> bool {
         self.ports.iter().any(|port| port.is_waiting(Way::Common))
             || self.sums.is_asked()
-            || self.has_closed()
-    }
-
-    /// Whether any segment was closed since the last [`Self::take_closed`].
-    pub fn has_closed(&self) -> bool {
-        !self.closed.lock_whole().is_empty()
+            || !self.closed.lock_whole().is_empty()
     }
 
     /// Moves the segments closed since the last call to `segments`.
@@ -280,11 +262,6 @@ impl Shared {
     /// Notes that data is written back to a store from now on.
     pub fn attach_store(&self) {
         self.store.store(true, Ordering::Relaxed);
-    }
-
-    /// The lock that keeps other processes out.
-    pub fn lock_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.lock.0.fd()
     }
 
     /// Whether data is written back to a store.

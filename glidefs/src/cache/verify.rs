@@ -9,6 +9,7 @@
 //! Does not own the memory (`sums`), or READs (`shard/sums`). Invariants: no bytes count as right without a checksum that proved
 //! itself; a checksum not found is no damage of the data. Everything here may block.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,10 +18,11 @@ use std::time::Duration;
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::format::{FooterRecord, Frame, PAGE_SUMS, Trailer, check_sums, sum_in, sums_pages};
 use crate::cache::log::info::SegmentInfo;
-use crate::cache::log::records::{Records, read_records};
-use crate::cache::log::scan::read_frame;
+use crate::cache::log::life::State;
+use crate::cache::log::scan::{self, Identity, read_frame};
 use crate::cache::log::seal;
 use crate::cache::log::sums::{Crcs, Verdict, crcs_in};
+use crate::cache::log::walk::{self, Span};
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 use crate::locks::MutexExt;
@@ -103,22 +105,10 @@ fn restore(shared: &Shared, number: u32) -> Option<Arc<Crcs>> {
     let segment_id = info.segment_id();
     shared.sums.restores.fetch_add(1, Ordering::Relaxed);
     let frames = shared.table.segment_frames();
-    let (records, trailer, whole) = match read_records(&**file, &shared.table, info) {
-        Ok(Records { records, trailer, whole, bad_footer }) => {
-            if let Some(error) = bad_footer {
-                shared.note_bad_footer(number, &error);
-            }
-            (records, trailer, whole)
-        }
-        Err(error) => {
-            tracing::error!(
-                file = shared.disk.segment_name(number),
-                error = &error as &dyn std::error::Error,
-                "the checksums of a segment cannot be read"
-            );
-            (Vec::new(), None, false)
-        }
-    };
+    let Records { records, trailer, whole } = read_records(shared, number, &**file).unwrap_or_else(|error| {
+        shared.report(number, &error, "the checksums of a segment cannot be read");
+        Records::default()
+    });
     let mut found = crcs_in(&records, frames);
     if !whole {
         add_pages(shared, info, &mut found);
@@ -128,8 +118,15 @@ fn restore(shared: &Shared, number: u32) -> Option<Arc<Crcs>> {
     if let Some(hold) = SyncHold::begin(shared, number)
         && hold.info().segment_id() == segment_id
     {
-        if let Some(trailer) = &trailer {
-            write_again(shared, &**file, number, trailer, &records);
+        // The sums are missing where an older glidefs sealed the segment, or are damaged. Nobody waits for success.
+        if let Some(trailer) = &trailer
+            && let Err(error) = seal::write_sums(&**file, trailer, frames, &records)
+        {
+            tracing::warn!(
+                file = shared.disk.segment_name(number),
+                error = &error as &dyn std::error::Error,
+                "the checksums of a sealed segment cannot be written; the footer serves instead"
+            );
         }
         info.keep_crcs(Arc::clone(&crcs));
         let until = (!whole).then(|| shared.clock.now().saturating_add(PARTS_STAY));
@@ -150,19 +147,31 @@ fn add_pages(shared: &Shared, info: &SegmentInfo, found: &mut [Option<u32>]) {
     }
 }
 
-/// Writes the sums where they should be: an older glidefs sealed the segment, or the sums are damaged. Nobody waits for success.
-fn write_again(
-    shared: &Shared,
-    file: &dyn SegmentFile,
-    number: u32,
-    trailer: &Trailer,
-    records: &[FooterRecord],
-) {
-    if let Err(error) = seal::write_sums(file, trailer, shared.table.segment_frames(), records) {
-        tracing::warn!(
-            file = shared.disk.segment_name(number),
-            error = &error as &dyn std::error::Error,
-            "the checksums of a sealed segment cannot be written; the footer serves instead"
-        );
+/// The records of a segment, each checked.
+#[derive(Default)]
+pub(super) struct Records {
+    pub records: Vec<FooterRecord>,
+    /// The trailer of a sealed segment with a whole footer.
+    trailer: Option<Trailer>,
+    /// No record is missing.
+    pub whole: bool,
+}
+
+/// Reads the records of segment number `number`, to which nothing is appended, from the footer, or else from the record headers.
+/// Nothing is written.
+pub(super) fn read_records(shared: &Shared, number: u32, file: &dyn SegmentFile) -> io::Result<Records> {
+    let (table, info) = (&shared.table, shared.table.get(number));
+    let key = table.key(info.segment_id());
+    if info.state() == State::Sealed
+        && let Ok(Some(Identity::Sealed { trailer, .. })) =
+            scan::identify(file, table.cache_id(), table.segment_frames())
+        && trailer.key == key
+    {
+        match scan::read_footer(file, &trailer) {
+            Ok(records) => return Ok(Records { records, trailer: Some(trailer), whole: true }),
+            Err(error) => shared.note_bad_footer(number, &error),
+        }
     }
+    let walk = walk::walk(file, &key, Span::To(info.appended()))?;
+    Ok(Records { records: walk.records, trailer: None, whole: walk.holes.is_empty() })
 }

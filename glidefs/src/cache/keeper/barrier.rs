@@ -66,7 +66,6 @@ fn is_done(info: &SegmentInfo) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::log::life::Event;
     use crate::cache::log::table::Refs;
 
     const OPEN: u32 = 0;
@@ -76,15 +75,12 @@ mod tests {
     /// A segment that is appended to, one that is closed and has an extent, and one that is sealed and nobody needs. All is stable.
     fn table() -> SegmentTable {
         let table = SegmentTable::new(3, 3, [0; 16], 64);
-        let events: [&[Event]; 3] = [
-            &[Event::Prepare],
-            &[Event::Prepare, Event::Close],
-            &[Event::Prepare, Event::Close, Event::Seal],
-        ];
-        for (number, events) in (0..).zip(events) {
+        let lives: [&[State]; 3] =
+            [&[State::Open], &[State::Open, State::Closed], &[State::Open, State::Closed, State::Sealed]];
+        for (number, life) in (0..).zip(lives) {
             table.get(number).begin_use(u64::from(number) + 10, 10);
-            for event in events {
-                table.get(number).on(*event);
+            for state in life {
+                table.get(number).enter(*state);
             }
         }
         table.count_refs(Refs { number: CLOSED, extents: 1, sectors: 8 });

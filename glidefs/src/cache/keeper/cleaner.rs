@@ -5,7 +5,6 @@
 //! is forgotten, the catalog notes that nothing as old may be taken from the log any more, because older copies of the same
 //! sectors may still be in other segments.
 
-mod gain;
 mod moving;
 
 use std::collections::HashMap;
@@ -14,19 +13,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use self::gain::{frames_for, freed_frames};
 use super::prepare::Preparer;
-use super::runs::{live_runs, records};
-use super::syncing::{heal, report};
+use super::sealing::heal;
 use crate::cache::log::batch::Batch;
-use crate::cache::log::format::FooterRecord;
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::State;
 use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
-use crate::units::{ExportId, FRAME_SECTORS, SECTOR_BYTES};
+use crate::units::FRAME_SECTORS;
 
 /// Most segments whose records are read in one step.
 const CANDIDATES: usize = 8;
@@ -62,13 +58,23 @@ pub(super) struct Cleaner {
     /// Writebacks ended at the last step. While a volume takes note of a cut in the store, content of the cut counts as clean and
     /// cannot be forgotten yet: after the writeback, segments passed over are judged anew.
     writebacks_ended: u64,
+}
+
+/// A segment while it is emptied.
+struct Emptying<'a> {
+    shared: &'a Shared,
+    cleaner: &'a mut Cleaner,
+    preparer: &'a mut Preparer,
+    number: u32,
+    info: &'a SegmentInfo,
+    /// Frames that the disk does not read are given up.
+    gives_up: bool,
+    /// Number of frames that the disk did not read.
+    unread_frames: u32,
     batch: Batch,
     /// The data of `batch`; `volumes` has the volume of each entry.
     data: Vec<u8>,
     volumes: Vec<Arc<Volume>>,
-    /// Whether unread frames of the segment being cleaned are given up, and the number of such frames.
-    gives_up: bool,
-    unread_frames: u32,
 }
 
 /// A segment passed over: cleaning would not have freed `gain_min` frames while the counts were these.
@@ -129,8 +135,8 @@ impl Cleaner {
                 && info.extents() > 0
                 && !self.was_passed(shared, *number, info, 0)
         });
-        if let Some((number, info)) = bad {
-            return self.clean(shared, preparer, number, info, 0);
+        if let Some((number, _)) = bad {
+            return self.clean(shared, preparer, number, 0);
         }
         if free >= shared.watermarks.clean_below {
             return false;
@@ -146,7 +152,7 @@ impl Cleaner {
         };
         let gain_min = (shared.table.segment_frames() / divisor).max(2);
         for number in self.candidates(shared, gain_min) {
-            if self.clean(shared, preparer, number, shared.table.get(number), gain_min) {
+            if self.clean(shared, preparer, number, gain_min) {
                 return true;
             }
         }
@@ -190,32 +196,36 @@ impl Cleaner {
     }
 
     /// Moves everything needed out of segment number `number`, if moving frees `gain_min` frames; with 0 in any case.
-    fn clean(
-        &mut self,
-        shared: &Shared,
-        preparer: &mut Preparer,
-        number: u32,
-        info: &SegmentInfo,
-        gain_min: u32,
-    ) -> bool {
+    fn clean(&mut self, shared: &Shared, preparer: &mut Preparer, number: u32, gain_min: u32) -> bool {
+        let info = shared.table.get(number);
         let segment_id = info.segment_id();
         let looks = self.unread.get(&number).filter(|unread| unread.segment_id == segment_id);
         let looks = looks.map_or(0, |unread| unread.looks) + 1;
-        (self.gives_up, self.unread_frames) = (looks >= LOOKS_MAX, 0);
-        let moved = self.try_clean(shared, preparer, number, info, gain_min);
+        let gives_up = looks >= LOOKS_MAX;
+        let mut emptying = Emptying {
+            shared,
+            cleaner: self,
+            preparer,
+            number,
+            info,
+            gives_up,
+            unread_frames: 0,
+            batch: Batch::default(),
+            data: Vec::new(),
+            volumes: Vec::new(),
+        };
+        let moved = emptying.run(gain_min);
+        let unread_frames = emptying.unread_frames;
         self.unread.remove(&number);
-        if self.unread_frames > 0 && !self.gives_up {
+        if unread_frames > 0 && !gives_up {
             let again = shared.clock.now().saturating_add(LOOK_PAUSE);
             self.unread.insert(number, Unread { segment_id, looks, again });
         }
-        self.batch.reset();
-        self.volumes.clear();
-        self.data.clear();
         let cleaned = match moved {
             Ok(cleaned) => cleaned,
             Err(Halt::NoRoom) => return false,
             Err(Halt::Disk(error)) => {
-                report(shared, number, &error, "noting in the catalog which data leaves the cache failed");
+                shared.report(number, &error, "noting in the catalog which data leaves the cache failed");
                 false
             }
         };
@@ -227,81 +237,9 @@ impl Cleaner {
         }
         cleaned
     }
-
-    fn try_clean(
-        &mut self,
-        shared: &Shared,
-        preparer: &mut Preparer,
-        number: u32,
-        info: &SegmentInfo,
-        gain_min: u32,
-    ) -> Result<bool, Halt> {
-        let records = records(shared, number, info);
-        let mut volumes = HashMap::new();
-        let mut runs = Vec::new();
-        for record in &records {
-            for entry in &record.entries {
-                let volume = volumes.entry(entry.export).or_insert_with(|| shared.find_volume(entry.export));
-                if let Some(volume) = volume {
-                    live_runs(volume, entry, number, record.position_frames, &mut runs);
-                }
-            }
-        }
-        let needs = frames_for(shared, &runs).saturating_add(gain_min);
-        if gain_min > 0 && needs > freed_frames(shared, info, &records) {
-            return Ok(false);
-        }
-        for run in &runs {
-            if let Some(Some(volume)) = volumes.get(&run.entry.export) {
-                self.add(shared, preparer, info, number, run, volume)?;
-            }
-        }
-        self.append(shared, preparer, number)?;
-        let forgotten = forget(shared, number, info, &records, &volumes)?;
-        Ok(forgotten || !runs.is_empty())
-    }
 }
 
 /// The counts of a segment: while they are the same, nothing in the segment has changed.
 fn counts(info: &SegmentInfo) -> Counts {
     (info.segment_id(), info.extents(), info.dirty_extents(), info.live_sectors())
-}
-
-/// Forgets the data of `records`, all in segment number `number`, that is in the store, and returns whether there was any.
-fn forget(
-    shared: &Shared,
-    number: u32,
-    info: &SegmentInfo,
-    records: &[FooterRecord],
-    volumes: &HashMap<ExportId, Option<Arc<Volume>>>,
-) -> io::Result<bool> {
-    let clean_extents = info.extents().saturating_sub(info.dirty_extents());
-    if clean_extents == 0 {
-        return Ok(false);
-    }
-    let entries = || {
-        records.iter().flat_map(|record| &record.entries).filter_map(|entry| {
-            let volume = volumes.get(&entry.export)?.as_ref()?;
-            Some((entry, volume))
-        })
-    };
-    let mut marks = HashMap::new();
-    for (entry, _) in entries().filter(|(entry, volume)| volume.is_clean(entry.seq)) {
-        let mark = marks.entry(entry.export).or_insert(entry.seq);
-        *mark = entry.seq.max(*mark);
-    }
-    if marks.is_empty() {
-        return Ok(false);
-    }
-    shared.catalog.evicted(&marks.iter().map(|(export, mark)| (*export, *mark)).collect::<Vec<_>>())?;
-    let before = info.live_sectors();
-    for (entry, volume) in entries() {
-        // Data written back since the marks were made is not covered by the catalog's note, and stays.
-        if marks.get(&entry.export).is_some_and(|mark| entry.seq <= *mark) {
-            volume.evict(&shared.table, entry.range, entry.seq, number);
-        }
-    }
-    let gone = before.saturating_sub(info.live_sectors());
-    shared.figures.evicted_bytes.fetch_add(gone.saturating_mul(SECTOR_BYTES), Ordering::Relaxed);
-    Ok(gone > 0)
 }

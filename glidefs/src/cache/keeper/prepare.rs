@@ -5,14 +5,11 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use super::syncing::report;
 use crate::cache::handoff::Way;
 use crate::cache::log::disk::SegmentFile;
-use crate::cache::log::format::SegmentHeader;
-use crate::cache::log::life::{Event, State};
+use crate::cache::log::life::State;
 use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
-use crate::cache::log::sums::Crcs;
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 use crate::units::FRAME_BYTES;
@@ -58,7 +55,7 @@ impl Preparer {
         if let Err(error) = &prepared
             && !self.failing
         {
-            report(shared, number, error, NO_SEGMENT);
+            shared.report(number, error, NO_SEGMENT);
         }
         self.failing = prepared.is_err();
         prepared.ok()
@@ -88,12 +85,7 @@ impl Preparer {
                 None => return Ok(None),
             },
         };
-        let header = SegmentHeader {
-            cache_id: table.cache_id(),
-            segment_id: shared.new_segment_id(),
-            shard,
-            segment_bytes: table.segment_bytes(),
-        };
+        let header = table.header(shared.new_segment_id(), shard);
         writer.forget_pages();
         seal::write_header(&*file, &header, table.segment_frames(), &info.front_unsure)?;
         if way == Way::Through {
@@ -104,10 +96,7 @@ impl Preparer {
             }
             info.set_through();
         }
-        info.keep_crcs(Crcs::new(table.segment_frames()));
-        info.begin_use(header.segment_id, 1);
-        info.on(Event::Prepare);
-        Ok(Some(SegmentWriter::new(number, header.key(), writer, table.segment_frames())))
+        Ok(Some(SegmentWriter::begin(table, number, &header, writer)))
     }
 
     /// The file for writes that are stable at once, if the disk has such writes.

@@ -4,7 +4,6 @@
 //! Does not own the budgets (`volume/budget`), or writeback. Without a store only the client can make room. Invariant: as in cleaning,
 //! before anything is forgotten the catalog notes that nothing as old may be taken from the log any more.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,20 +85,18 @@ impl Relief {
         }
         match shared.catalog.evicted(&marks) {
             Ok(()) => self.evictions = evictions,
-            Err(error) => self.failed(&error, marks.len(), now),
-        }
-    }
-
-    fn failed(&mut self, error: &io::Error, exports: usize, now: Duration) {
-        self.next_look = now.saturating_add(FAILED_PAUSE);
-        if let Some(suppressed) = self.failures.pass() {
-            let error = error as &dyn std::error::Error;
-            tracing::error!(
-                exports,
-                error,
-                suppressed,
-                "noting in the catalog which data leaves the cache failed"
-            );
+            Err(error) => {
+                self.next_look = now.saturating_add(FAILED_PAUSE);
+                if let Some(suppressed) = self.failures.pass() {
+                    let (exports, error) = (marks.len(), &error as &dyn std::error::Error);
+                    tracing::error!(
+                        exports,
+                        error,
+                        suppressed,
+                        "noting in the catalog which data leaves the cache failed"
+                    );
+                }
+            }
         }
     }
 }

@@ -3,14 +3,11 @@
 //! Does not own the moving. Invariant: every extent found by an index in a segment is in the records found here, whatever the
 //! disk gives back of the footer and the record headers.
 
-use std::io;
-
-use super::syncing::report;
 use crate::cache::log::format::{Entry, EntryKind, FooterRecord};
 use crate::cache::log::info::SegmentInfo;
-use crate::cache::log::records::read_records;
 use crate::cache::log::table::frames_of;
 use crate::cache::shared::Shared;
+use crate::cache::verify::read_records;
 use crate::cache::volume::Volume;
 use crate::cache::volume::extent::{Backing, Extent};
 use crate::units::{ExportId, FRAME_SECTORS, SectorRange};
@@ -32,10 +29,11 @@ pub(super) fn records(shared: &Shared, number: u32, info: &SegmentInfo) -> Vec<F
     let volumes = shared.all_volumes();
     // The entries of doubt for which recovery has a damaged segment stand are in no record of the segment.
     if !volumes.iter().any(|volume| volume.is_doubted_in(number)) {
-        match read_all(shared, number, info) {
-            Ok(Some(records)) => return records,
-            Ok(None) => {}
-            Err(error) => report(shared, number, &error, "reading a segment that is to be cleaned failed"),
+        let Some(file) = info.file() else { return Vec::new() };
+        match read_records(shared, number, &**file) {
+            Ok(read) if read.whole => return read.records,
+            Ok(_) => {}
+            Err(error) => shared.report(number, &error, "reading a segment that is to be cleaned failed"),
         }
     }
     let extents = volumes.iter().flat_map(|volume| {
@@ -45,16 +43,6 @@ pub(super) fn records(shared: &Shared, number: u32, info: &SegmentInfo) -> Vec<F
         extents.into_iter().filter_map(|extent| described(volume.id(), &extent))
     });
     extents.collect()
-}
-
-/// All records of the segment; `None` when the disk no longer has all of them.
-fn read_all(shared: &Shared, number: u32, info: &SegmentInfo) -> io::Result<Option<Vec<FooterRecord>>> {
-    let Some(file) = info.file() else { return Ok(Some(Vec::new())) };
-    let read = read_records(&**file, &shared.table, info)?;
-    if let Some(error) = &read.bad_footer {
-        shared.note_bad_footer(number, error);
-    }
-    Ok(read.whole.then_some(read.records))
 }
 
 /// A record for `extent` of `export` alone, without checksums, placed so that the first frame of the record's data is the first

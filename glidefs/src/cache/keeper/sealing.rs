@@ -1,4 +1,5 @@
-//! Sealing a segment: making the segment stable, and writing the footer and the trailer.
+//! Sealing a segment: making the segment stable, and writing the footer and the trailer. Syncs of segment files off the workers, and
+//! the repair after a failed sync.
 //!
 //! Does not own when. Invariants: the trailer is written only after a sync of all records; no segment is freed or prepared while
 //! the segment is sealed, as one thread, the keeper's, does all three. The hold on the file alone would not do: [`seal_one`]
@@ -6,14 +7,15 @@
 
 use std::iter;
 
-use super::syncing::{SYNC_FAILED, heal, report};
 use crate::cache::log::info::SegmentInfo;
-use crate::cache::log::life::{Event, State};
+use crate::cache::log::life::State;
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::{scan, seal};
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 
+const SYNC_FAILED: &str =
+    "the cache disk failed to make data stable; FLUSH fails until the data has been written again";
 const NO_FOOTER: &str =
     "writing a footer failed, and is tried again: without a footer the next start has to scan the segment";
 
@@ -50,7 +52,7 @@ pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) 
     let synced = segment.file.sync();
     hold.end(covers, synced.is_ok());
     if let Err(error) = &synced {
-        report(shared, segment.number, error, SYNC_FAILED);
+        shared.report(segment.number, error, SYNC_FAILED);
         return Sealing::Waits;
     }
     let closed = match footer {
@@ -60,14 +62,14 @@ pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) 
         }),
         None => seal::close_trailer_first(segment, frames, iter::empty()),
     };
-    info.on(Event::Seal);
+    info.enter(State::Sealed);
     match closed {
         Ok(trailer) => {
             info.leave_crcs(Some(&trailer), frames);
             Sealing::Done
         }
         Err(error) => {
-            report(shared, segment.number, &error, NO_FOOTER);
+            shared.report(segment.number, &error, NO_FOOTER);
             Sealing::WithoutFooter
         }
     }
@@ -88,7 +90,7 @@ fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWrite
     match &sealed {
         Ok(trailer) => {
             info.heal();
-            info.on(Event::Seal);
+            info.enter(State::Sealed);
             info.leave_crcs(Some(trailer), frames);
             tracing::error!(
                 file = shared.disk.segment_name(segment.number),
@@ -96,7 +98,7 @@ fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWrite
                  lost sectors fail until they are written again"
             );
         }
-        Err(error) => report(shared, segment.number, error, SYNC_FAILED),
+        Err(error) => shared.report(segment.number, error, SYNC_FAILED),
     }
     sealed.is_ok()
 }
@@ -109,18 +111,51 @@ pub(super) fn write_footer_again(shared: &Shared, segment: &SegmentWriter) -> bo
     // Freeing the segment, or using the segment again, takes the hold on the file.
     info.segment_id() != segment.key.segment_id || info.state() != State::Sealed || {
         let frames = shared.table.segment_frames();
-        let written = if segment.vital {
-            seal::close_trailer_first(segment, frames, iter::empty())
-        } else {
-            seal::write_footer(segment, frames).and_then(|trailer| {
-                segment.file.sync()?;
-                seal::write_trailer(&*segment.file, &trailer, frames)?;
-                Ok(trailer)
-            })
-        };
+        let written = seal::close(segment, frames, iter::empty());
         if let Ok(trailer) = &written {
             info.leave_crcs(Some(trailer), frames);
         }
         written.is_ok()
     }
+}
+
+/// Writes the records of a segment with a failed sync once more, in their place: this takes no room, and the kernel counts the
+/// pages as unwritten again. `false` when this fails too, or when the pages are gone; then the data must move.
+pub(super) fn heal(shared: &Shared, info: &SegmentInfo, segment: &SegmentWriter) -> bool {
+    let Some(_hold) = SyncHold::begin(shared, segment.number) else { return false };
+    let rewritten = scan::rewrite_records(&*segment.file, &segment.key, info.synced(), info.appended());
+    let healed = match rewritten {
+        Ok(true) => segment.file.sync().is_ok(),
+        Ok(false) | Err(_) => false,
+    };
+    if healed {
+        info.heal();
+        tracing::info!(
+            file = shared.disk.segment_name(segment.number),
+            "made a segment stable after a failed sync"
+        );
+    }
+    healed
+}
+
+/// Syncs the file of segment `number` and returns whether the segment is stable; `None` while somebody else holds the file.
+pub(in crate::cache) fn sync(shared: &Shared, number: u32) -> Option<bool> {
+    let hold = SyncHold::begin(shared, number)?;
+    let info = shared.table.get(number);
+    let covers = info.appended();
+    let synced = match info.file() {
+        Some(file) => file.sync(),
+        None => Ok(()),
+    };
+    if let Err(error) = &synced {
+        shared.report(number, error, SYNC_FAILED);
+    }
+    hold.end(covers, synced.is_ok());
+    if synced.is_err() {
+        // The shard that appends to the segment must let go of the segment.
+        for port in &shared.ports {
+            port.wake();
+        }
+    }
+    Some(!info.is_poisoned())
 }

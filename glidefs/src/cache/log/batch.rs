@@ -5,14 +5,14 @@
 
 use std::collections::HashSet;
 
-use super::format::{Entry, EntryKind, PushError, RecordBuilder};
+use super::format::{Entry, EntryKind, RecordBuilder};
 use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
 
 /// Most headers in one write: the header of the announcement, and the header of the record.
 pub(in crate::cache) const HEADERS_MAX: usize = 2;
 
 /// Entries that will be one record, and the figures that the footer needs of the entries.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::cache) struct Batch {
     pub(super) builder: RecordBuilder,
     pub(super) entries: Vec<Entry>,
@@ -22,19 +22,6 @@ pub(in crate::cache) struct Batch {
     /// The record that announces exports that are new to the segment. Not written when `announced` is empty.
     pub(super) announcement: RecordBuilder,
     pub(super) announced: Vec<Entry>,
-}
-
-impl Default for Batch {
-    fn default() -> Self {
-        Self {
-            builder: RecordBuilder::new(),
-            entries: Vec::new(),
-            crcs: Vec::new(),
-            changes: 0,
-            announcement: RecordBuilder::new(),
-            announced: Vec::with_capacity(1),
-        }
-    }
 }
 
 impl Batch {
@@ -79,16 +66,11 @@ impl Batch {
         for entry in &self.entries {
             if last.replace(entry.export) != Some(entry.export) && known.insert(entry.export) {
                 let entry = Entry { kind: EntryKind::Announced, ..*entry };
-                let pushed = self.announcement.push_entry(&entry);
-                debug_assert!(pushed.is_ok(), "a record has room for as many entries as another one");
+                let pushed = self.announcement.push(&entry, &[]);
+                debug_assert!(pushed, "a record has room for as many entries as another one");
                 self.announced.push(entry);
             }
         }
-    }
-
-    fn added(&mut self, entry: Entry) {
-        self.changes += usize::from(self.entries.last().is_none_or(|last| last.export != entry.export));
-        self.entries.push(entry);
     }
 
     /// Whether there is room for one more entry with `frames` frames of data, or, when `frames` is 0, for `entries` more entries
@@ -98,34 +80,24 @@ impl Batch {
             return self.builder.fits_data(frames);
         }
         // One entry is as long as seven CRCs.
-        self.builder.fits_zero() && self.builder.fits_data((entries - 1) * 7)
+        self.builder.fits_data((entries - 1) * 7)
     }
 
-    pub fn push_data(
-        &mut self,
-        export: ExportId,
-        seq: Seq,
-        range: SectorRange,
-        crcs: &[u32],
-    ) -> Result<(), PushError> {
+    /// Adds a write of data, behind the data of the entries before; `crcs` has one CRC for each frame.
+    pub fn push_data(&mut self, export: ExportId, seq: Seq, range: SectorRange, crcs: &[u32]) -> bool {
         let kind = EntryKind::Data { first_frame: self.builder.data_frames() };
-        self.builder.push_data(export, seq, range, crcs)?;
-        self.added(Entry { export, seq, range, kind });
-        self.crcs.extend_from_slice(crcs);
-        Ok(())
+        self.push(Entry { export, seq, range, kind }, crcs)
     }
 
-    pub fn push_zero(&mut self, export: ExportId, seq: Seq, range: SectorRange) -> Result<(), PushError> {
-        self.builder.push_zero(export, seq, range)?;
-        self.added(Entry { export, seq, range, kind: EntryKind::Zero });
-        Ok(())
-    }
-
-    /// Adds `entry`, which has no data.
-    pub fn push_entry(&mut self, entry: Entry) -> Result<(), PushError> {
-        self.builder.push_entry(&entry)?;
-        self.added(entry);
-        Ok(())
+    /// As [`RecordBuilder::push`].
+    pub fn push(&mut self, entry: Entry, crcs: &[u32]) -> bool {
+        let pushed = self.builder.push(&entry, crcs);
+        if pushed {
+            self.changes += usize::from(self.entries.last().is_none_or(|last| last.export != entry.export));
+            self.entries.push(entry);
+            self.crcs.extend_from_slice(crcs);
+        }
+        pushed
     }
 
     pub fn reset(&mut self) {
@@ -151,12 +123,13 @@ mod tests {
             let mut batch = Batch::default();
             for _ in 0..data {
                 if batch.fits(1, 1) {
-                    batch.push_data(ExportId(1), Seq(1), range, &[crc]).unwrap();
+                    assert!(batch.push_data(ExportId(1), Seq(1), range, &[crc]));
                 }
             }
             let fits = (1..=RECORD_ENTRIES_MAX).take_while(|entries| batch.fits(*entries, 0)).count();
             for _ in 0..fits {
-                batch.push_zero(ExportId(1), Seq(1), range).unwrap();
+                let (export, seq, kind) = (ExportId(1), Seq(1), EntryKind::Zero);
+                assert!(batch.push(Entry { export, seq, range, kind }, &[]));
             }
             assert_eq!(batch.entries().len(), batch.builder.entries());
         }

@@ -2,12 +2,11 @@
 //!
 //! Owns system calls on those files. Does not own the contents of the files.
 
-mod checkpoint;
 mod lock;
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, IoSlice, IoSliceMut, Read};
+use std::io::{self, BufReader, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -16,7 +15,6 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FcntlArg, RenameFlags, fcntl, renameat2};
 
-use self::checkpoint::RealCheckpoint;
 use self::lock::{name_of, wait_for_lock};
 use super::disk::{CheckpointFile, Disk, Lock, SegmentFile};
 use super::mapping::Mapping;
@@ -24,6 +22,8 @@ use crate::units::FRAME_BYTES;
 
 /// Bytes of a checkpoint that are read at once.
 const READ_BYTES: usize = 256 << 10;
+/// Bytes of a checkpoint that are synced at once: a sync of all bytes at the end would keep other syncs of the disk waiting.
+const SYNC_BYTES: usize = 8 << 20;
 
 /// A cache directory on a real file system.
 #[derive(Clone, Debug)]
@@ -205,6 +205,53 @@ impl Disk for Directory {
     fn begin_checkpoint(&self) -> io::Result<Box<dyn CheckpointFile>> {
         let checkpoint = RealCheckpoint::begin(self.checkpoint_path(), self.new_checkpoint_path())?;
         Ok(Box::new(checkpoint))
+    }
+}
+
+/// A checkpoint being written, under a temporary name until all of it is stable: under the name of the checkpoint is no part of one.
+#[derive(Debug)]
+struct RealCheckpoint {
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+    /// Bytes appended since the last sync.
+    unsynced: usize,
+    is_finished: bool,
+}
+
+impl RealCheckpoint {
+    /// Begins the file `temporary`, which is to be `path`.
+    fn begin(path: PathBuf, temporary: PathBuf) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).truncate(true).write(true).open(&temporary)?;
+        Ok(Self { file, temporary, path, unsynced: 0, is_finished: false })
+    }
+}
+
+impl CheckpointFile for RealCheckpoint {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.unsynced = self.unsynced.saturating_add(bytes.len());
+        if self.unsynced >= SYNC_BYTES {
+            self.file.sync_data()?;
+            self.unsynced = 0;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.temporary, &self.path)?;
+        self.is_finished = true;
+        self.path.parent().map_or(Ok(()), sync_directory)
+    }
+}
+
+impl Drop for RealCheckpoint {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // The next checkpoint truncates the file.
+            let _ = fs::remove_file(&self.temporary);
+        }
     }
 }
 

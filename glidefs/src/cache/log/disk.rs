@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::mapping::Mapping;
 
 /// Keeps every other process out of a cache directory while the lock, or a copy of the lock's descriptor, lives.
-pub trait Lock: Send + Sync {
+pub trait Lock: Debug + Send + Sync {
     /// The descriptor that holds the lock. A ring with the descriptor registered holds the lock for as long as the kernel works
     /// for the ring, and so longer than the process lives: `kill -9` does not end a write that is under way past the page cache.
     fn fd(&self) -> Option<BorrowedFd<'_>>;

@@ -134,14 +134,3 @@ pub enum CacheError {
         source: io::Error,
     },
 }
-
-impl CacheError {
-    /// Whether the disk had no room.
-    pub(in crate::cache) fn is_full(&self) -> bool {
-        let kind = match self {
-            Self::Disk { source, .. } => source.kind(),
-            _ => return false,
-        };
-        matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-    }
-}

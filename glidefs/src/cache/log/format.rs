@@ -32,13 +32,13 @@ mod sums;
 
 pub use checkpoint::{
     CHECKPOINT_HEADER_BYTES, CHECKPOINT_PAGE_BYTES, CoveredSegment, ExtentReader, ExtentRows, Head, Kept,
-    KeptExtent, OtherSegment, PageChain, PageKind, Row, decode_end, decode_rows, encode_end, encode_rows,
+    KeptExtent, PageChain, PageKind, Place, Row, decode_end, decode_rows, encode_end, encode_rows,
 };
 pub use entry::{Entry, EntryKind};
 pub use footer::{FooterBuilder, FooterMark, FooterRecord, decode_footer, is_footer};
 pub(in crate::cache) use record::VERSION_REPEATING;
 pub use record::{
-    PushError, RECORD_ENTRIES_MAX, Record, RecordBuilder, decode_record, is_damaged_record, newer_version,
+    RECORD_ENTRIES_MAX, Record, RecordBuilder, decode_record, is_damaged_record, newer_version,
 };
 pub use segment::{CLEANER, SegmentHeader, THROUGH, Trailer, is_torn_end};
 pub use sums::{PAGE_SUMS, check_sums, encode_sums, sum_in, sums_key, sums_pages};
@@ -120,7 +120,8 @@ pub fn frame_crc(frame: &[u8]) -> u32 {
     checksum::crc32c(frame)
 }
 
-fn get<const N: usize>(bytes: &Frame, at: usize) -> [u8; N] {
+/// The field at `at`, which all callers know to be inside `bytes`.
+pub(super) fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut field = [0; N];
     field.copy_from_slice(&bytes[at..at + N]);
     field
@@ -143,38 +144,46 @@ fn put_crc(frame: &mut Frame) {
     put(frame, CRC_AT, &crc.to_le_bytes());
 }
 
-/// The frame at the start of `bytes`, with the right magic and version; nothing else of the frame is checked yet.
+/// The segment that the fields shared by all structures name.
+fn owner(frame: &Frame) -> SegmentKey {
+    SegmentKey {
+        cache_id: field(frame, CACHE_ID_AT),
+        segment_id: u64::from_le_bytes(field(frame, SEGMENT_ID_AT)),
+    }
+}
+
+/// The frame at the start of `bytes`, with the right magic and a version up to `newest`; nothing else of the frame is checked yet.
 ///
 /// The version is compared after the `checksum`, so that a damaged version number is reported as damage.
 fn check_preamble(
     bytes: &[u8],
     magic: [u8; 8],
+    newest: u16,
     checksum: impl FnOnce(&Frame) -> bool,
 ) -> Result<(&Frame, SegmentKey), FormatError> {
     let Some(frame) = bytes.first_chunk::<FRAME_BYTES>() else {
         return Err(FormatError::Length { found: bytes.len(), needed: FRAME_BYTES });
     };
-    if get(frame, MAGIC_AT) != magic {
+    if field(frame, MAGIC_AT) != magic {
         return Err(FormatError::Magic);
     }
     if !checksum(frame) {
         return Err(FormatError::Checksum);
     }
-    let found = u16::from_le_bytes(get(frame, VERSION_AT));
-    if found != FORMAT_VERSION {
+    let found = u16::from_le_bytes(field(frame, VERSION_AT));
+    if !(FORMAT_VERSION..=newest).contains(&found) {
         return Err(FormatError::Version { found });
     }
-    let segment_id = u64::from_le_bytes(get(frame, SEGMENT_ID_AT));
-    Ok((frame, SegmentKey { cache_id: get(frame, CACHE_ID_AT), segment_id }))
+    Ok((frame, owner(frame)))
 }
 
 /// As [`check_preamble`], for a structure of exactly one frame with its CRC at [`CRC_AT`].
-fn check_frame(bytes: &[u8], magic: [u8; 8]) -> Result<(&Frame, SegmentKey), FormatError> {
+fn check_frame(bytes: &[u8], magic: [u8; 8], newest: u16) -> Result<(&Frame, SegmentKey), FormatError> {
     if bytes.len() != FRAME_BYTES {
         return Err(FormatError::Length { found: bytes.len(), needed: FRAME_BYTES });
     }
-    check_preamble(bytes, magic, |frame| {
-        u32::from_le_bytes(get(frame, CRC_AT)) == frame_crc(&frame[..CRC_AT])
+    check_preamble(bytes, magic, newest, |frame| {
+        u32::from_le_bytes(field(frame, CRC_AT)) == frame_crc(&frame[..CRC_AT])
     })
 }
 

@@ -10,8 +10,8 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::{ArcSwapOption, Guard};
 
 use super::disk::SegmentFile;
-use super::format::Trailer;
-use super::life::{Event, State};
+use super::format::{CoveredSegment, Trailer};
+use super::life::State;
 use super::mapping::Mapping;
 use super::sums::Crcs;
 use crate::units::FRAME_BYTES;
@@ -57,31 +57,19 @@ pub(in crate::cache) struct SegmentInfo {
     footer_crc: AtomicU32,
 }
 
-/// The footer of a sealed segment, as the trailer describes the footer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cache) struct FooterPlace {
-    pub frame: u32,
-    pub bytes: u32,
-    pub crc: u32,
-}
-
 impl SegmentInfo {
     pub fn state(&self) -> State {
         State::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Moves the segment on. An event that must not happen in this state is a bug: the event is reported and ignored.
-    pub fn on(&self, event: Event) {
+    /// Moves the segment on to `next`. A step that this state does not allow is a bug: it is reported and not made.
+    pub fn enter(&self, next: State) {
         let state = self.state();
-        debug_assert!(state.on(event).is_some(), "{event:?} in {state:?}");
-        if let Some(next) = state.on(event) {
+        debug_assert!(state.leads_to(next), "{next:?} after {state:?}");
+        if state.leads_to(next) {
             self.state.store(next as u8, Ordering::Release);
         } else {
-            tracing::error!(
-                ?state,
-                ?event,
-                "a segment got an event that its state does not allow: the event is ignored"
-            );
+            tracing::error!(?state, ?next, "a segment was to take a step that its state does not allow");
         }
     }
 
@@ -293,12 +281,14 @@ impl SegmentInfo {
         Some(self.sums_frame.load(Ordering::Acquire)).filter(|frame| *frame != 0)
     }
 
-    /// The footer on the disk; `None` of a segment without footer or without sums.
-    pub fn footer(&self) -> Option<FooterPlace> {
-        let sums_frame = self.sums_frame()?;
-        let bytes = self.footer_bytes.load(Ordering::Acquire);
-        let frame = sums_frame.checked_sub(u32::try_from(bytes as usize / FRAME_BYTES).ok()?)?;
-        Some(FooterPlace { frame, bytes, crc: self.footer_crc.load(Ordering::Acquire) })
+    /// The segment, with number `number`, as a checkpoint lists it; `None` of a segment without footer or without sums.
+    pub fn covered(&self, number: u32) -> Option<CoveredSegment> {
+        let (segment_id, sums_frame) = (self.segment_id(), self.sums_frame()?);
+        let footer_bytes = self.footer_bytes.load(Ordering::Acquire);
+        let footer_frame =
+            sums_frame.checked_sub(u32::try_from(footer_bytes as usize / FRAME_BYTES).ok()?)?;
+        let footer_crc = self.footer_crc.load(Ordering::Acquire);
+        Some(CoveredSegment { number, segment_id, footer_frame, footer_bytes, footer_crc })
     }
 
     /// Takes the checksums out of memory of a segment of `frames` frames: footer, sums and `trailer` are on the disk. The checksums

@@ -1,6 +1,6 @@
 //! The life cycle of a segment, as a state machine: where a segment is, and what moves the segment on.
 //!
-//! Does not own the segments (`table`) or when an event happens (`keeper`, `recovery`). Invariant: only a free segment is prepared,
+//! Does not own the segments (`table`) or when a segment moves on (`keeper`, `recovery`). Invariant: only a free segment is prepared,
 //! and only a segment that nobody appends to becomes free.
 
 /// Where a segment is in its life.
@@ -19,31 +19,20 @@ pub(in crate::cache) enum State {
     Quarantined,
 }
 
-/// An event that moves a segment on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cache) enum Event {
-    /// A fresh header was written.
-    Prepare,
-    /// The owner that appended let go of the segment.
-    Close,
-    /// The segment's contents are stable.
-    Seal,
-    /// Nobody needs the segment's contents.
-    Release,
-    /// Nobody needs the segment's contents, and the segment's file cannot be relied on.
-    Quarantine,
-}
-
 impl State {
-    /// The state after `event`; `None` when `event` must not happen in this state.
-    pub fn on(self, event: Event) -> Option<Self> {
-        match (self, event) {
-            (Self::Free, Event::Prepare) => Some(Self::Open),
-            (Self::Open, Event::Close) => Some(Self::Closed),
-            (Self::Closed, Event::Seal) => Some(Self::Sealed),
-            (Self::Closed | Self::Sealed, Event::Release) => Some(Self::Free),
-            (Self::Free | Self::Closed | Self::Sealed, Event::Quarantine) => Some(Self::Quarantined),
-            _ => None,
+    /// Whether a segment may enter `next` from this state.
+    pub fn leads_to(self, next: Self) -> bool {
+        match next {
+            // A fresh header was written.
+            Self::Open => self == Self::Free,
+            // The owner that appended let go of the segment.
+            Self::Closed => self == Self::Open,
+            // The contents are stable.
+            Self::Sealed => self == Self::Closed,
+            // Nobody needs the contents.
+            Self::Free => matches!(self, Self::Closed | Self::Sealed),
+            // Nobody needs the contents, and the file cannot be relied on.
+            Self::Quarantined => matches!(self, Self::Free | Self::Closed | Self::Sealed),
         }
     }
 
@@ -64,23 +53,21 @@ mod tests {
 
     #[test]
     fn a_segment_goes_round_its_life_and_nowhere_else() {
-        use Event::{Close, Prepare, Quarantine, Release, Seal};
         use State::{Closed, Free, Open, Quarantined, Sealed};
         let allowed = [
-            (Free, Prepare, Open),
-            (Open, Close, Closed),
-            (Closed, Seal, Sealed),
-            (Closed, Release, Free),
-            (Sealed, Release, Free),
-            (Free, Quarantine, Quarantined),
-            (Closed, Quarantine, Quarantined),
-            (Sealed, Quarantine, Quarantined),
+            (Free, Open),
+            (Open, Closed),
+            (Closed, Sealed),
+            (Closed, Free),
+            (Sealed, Free),
+            (Free, Quarantined),
+            (Closed, Quarantined),
+            (Sealed, Quarantined),
         ];
         for state in [Free, Open, Closed, Sealed, Quarantined] {
             assert_eq!(State::of(state as u8), state);
-            for event in [Prepare, Close, Seal, Release, Quarantine] {
-                let next = allowed.iter().find(|case| (case.0, case.1) == (state, event)).map(|case| case.2);
-                assert_eq!(state.on(event), next, "{event:?} in {state:?}");
+            for next in [Free, Open, Closed, Sealed, Quarantined] {
+                assert_eq!(state.leads_to(next), allowed.contains(&(state, next)), "{state:?} to {next:?}");
             }
         }
     }

@@ -86,9 +86,9 @@ impl Pressure {
         self.writeback.store(writeback, Ordering::Relaxed);
     }
 
-    /// Sets whether so few segments are free that no shard has one more than it must.
-    pub fn set_scarce(&self, scarce: bool) {
-        self.scarce.store(scarce, Ordering::Relaxed);
+    /// Sets whether so few segments are free that no shard has one more than it must. Returns what was set before.
+    pub fn set_scarce(&self, scarce: bool) -> bool {
+        self.scarce.swap(scarce, Ordering::Relaxed)
     }
 
     /// Whether shards should do without segments that they can do without.

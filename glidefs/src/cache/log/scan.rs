@@ -15,8 +15,8 @@ use crate::units::FRAME_BYTES;
 
 /// Most tries to read a frame, one right after the other.
 const READ_TRIES_MAX: u32 = 5;
-/// Frames read and written again at once.
-const WINDOW_FRAMES: u32 = 256;
+/// Frames read from the disk at once, or written again.
+pub(super) const WINDOW_FRAMES: u32 = 256;
 
 /// Place of frame number `frame` in a file, in bytes.
 pub(in crate::cache) fn offset(frame: u32) -> u64 {
@@ -66,11 +66,9 @@ pub(in crate::cache) enum Identity {
     Unsealed { header: SegmentHeader, bad_header: bool, closed: bool },
     /// A newer glidefs wrote the segment.
     TooNew { version: u16 },
-    /// Neither the header, nor the copy, nor the trailer is whole.
-    Unknown,
 }
 
-/// Reads which segment a file holds, and in which state.
+/// Reads which segment a file holds, and in which state. `None` where neither the header, nor the copy, nor the trailer is whole.
 ///
 /// A segment has two headers until the trailer replaces the copy in the last frame. The copy is written first and the header in
 /// front after that, each stable before the next step. So one of the two is always whole, unless the disk lost both.
@@ -78,7 +76,7 @@ pub(in crate::cache) fn identify(
     file: &dyn SegmentFile,
     cache_id: [u8; 16],
     frames: u32,
-) -> io::Result<Identity> {
+) -> io::Result<Option<Identity>> {
     let segment_bytes = offset(frames);
     let (first, last) = (readable(file, 0)?, readable(file, frames - 1)?);
     let ours = |frame: &Option<Box<Frame>>| {
@@ -95,7 +93,7 @@ pub(in crate::cache) fn identify(
     };
     let header = ours(&first);
     if let Err(FormatError::Version { found }) = header {
-        return Ok(Identity::TooNew { version: found });
+        return Ok(Some(Identity::TooNew { version: found }));
     }
     let key = match &header {
         Ok(header) => Some(header.key()),
@@ -108,7 +106,7 @@ pub(in crate::cache) fn identify(
     if let Some(key) = key
         && let Ok(trailer) = trailer_of(&key)
     {
-        return Ok(Identity::Sealed { trailer, header: header.ok() });
+        return Ok(Some(Identity::Sealed { trailer, header: header.ok() }));
     }
     let copy = ours(&last);
     match (header, copy) {
@@ -117,9 +115,11 @@ pub(in crate::cache) fn identify(
             let earlier = matches!(trailer_of(&header.key()), Err(FormatError::OtherSegment { .. }));
             let torn = last.as_ref().is_some_and(|last| is_torn_end(&last[..]));
             let closed = copy.is_err() && !earlier && !torn;
-            return Ok(Identity::Unsealed { header, bad_header: false, closed });
+            return Ok(Some(Identity::Unsealed { header, bad_header: false, closed }));
         }
-        (Err(_), Ok(header)) => return Ok(Identity::Unsealed { header, bad_header: true, closed: false }),
+        (Err(_), Ok(header)) => {
+            return Ok(Some(Identity::Unsealed { header, bad_header: true, closed: false }));
+        }
         (Err(_), Err(_)) => {}
     }
     let second = readable(file, 1)?;
@@ -130,10 +130,9 @@ pub(in crate::cache) fn identify(
     let zero = |frame: &Option<Box<Frame>>| frame.as_ref().is_some_and(|frame| is_zero(&frame[..]));
     // The copy in the last frame is the first thing ever written into a file, and the last thing erased.
     let erased = second.is_none() && zero(&first) && zero(&last);
-    if erased || !holds_record && (zero(&first) || (first.is_none() && zero(&last))) {
-        return Ok(Identity::Blank { unreadable: first.is_none() || second.is_none() || last.is_none() });
-    }
-    Ok(Identity::Unknown)
+    let is_blank = erased || !holds_record && (zero(&first) || (first.is_none() && zero(&last)));
+    let unreadable = first.is_none() || second.is_none() || last.is_none();
+    Ok(is_blank.then_some(Identity::Blank { unreadable }))
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

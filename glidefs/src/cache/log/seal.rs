@@ -7,7 +7,9 @@ use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::disk::SegmentFile;
-use super::format::{FooterRecord, PAGE_SUMS, SegmentHeader, Trailer, encode_sums, sums_pages};
+use super::format::{
+    FooterRecord, PAGE_SUMS, SegmentHeader, Trailer, decode_footer, encode_sums, sums_pages,
+};
 use super::scan::offset;
 use super::segment::SegmentWriter;
 use super::sums::crcs_in;
@@ -57,6 +59,23 @@ pub(in crate::cache) fn erase(file: &dyn SegmentFile, frames: u32) -> io::Result
     front
 }
 
+/// Makes the records of a segment of `frames` frames stable, and writes footer and trailer. A segment whose trailer is vital gets
+/// the trailer first, and the headers in the frames `erased` are cleared.
+pub(in crate::cache) fn close(
+    segment: &SegmentWriter,
+    frames: u32,
+    erased: impl Iterator<Item = u32>,
+) -> io::Result<Trailer> {
+    if segment.vital {
+        segment.file.sync()?;
+        return close_trailer_first(segment, frames, erased);
+    }
+    let trailer = write_footer(segment, frames)?;
+    segment.file.sync()?;
+    write_trailer(&*segment.file, &trailer, frames)?;
+    Ok(trailer)
+}
+
 /// Writes the footer behind the last record, and the sums behind the footer, in a segment of `frames` frames. Records and footer
 /// must be synced before [`write_trailer`].
 pub(in crate::cache) fn write_footer(segment: &SegmentWriter, frames: u32) -> io::Result<Trailer> {
@@ -66,22 +85,24 @@ pub(in crate::cache) fn write_footer(segment: &SegmentWriter, frames: u32) -> io
 }
 
 fn encode_footer(segment: &SegmentWriter) -> io::Result<(Trailer, Vec<u8>)> {
-    let footer = segment.footer().encode(&segment.key);
-    let trailer = Trailer::of(segment.key, segment.position(), &footer)
+    let footer = segment.footer.encode(&segment.key);
+    let trailer = Trailer::of(segment.key, segment.position, &footer)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the footer would have 4 GiB or more"))?;
     Ok((trailer, footer))
 }
 
 /// Writes `footer`, and the sums if there is room.
 fn write_behind(segment: &SegmentWriter, frames: u32, trailer: &Trailer, footer: &[u8]) -> io::Result<()> {
-    let sums = segment.footer().crcs(trailer.footer_frame).and_then(|crcs| encode(trailer, frames, &crcs));
-    let sums = sums.unwrap_or_default();
+    let records = decode_footer(footer, trailer).ok();
+    let sums = records.and_then(|records| encode(trailer, frames, &records)).unwrap_or_default();
     segment.file.write_at(&[IoSlice::new(footer), IoSlice::new(&sums)], trailer.footer_offset_bytes())
 }
 
-/// The sums with `crcs` of a segment of `frames` frames with this `trailer`; `None` where there is no room.
-fn encode(trailer: &Trailer, frames: u32, crcs: &[u32]) -> Option<Vec<u8>> {
+/// The sums of a segment of `frames` frames with this `trailer` and these `records`; `None` where there is no room.
+fn encode(trailer: &Trailer, frames: u32, records: &[FooterRecord]) -> Option<Vec<u8>> {
     let first = trailer.sums_frame(frames)?;
+    let crcs = crcs_in(records, trailer.footer_frame);
+    let crcs: Vec<u32> = crcs.into_iter().map(Option::unwrap_or_default).collect();
     let mut sums = Vec::with_capacity(sums_pages(trailer.footer_frame) as usize * FRAME_BYTES);
     for (page, crcs) in (0u32..).zip(crcs.chunks(PAGE_SUMS as usize)) {
         sums.extend_from_slice(&encode_sums(&trailer.key, first.checked_add(page)?, page, crcs));
@@ -97,12 +118,10 @@ pub(in crate::cache) fn write_sums(
     frames: u32,
     records: &[FooterRecord],
 ) -> io::Result<()> {
-    let crcs = crcs_in(records, trailer.footer_frame);
-    let crcs: Vec<u32> = crcs.into_iter().map(Option::unwrap_or_default).collect();
-    let Some((sums, first)) = encode(trailer, frames, &crcs).zip(trailer.sums_frame(frames)) else {
-        return Ok(());
-    };
-    file.write_at(&[IoSlice::new(&sums)], offset(first))
+    match trailer.sums_frame(frames).zip(encode(trailer, frames, records)) {
+        Some((first, sums)) => file.write_at(&[IoSlice::new(&sums)], offset(first)),
+        None => Ok(()),
+    }
 }
 
 /// Writes the trailer. A trailer that is not vital need not be synced: without a trailer recovery scans the segment.

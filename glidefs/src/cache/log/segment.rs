@@ -13,7 +13,9 @@ use arrayvec::ArrayVec;
 
 use super::batch::{Batch, HEADERS_MAX};
 use super::disk::SegmentFile;
-use super::format::{FooterBuilder, FooterMark, RECORD_ENTRIES_MAX, SegmentKey, sums_pages};
+use super::format::{FooterBuilder, FooterMark, RECORD_ENTRIES_MAX, SegmentHeader, SegmentKey, sums_pages};
+use super::life::State;
+use super::sums::Crcs;
 use super::table::{Place, SegmentTable};
 use crate::units::{ExportId, FRAME_BYTES};
 
@@ -91,8 +93,8 @@ pub(in crate::cache) struct SegmentWriter {
     pub key: SegmentKey,
     pub file: Arc<dyn SegmentFile>,
     /// Number of the next frame to write.
-    position: u32,
-    footer: FooterBuilder,
+    pub(super) position: u32,
+    pub(super) footer: FooterBuilder,
     exports: HashSet<ExportId>,
     /// Whether the trailer will have to be stable; see [`Trailer::vital`](super::format::Trailer::vital).
     pub vital: bool,
@@ -101,9 +103,18 @@ pub(in crate::cache) struct SegmentWriter {
 crate::units::debug_by_name!(SegmentWriter);
 
 impl SegmentWriter {
-    /// A segment of `frames` frames that holds a header just written, and nothing else.
-    pub fn new(number: u32, key: SegmentKey, file: Arc<dyn SegmentFile>, frames: u32) -> Self {
-        Self::resume(number, key, file, 1, FooterBuilder::with_room(frames))
+    /// Takes the free segment with number `number` into use, whose `header` is stable, and nothing else: for appends to `file`.
+    pub fn begin(
+        table: &SegmentTable,
+        number: u32,
+        header: &SegmentHeader,
+        file: Arc<dyn SegmentFile>,
+    ) -> Self {
+        let (info, frames) = (table.get(number), table.segment_frames());
+        info.keep_crcs(Crcs::new(frames));
+        info.begin_use(header.segment_id, 1);
+        info.enter(State::Open);
+        Self::resume(number, header.key(), file, 1, FooterBuilder::with_room(frames))
     }
 
     /// A segment that holds the records in `footer`, up to frame `position`.
@@ -123,15 +134,6 @@ impl SegmentWriter {
             exports: HashSet::with_capacity(EXPORTS_FEW),
             vital: false,
         }
-    }
-
-    /// Number of the next frame to write.
-    pub fn position(&self) -> u32 {
-        self.position
-    }
-
-    pub fn footer(&self) -> &FooterBuilder {
-        &self.footer
     }
 
     /// Whether `room` more can be appended, however `room` is divided into records.
@@ -261,7 +263,7 @@ mod tests {
     #[test]
     fn reserved_room_is_never_less_than_a_record_of_its_own_takes() {
         for (entries, frames) in [(1, 1), (1, 32), (16, 0), (1, 0)] {
-            let mut footer = FooterBuilder::new();
+            let mut footer = FooterBuilder::default();
             let empty = footer.encoded_len_with(1, 0, 0);
             let room = Room::of(entries, frames);
             let records = 50;

@@ -4,7 +4,7 @@
 //! another cache's id or segment length.
 
 use super::error::CacheError;
-use super::format::frame_crc;
+use super::format::{field, frame_crc};
 
 /// Highest version of a whole cache that this program reads.
 pub(in crate::cache) const CACHE_VERSION: u16 = 2;
@@ -83,12 +83,9 @@ impl Superblock {
         if found < VERSION_SOUND {
             return Err(damaged("superblock: version 0"));
         }
-        let (mut cache_id, mut segment_bytes, mut start) = ([0; 16], [0; 8], [0; 4]);
-        cache_id.copy_from_slice(&body[CACHE_ID_AT..SEGMENT_BYTES_AT]);
-        segment_bytes.copy_from_slice(&body[SEGMENT_BYTES_AT..SEGMENT_BYTES_AT + 8]);
-        start.copy_from_slice(&body[START_AT..CRC_AT]);
-        let start = u32::from_le_bytes(start);
-        Ok(Self { version: found, cache_id, segment_bytes: u64::from_le_bytes(segment_bytes), start })
+        let segment_bytes = u64::from_le_bytes(field(body, SEGMENT_BYTES_AT));
+        let start = u32::from_le_bytes(field(body, START_AT));
+        Ok(Self { version: found, cache_id: field(body, CACHE_ID_AT), segment_bytes, start })
     }
 }
 

@@ -5,7 +5,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::format::SegmentKey;
+pub(in crate::cache) use super::format::Place;
+use super::format::{SegmentHeader, SegmentKey};
 use super::info::SegmentInfo;
 use super::life::State;
 use crate::units::{FRAME_BYTES, FRAME_SECTORS};
@@ -39,19 +40,8 @@ impl Refs {
     }
 }
 
-/// The end of some frames in a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cache) struct Place {
-    /// The segment's number.
-    pub number: u32,
-    /// The segment's id, which tells this use of the file from the next.
-    pub segment_id: u64,
-    /// One past the last frame.
-    pub end: u32,
-}
-
 impl Place {
-    pub fn stability(&self, table: &SegmentTable) -> Stability {
+    pub(in crate::cache) fn stability(&self, table: &SegmentTable) -> Stability {
         table.stability(self.number, self.segment_id, self.end)
     }
 }
@@ -98,6 +88,11 @@ impl SegmentTable {
     /// The key of the segment with id `segment_id`.
     pub fn key(&self, segment_id: u64) -> SegmentKey {
         SegmentKey { cache_id: self.cache_id, segment_id }
+    }
+
+    /// The header of the segment with id `segment_id`, which `shard` fills.
+    pub fn header(&self, segment_id: u64, shard: u32) -> SegmentHeader {
+        SegmentHeader { cache_id: self.cache_id, segment_id, shard, segment_bytes: self.segment_bytes() }
     }
 
     /// The segment with number `number`. Numbers come from this table or were checked by recovery.

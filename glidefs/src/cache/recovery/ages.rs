@@ -5,6 +5,8 @@
 //! entry in a segment that was read, or with an extent in the checkpoint, is given out again. Not noticed is an export deleted since the
 //! catalog's copy whose records are all in covered segments.
 
+use std::io;
+
 use super::layout::at;
 use crate::cache::catalog::{CacheCatalog, Start};
 use crate::cache::log::disk::Disk;
@@ -33,9 +35,12 @@ pub(super) fn count_start(
     superblock: &mut Superblock,
     catalog: &dyn CacheCatalog,
 ) -> Result<(), CacheError> {
+    let is_full = |source: &io::Error| {
+        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    };
     match counted(disk, superblock, catalog) {
-        Err(error) if error.is_full() => {
-            let error = &error as &dyn std::error::Error;
+        Err(ref error @ CacheError::Disk { ref source, .. }) if is_full(source) => {
+            let error = error as &dyn std::error::Error;
             tracing::warn!(
                 error,
                 "the disk of cache.dir is full: exports are served, and this start is not counted; make room"

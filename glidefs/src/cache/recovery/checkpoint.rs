@@ -34,16 +34,13 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
-pub(super) use self::extents::Ends;
-use self::extents::{Loaded, Loader, ORDER};
+use self::extents::{End, Loader, ORDER};
 use self::pages::Pages;
-use super::listed::{Ids, Listed, LostContent, Missing, MissingSegment};
-use super::outcome::Outcome;
+use super::Outcome;
+use super::missing::{Ids, Listed, LostContent, Missing, MissingSegment};
 use super::segments::{Found, Recovery};
-use crate::cache::log::format::{
-    CoveredSegment, FormatError, Head, OtherSegment, PageChain, PageKind, decode_end,
-};
-use crate::cache::log::life::Event;
+use crate::cache::log::format::{CoveredSegment, FormatError, Head, PageChain, PageKind, Place, decode_end};
+use crate::cache::log::life::State;
 use crate::cache::log::scan::Unusable;
 use crate::cache::log::superblock::Superblock;
 use crate::units::FRAME_SECTORS;
@@ -60,7 +57,7 @@ pub(super) struct Checkpoint<'s> {
 pub(super) struct Used {
     /// By ascending segment number, none twice.
     covered: Vec<CoveredSegment>,
-    others: Vec<OtherSegment>,
+    others: Vec<Place>,
     /// A segment listed can be missing by a loss only, or because the log is an older copy.
     proves_losses: bool,
     /// The extents in missing segments.
@@ -125,27 +122,13 @@ impl<'a> Recovery<'a> {
         })
     }
 
-    fn load(&mut self, mut checkpoint: Checkpoint<'_>, segments: &mut [Found]) -> Result<Used, Unusable> {
-        let ends = self.cover(&checkpoint.covered, segments);
-        let (loaded, others) = self.load_rest(&mut checkpoint, &ends)?;
-        self.found.checkpoint_extents += loaded.loaded;
-        self.last_export = self.last_export.max(loaded.last_export);
-        let Checkpoint { covered, proves_losses, .. } = checkpoint;
-        Ok(Used { covered, others, proves_losses, lost: loaded.lost })
-    }
-
-    /// Loads the extents of `checkpoint` in segments which `ends` has as covered into the volumes, which are empty, and reads the
-    /// checkpoint to the end. Returns what was loaded, and the segments listed beside the covered ones. An error leaves volumes and table
-    /// worth nothing.
-    fn load_rest(
-        &self,
-        checkpoint: &mut Checkpoint<'_>,
-        ends: &Ends,
-    ) -> Result<(Loaded, Vec<OtherSegment>), Unusable> {
-        let Self { volumes, table, ranks, hands, .. } = self;
-        let pages = &mut checkpoint.pages;
-        let loaded = Loader { volumes, ends, table, ranks, hands: *hands }.load(pages)?;
-        let others: Vec<OtherSegment> = pages.rows(PageKind::Others)?;
+    fn load(&mut self, checkpoint: Checkpoint<'_>, segments: &mut [Found]) -> Result<Used, Unusable> {
+        let Checkpoint { mut pages, covered, proves_losses } = checkpoint;
+        let ends = self.cover(&covered, segments);
+        let Self { volumes, table, ranks, hands, .. } = &*self;
+        let loader = Loader { volumes, ends: &ends, table, ranks, hands: *hands };
+        let loaded = loader.load(&mut pages)?;
+        let others: Vec<Place> = pages.rows(PageKind::Others)?;
         if !others.is_sorted_by(|one, next| one.number < next.number) {
             return Err(Unusable::Damaged(ORDER));
         }
@@ -153,19 +136,20 @@ impl<'a> Recovery<'a> {
         if decode_end(body).map_err(Unusable::Damaged)? != loaded.listed {
             return Err(Unusable::Damaged(ORDER));
         }
-        Ok((loaded, others))
+        self.found.checkpoint_extents += loaded.loaded;
+        self.last_export = self.last_export.max(loaded.last_export);
+        Ok(Used { covered, others, proves_losses, lost: loaded.lost })
     }
 
-    /// Takes those of `segments` into use that are as `covered` says.
-    fn cover(&mut self, covered: &[CoveredSegment], segments: &mut [Found]) -> Ends {
+    /// Takes those of `segments` into use that are as `covered` says. Returns what is known of each segment number.
+    fn cover(&mut self, covered: &[CoveredSegment], segments: &mut [Found]) -> Vec<End> {
         let frames = self.table.segment_frames();
-        let mut ends = Ends::new(self.table.len());
+        let mut ends = vec![End::NotListed; self.table.len()];
         let ids = self.ids(segments);
         for row in covered {
-            if ids.has(row.number, row.segment_id) {
-                ends.list(row.number);
-            } else {
-                ends.miss(row.number);
+            let is_gone = ids.has(row.number, row.segment_id);
+            if let Some(end) = ends.get_mut(row.number as usize) {
+                *end = if is_gone { End::Gone } else { End::Missing };
             }
         }
         for found in segments {
@@ -177,13 +161,14 @@ impl<'a> Recovery<'a> {
             let used = self.table.get(found.number);
             used.leave_crcs(Some(&trailer), frames);
             used.begin_use(found.key.segment_id, trailer.footer_frame);
-            used.on(Event::Prepare);
-            used.on(Event::Close);
-            used.on(Event::Seal);
+            used.enter(State::Open);
+            used.enter(State::Closed);
+            used.enter(State::Sealed);
             found.is_covered = true;
             self.found.segments += 1;
             self.found.covered += 1;
-            ends.cover(found.number, u64::from(trailer.footer_frame).saturating_mul(FRAME_SECTORS));
+            let end = u64::from(trailer.footer_frame).saturating_mul(FRAME_SECTORS);
+            ends[found.number as usize] = End::Covered(end);
         }
         ends
     }

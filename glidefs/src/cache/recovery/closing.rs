@@ -11,7 +11,7 @@ use super::layout::at;
 use super::segments::{Found, Recovery};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::FooterBuilder;
-use crate::cache::log::life::{Event, State};
+use crate::cache::log::life::State;
 use crate::cache::log::scan;
 use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
@@ -33,7 +33,7 @@ impl Found {
 
     /// The writer that is to close the segment, with the records of `walk` for the footer.
     fn closing(&self, walk: &Walk) -> SegmentWriter {
-        let mut footer = FooterBuilder::new();
+        let mut footer = FooterBuilder::default();
         for record in &walk.records {
             footer.add_record(record.position_frames, &record.entries, &record.crcs);
         }
@@ -79,10 +79,10 @@ impl Recovery<'_> {
             }
             // A write may fail for a moment only: one more try.
             let Err(error) = (if is_as_found { rewrite() } else { Err(error) }) else { continue };
-            tracing::error!(
-                file = self.disk.segment_name(number),
-                error = &error as &dyn std::error::Error,
-                "the disk does not take a segment header: the data of the segment moves to another one, and the file is not used until the next start"
+            self.report(
+                number,
+                &error,
+                "the disk does not take a segment header: the data of the segment moves to another one, and the file is not used until the next start",
             );
             match used.state() {
                 State::Free => self.quarantine(number),
@@ -108,9 +108,7 @@ impl Recovery<'_> {
         }
         used.poison_from(found.walk.as_ref().map_or(1, |walk| walk.stable));
         let place = Place { number: found.number, segment_id: found.key.segment_id, end: used.appended() };
-        let read = found.walk.is_none().then(|| found.footer_again()).flatten();
-        let records = found.walk.as_ref().map(|walk| &walk.records).or(read.as_ref());
-        for entry in records.into_iter().flatten().flat_map(|record| &record.entries) {
+        for entry in found.records().iter().flat_map(|record| &record.entries) {
             if let Some(volume) = self.volumes.get(&entry.export) {
                 volume.must_sync(self.table, place);
             }
@@ -158,26 +156,18 @@ impl Recovery<'_> {
         at(scan::rewrite(&*file, walk.stable, walk.evidence_end()), "rewriting", name)?;
         if *held {
             at(file.sync(), "syncing", name)?;
-            self.table.get(number).on(Event::Seal);
+            self.table.get(number).enter(State::Sealed);
             return Ok(());
         }
         let (segment, frames) = (found.closing(walk), self.table.segment_frames());
-        let trailer = if segment.vital {
-            at(file.sync(), "syncing", name)?;
-            at(seal::close_trailer_first(&segment, frames, walk.headers_to_erase()), "closing", name)?
-        } else {
-            let trailer = at(seal::write_footer(&segment, frames), "writing the footer", name)?;
-            at(file.sync(), "syncing", name)?;
-            at(seal::write_trailer(&*file, &trailer, frames), "writing the trailer", name)?;
-            trailer
-        };
+        let trailer = at(seal::close(&segment, frames, walk.headers_to_erase()), "closing", name)?;
         let used = self.table.get(number);
-        used.on(Event::Seal);
+        used.enter(State::Sealed);
         used.leave_crcs(Some(&trailer), frames);
         if found.holds_nothing() && used.extents() == 0 && !used.is_retired() {
             // The segment is free at once: cleaning may have no other segment to move data to.
             used.end_use();
-            used.on(Event::Release);
+            used.enter(State::Free);
         }
         Ok(())
     }

@@ -7,12 +7,12 @@
 use std::io;
 use std::sync::Arc;
 
-use super::reading::{Answer, Traces};
+use super::reading::Answer;
 use super::segments::{Found, Recovery};
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::error::CacheError;
-use crate::cache::log::format::{CLEANER, Frame, SegmentHeader, SegmentKey};
-use crate::cache::log::life::{Event, State};
+use crate::cache::log::format::{CLEANER, SegmentHeader};
+use crate::cache::log::life::State;
 use crate::cache::log::scan::Identity;
 use crate::cache::log::superblock::CACHE_VERSION;
 
@@ -34,38 +34,47 @@ impl Recovery<'_> {
         answer: Answer,
     ) -> Result<Option<Found>, CacheError> {
         let name = || self.disk.segment_name(number);
-        let (identity, traces) = match answer {
+        if !matches!(answer, Answer::Short(_)) {
+            self.table.get(number).set_file(Arc::clone(&file));
+        }
+        let mut closed = false;
+        let (header, trailer, bad_header) = match answer {
+            // The making of the file was cut short, or the file is damaged.
             Answer::Short(first) => {
-                self.check_short(number, first)?;
+                match first {
+                    Ok(frame) if frame.iter().any(|byte| *byte != 0) => {
+                        let what = "the file is shorter than a segment".into();
+                        return Err(CacheError::Damaged { file: name(), offset_bytes: 0, what });
+                    }
+                    Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => self.quarantine(number),
+                    Ok(_) | Err(_) => {}
+                }
                 return Ok(None);
             }
-            Answer::Ends(identity, traces) => (identity, traces),
-        };
-        self.table.get(number).set_file(Arc::clone(&file));
-        let mut closed = false;
-        let (header, trailer, bad_header) = match identity {
-            Identity::Blank { unreadable } => {
+            Answer::Records { newest, whole } => {
+                return Ok(self.identify_by_records(number, file, newest, whole));
+            }
+            Answer::Ends(Identity::Blank { unreadable }) => {
                 if unreadable {
                     self.quarantine(number);
                 }
                 return Ok(None);
             }
-            Identity::Sealed { trailer, header } => {
-                let rebuilt = header.unwrap_or_else(|| self.rebuilt_header(&trailer.key));
+            Answer::Ends(Identity::Sealed { trailer, header }) => {
+                let rebuilt = header.unwrap_or_else(|| self.rebuilt_header(trailer.key.segment_id));
                 (rebuilt, Some(trailer), header.is_none())
             }
-            Identity::Unsealed { header, bad_header, closed: has_trailer } => {
+            Answer::Ends(Identity::Unsealed { header, bad_header, closed: has_trailer }) => {
                 closed = has_trailer;
                 (header, None, bad_header)
             }
-            Identity::TooNew { version } => {
+            Answer::Ends(Identity::TooNew { version }) => {
                 return Err(CacheError::TooNew {
                     directory: self.disk.location(),
                     found: version,
                     known: CACHE_VERSION,
                 });
             }
-            Identity::Unknown => return Ok(self.identify_by_records(number, file, traces)),
         };
         if bad_header {
             self.found.bad_footers += 1;
@@ -79,28 +88,17 @@ impl Recovery<'_> {
         }
         // The highest id may be in a header under which nothing was appended.
         self.last_segment_id = self.last_segment_id.max(header.segment_id);
-        let by_cleaner = header.shard >= NOTE_SHARD;
-        Ok(Some(Found {
-            number,
-            shard: Some(header.shard).filter(|shard| *shard < NOTE_SHARD),
-            key: header.key(),
-            file,
-            trailer,
-            closed,
-            by_cleaner,
-            is_note: header.shard == NOTE_SHARD,
-            held: false,
-            is_covered: false,
-            walk: None,
-        }))
+        Ok(Some(Found::new(number, file, &header, trailer, closed)))
     }
 
-    /// The segment in file number `number`, where neither end of the file tells: the segment of the newest records in the file.
+    /// The segment in file number `number`, where neither end of the file tells: the `newest` with records in the file. `whole`: all of
+    /// the file can be read.
     fn identify_by_records(
         &mut self,
         number: u32,
         file: Arc<dyn SegmentFile>,
-        Traces { newest, whole }: Traces,
+        newest: Option<u64>,
+        whole: bool,
     ) -> Option<Found> {
         self.found.bad_footers += 1;
         tracing::error!(
@@ -114,24 +112,12 @@ impl Recovery<'_> {
             self.of_blank_files += 1;
             return None;
         }
-        let key = self.table.key(newest.unwrap_or(NAMELESS));
-        self.last_segment_id = self.last_segment_id.max(key.segment_id);
+        let header = self.rebuilt_header(newest.unwrap_or(NAMELESS));
+        self.last_segment_id = self.last_segment_id.max(header.segment_id);
         if newest.is_some() {
-            self.fronts.push((number, self.rebuilt_header(&key)));
+            self.fronts.push((number, header));
         }
-        Some(Found {
-            number,
-            shard: None,
-            key,
-            file,
-            trailer: None,
-            closed: true,
-            by_cleaner: true,
-            is_note: false,
-            held: false,
-            is_covered: false,
-            walk: None,
-        })
+        Some(Found::new(number, file, &header, None, true))
     }
 
     /// Makes up ids for the segments of which nothing tells the id. Call when all other segments have been identified: an id must
@@ -139,7 +125,7 @@ impl Recovery<'_> {
     pub fn name_the_nameless(&mut self, segments: &mut [Found]) -> Result<(), CacheError> {
         for found in segments.iter_mut().filter(|found| found.key.segment_id == NAMELESS) {
             found.key = self.table.key(self.new_segment_id()?);
-            self.made_up.push((found.number, self.rebuilt_header(&found.key)));
+            self.made_up.push((found.number, self.rebuilt_header(found.key.segment_id)));
         }
         Ok(())
     }
@@ -150,10 +136,7 @@ impl Recovery<'_> {
     pub fn has_a_file_come_back(&mut self) -> Result<bool, CacheError> {
         let reader = self.reader();
         let is_back = |number| {
-            !matches!(
-                reader.ask(number),
-                Err(_) | Ok((_, Answer::Ends(Identity::Unknown, Traces { newest: None, whole: false })))
-            )
+            !matches!(reader.ask(number), Err(_) | Ok((_, Answer::Records { newest: None, whole: false })))
         };
         let numbers: Vec<u32> = self.made_up.iter().map(|(number, _)| *number).collect();
         for number in numbers {
@@ -163,21 +146,20 @@ impl Recovery<'_> {
                 continue;
             }
             if is_back(number) {
-                return if self.is_last_try { Err(self.comes_and_goes(number)) } else { Ok(true) };
+                if !self.is_last_try {
+                    return Ok(true);
+                }
+                let source = io::Error::other(
+                    "the disk reads the file at one time and not at another: see whether the disk has errors (dmesg), and start again",
+                );
+                let file = self.disk.segment_name(number);
+                return Err(CacheError::Disk { operation: "reading", file, source });
             }
             if state == State::Free {
                 self.quarantine(number);
             }
         }
         Ok(false)
-    }
-
-    /// The error of a start with a file that could be read at one time, and not at another, each time the log was read.
-    fn comes_and_goes(&self, number: u32) -> CacheError {
-        let source = io::Error::other(
-            "the disk reads the file at one time and not at another: see whether the disk has errors (dmesg), and start again",
-        );
-        CacheError::Disk { operation: "reading", file: self.disk.segment_name(number), source }
     }
 
     /// An id that no segment has or had.
@@ -199,34 +181,11 @@ impl Recovery<'_> {
             file = self.disk.segment_name(number),
             "the disk does not read a segment file without data, or does not take writes to the file: it is not used until the next start"
         );
-        self.table.get(number).on(Event::Quarantine);
-    }
-
-    /// Judges a file shorter than a segment by the `first` frame: the making of the file was cut short, or the file is damaged. Fails
-    /// when the file has data.
-    fn check_short(&mut self, number: u32, first: io::Result<Box<Frame>>) -> Result<(), CacheError> {
-        match first {
-            Ok(frame) if frame.iter().any(|byte| *byte != 0) => Err(CacheError::Damaged {
-                file: self.disk.segment_name(number),
-                offset_bytes: 0,
-                what: "the file is shorter than a segment".into(),
-            }),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
-            Err(_) => {
-                self.quarantine(number);
-                Ok(())
-            }
-        }
+        self.table.get(number).enter(State::Quarantined);
     }
 
     /// A header for a segment whose own header was lost.
-    fn rebuilt_header(&self, key: &SegmentKey) -> SegmentHeader {
-        SegmentHeader {
-            cache_id: key.cache_id,
-            segment_id: key.segment_id,
-            shard: UNKNOWN_SHARD,
-            segment_bytes: self.table.segment_bytes(),
-        }
+    fn rebuilt_header(&self, segment_id: u64) -> SegmentHeader {
+        self.table.header(segment_id, UNKNOWN_SHARD)
     }
 }

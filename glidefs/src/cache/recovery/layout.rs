@@ -7,6 +7,7 @@ use std::io;
 use crate::cache::log::disk::Disk;
 use crate::cache::log::error::CacheError;
 use crate::cache::log::pressure::RESERVE;
+use crate::cache::log::superblock::Superblock;
 use crate::cache::options::Options;
 use crate::units::FRAME_BYTES;
 
@@ -14,6 +15,13 @@ use crate::units::FRAME_BYTES;
 const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
 /// Largest segment: the sectors of a segment are counted in 32 bits.
 const SEGMENT_BYTES_MAX: u64 = 1 << 40;
+
+/// The superblock of the cache on `disk`; `None` in a new cache.
+pub(in crate::cache) fn read_superblock(disk: &dyn Disk) -> Result<Option<Superblock>, CacheError> {
+    let directory = disk.location();
+    let bytes = at(disk.read_superblock(), "reading", || format!("{directory}/cache.meta"))?;
+    bytes.map(|bytes| Superblock::decode(&bytes, &directory)).transpose()
+}
 
 /// The numbers of the segment files on `disk`, ascending, and the number of segments in a table for them, `limit` at least.
 pub(super) fn segments_in(disk: &dyn Disk, limit: u32) -> Result<(Vec<u32>, u32), CacheError> {

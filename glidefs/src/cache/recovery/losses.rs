@@ -83,7 +83,7 @@ impl Recovery<'_> {
                 continue;
             }
             // Sequence numbers of an export ascend in a segment, unless cleaning filled the segment with copies.
-            let Beside { before, behind, .. } = beside.filter(|_| !found.by_cleaner).unwrap_or_default();
+            let Beside { before, behind, .. } = beside.filter(|_| !found.by_cleaner()).unwrap_or_default();
             let behind = behind.or_else(|| later.get(export).copied());
             let last = match (before, behind) {
                 (Some(before), Some(behind)) if behind.0.checked_sub(1) == Some(before.0) => continue,
@@ -222,10 +222,7 @@ pub(super) fn evidence_of(segment_id: u64, places: &[u8]) -> Option<SectorRange>
 /// The lowest sequence number of each export in the segments appended to after `found` by the shard of `found`.
 fn first_behind(segments: &[Found], found: &Found) -> HashMap<ExportId, Seq> {
     let mut first = HashMap::new();
-    let is_later = |other: &&Found| {
-        found.shard.is_some() && other.shard == found.shard && other.key.segment_id > found.key.segment_id
-    };
-    for other in segments.iter().filter(is_later) {
+    for other in segments.iter().filter(|other| found.is_followed_by(other)) {
         for_writes(other, |entry| {
             let seq = first.entry(entry.export).or_insert(entry.seq);
             *seq = entry.seq.min(*seq);
@@ -247,9 +244,7 @@ fn pieces_of(segments: &[Found]) -> Pieces {
 
 /// Calls `visit` with each entry for a write in `found`, a segment already read.
 fn for_writes(found: &Found, mut visit: impl FnMut(&Entry)) {
-    let read = found.walk.is_none().then(|| found.footer_again()).flatten();
-    let records = found.walk.as_ref().map(|walk| &walk.records).or(read.as_ref());
-    records.into_iter().flatten().flat_map(|record| &record.entries).for_each(|entry| match entry.kind {
+    found.records().iter().flat_map(|record| &record.entries).for_each(|entry| match entry.kind {
         EntryKind::Data { .. } | EntryKind::Zero => visit(entry),
         EntryKind::Damaged | EntryKind::Doubt | EntryKind::Announced => {}
     });

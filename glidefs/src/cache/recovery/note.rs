@@ -10,13 +10,12 @@ use super::layout::at;
 use super::segments::Recovery;
 use crate::cache::log::batch::Batch;
 use crate::cache::log::error::CacheError;
-use crate::cache::log::format::{Entry, SegmentHeader};
+use crate::cache::log::format::Entry;
 use crate::cache::log::info::SegmentInfo;
-use crate::cache::log::life::{Event, State};
+use crate::cache::log::life::State;
 use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
-use crate::cache::log::sums::Crcs;
 use crate::cache::volume::Volume;
 use crate::cache::volume::extent::{Extent, extent};
 
@@ -58,16 +57,16 @@ impl Recovery<'_> {
 
     /// Leaves out segment number `number`, whose file did not take entries of doubt. The keeper erases the written part.
     fn pass_over(&mut self, number: u32, error: &CacheError) {
-        tracing::error!(
-            file = self.disk.segment_name(number),
-            error = error as &dyn std::error::Error,
-            "a segment file does not take the note of lost records: trying another file"
+        self.report(
+            number,
+            error,
+            "a segment file does not take the note of lost records: trying another file",
         );
         let info = self.table.get(number);
         if info.state() == State::Open {
             info.retire();
             info.poison();
-            info.on(Event::Close);
+            info.enter(State::Closed);
         }
     }
 
@@ -77,32 +76,22 @@ impl Recovery<'_> {
         let name = || self.disk.segment_name(number);
         let file = at(self.disk.open_segment(number, self.table.segment_bytes()), "opening", name)?;
         let file = Arc::clone(info.set_file(file));
-        let header = SegmentHeader {
-            cache_id: self.table.cache_id(),
-            segment_id: self.new_segment_id()?,
-            shard: NOTE_SHARD,
-            segment_bytes: self.table.segment_bytes(),
-        };
+        let header = self.table.header(self.new_segment_id()?, NOTE_SHARD);
         at(seal::write_header(&*file, &header, frames, &info.front_unsure), "writing the header", name)?;
-        info.keep_crcs(Crcs::new(frames));
-        info.begin_use(header.segment_id, 1);
-        info.on(Event::Prepare);
-        let mut segment = SegmentWriter::new(number, header.key(), file, frames);
+        let mut segment = SegmentWriter::begin(self.table, number, &header, file);
         let (mut batch, mut placed) = (Batch::default(), Vec::new());
         for entry in entries {
             if !batch.fits(1, 0) {
                 self.write(&mut segment, &mut batch, &mut placed)?;
             }
-            let pushed = batch.push_entry(*entry);
-            debug_assert!(pushed.is_ok(), "the batch has room, and records hold such entries");
+            let pushed = batch.push(*entry, &[]);
+            debug_assert!(pushed, "the batch has room, and records hold such entries");
         }
         self.write(&mut segment, &mut batch, &mut placed)?;
-        let trailer = at(seal::write_footer(&segment, frames), "writing the footer", name)?;
-        at(segment.file.sync(), "syncing", name)?;
-        at(seal::write_trailer(&*segment.file, &trailer, frames), "writing the trailer", name)?;
+        let trailer = at(seal::close(&segment, frames, std::iter::empty()), "closing", name)?;
         info.heal();
-        info.on(Event::Close);
-        info.on(Event::Seal);
+        info.enter(State::Closed);
+        info.enter(State::Sealed);
         info.leave_crcs(Some(&trailer), frames);
         for (volume, extent) in placed {
             volume.recovered(self.table, extent);

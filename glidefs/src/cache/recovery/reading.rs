@@ -29,17 +29,10 @@ pub(super) type Failed = (&'static str, io::Error);
 pub(super) enum Answer {
     /// The file is shorter than a segment; the first frame.
     Short(io::Result<Box<Frame>>),
-    /// The segment as the two ends of the file tell, and the traces of records where the ends tell nothing.
-    Ends(Identity, Traces),
-}
-
-/// Traces of records in a file.
-#[derive(Default)]
-pub(super) struct Traces {
-    /// Id of the newest segment with a record in the file.
-    pub newest: Option<u64>,
-    /// All of the file can be read.
-    pub whole: bool,
+    /// The segment as the two ends of the file tell.
+    Ends(Identity),
+    /// Where the ends tell nothing: the id of the newest segment with a record in the file, and whether all of the file can be read.
+    Records { newest: Option<u64>, whole: bool },
 }
 
 /// The records of a segment.
@@ -59,9 +52,10 @@ impl Reader<'_> {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Ok(Answer::Short(scan::read_frame(&*file, 0)))
             }
-            Ok(Identity::Unknown) => scan::newest_segment(&patient, self.cache_id, self.frames)
-                .map(|(newest, whole)| Answer::Ends(Identity::Unknown, Traces { newest, whole })),
-            identity => identity.map(|identity| Answer::Ends(identity, Traces::default())),
+            Ok(None) => scan::newest_segment(&patient, self.cache_id, self.frames)
+                .map(|(newest, whole)| Answer::Records { newest, whole }),
+            Ok(Some(identity)) => Ok(Answer::Ends(identity)),
+            Err(error) => Err(error),
         };
         Ok((file, answer.map_err(|error| ("reading", error))?))
     }

@@ -17,20 +17,22 @@
 //! Two more cases of a walked segment: the segment stands for entries of doubt (`held`: synced, and not closed), or the
 //! disk does not take the closing (`given_up`: the keeper moves the live data, or closes the segment later).
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
+use super::identify::NOTE_SHARD;
 use super::layout::at;
-use super::listed::Missing;
+use super::missing::Missing;
 use super::patience::Patience;
 use super::reading::{Contents, Reader};
 use crate::cache::log::disk::{Disk, SegmentFile};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::{EntryKind, FooterRecord, SegmentHeader, SegmentKey, Trailer};
 use crate::cache::log::info::SegmentInfo;
-use crate::cache::log::life::{Event, State};
-use crate::cache::log::scan::{self, Unusable, offset};
+use crate::cache::log::life::State;
+use crate::cache::log::scan::{self, offset};
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::sums::Crcs;
 use crate::cache::log::superblock::CACHE_VERSION;
@@ -43,7 +45,6 @@ use crate::cache::volume::ranks::Ranks;
 use crate::units::{ExportId, Seq};
 
 /// A segment found on the disk.
-#[expect(clippy::struct_excessive_bools, reason = "the findings do not depend on each other")]
 pub(super) struct Found {
     pub number: u32,
     pub key: SegmentKey,
@@ -52,12 +53,8 @@ pub(super) struct Found {
     pub trailer: Option<Trailer>,
     /// Without a trailer: a trailer was there, or was being written, because the last frame is not the copy of the header.
     pub closed: bool,
-    /// The shard whose appends filled the segment; `None` when cleaning did, or nobody knows.
-    pub shard: Option<u32>,
-    /// Cleaning filled the segment, or a start did, or nobody knows who did.
-    pub by_cleaner: bool,
-    /// A start filled the segment, with a note of losses.
-    pub is_note: bool,
+    /// The shard in the header.
+    shard: u32,
     /// The segment is not closed on the disk, and the next recovery finds the same damage.
     pub held: bool,
     /// The indexes have the content of the segment from a checkpoint.
@@ -67,15 +64,29 @@ pub(super) struct Found {
     pub walk: Option<Walk>,
 }
 
-/// How many entries were put into an index, were left out because of the marks, and are of no known export.
-#[derive(Default)]
-struct Replayed {
-    entries: u64,
-    evicted: u64,
-    ignored: u64,
-}
-
 impl Found {
+    /// The segment with this `header` in file number `number`, not read yet.
+    pub fn new(
+        number: u32,
+        file: Arc<dyn SegmentFile>,
+        header: &SegmentHeader,
+        trailer: Option<Trailer>,
+        closed: bool,
+    ) -> Self {
+        let (key, shard) = (header.key(), header.shard);
+        Self { number, key, file, trailer, closed, shard, held: false, is_covered: false, walk: None }
+    }
+
+    /// Whether cleaning filled the segment, or a start did, or nobody knows who did.
+    pub fn by_cleaner(&self) -> bool {
+        self.shard >= NOTE_SHARD
+    }
+
+    /// Whether `other` is a later segment filled by the same shard.
+    pub fn is_followed_by(&self, other: &Self) -> bool {
+        !self.by_cleaner() && other.shard == self.shard && other.key.segment_id > self.key.segment_id
+    }
+
     /// Whether the segment was walked and has an entry of doubt.
     pub fn says_doubt(&self) -> bool {
         let records = self.walk.iter().flat_map(|walk| &walk.records);
@@ -93,9 +104,13 @@ impl Found {
         }
     }
 
-    /// The records of a sealed segment, read from the footer once more.
-    pub fn footer_again(&self) -> Option<Vec<FooterRecord>> {
-        scan::read_footer(&*self.file, self.trailer.as_ref()?).ok()
+    /// The records of a segment that was read: those of the walk, or those in the footer, which is read once more.
+    pub fn records(&self) -> Cow<'_, [FooterRecord]> {
+        if let Some(walk) = &self.walk {
+            return Cow::Borrowed(&walk.records);
+        }
+        let read = self.trailer.as_ref().and_then(|trailer| scan::read_footer(&*self.file, trailer).ok());
+        Cow::Owned(read.unwrap_or_default())
     }
 }
 
@@ -174,7 +189,8 @@ impl<'a> Recovery<'a> {
             }
             Contents::Walked { bad_footer, walk } => {
                 if let Some(error) = bad_footer {
-                    self.note_bad_footer(number, &error);
+                    self.found.bad_footers += 1;
+                    self.report(number, &error, "a footer is damaged; scanning the segment instead");
                 }
                 let mut walk = at(walk, "scanning", || self.disk.segment_name(number))?;
                 self.judge(number, &walk)?;
@@ -205,21 +221,18 @@ impl<'a> Recovery<'a> {
         }
         used.leave_crcs(trailer, frames);
         used.begin_use(found.key.segment_id, tail);
-        used.on(Event::Prepare);
-        used.on(Event::Close);
+        used.enter(State::Open);
+        used.enter(State::Closed);
         for entry in records.iter().flat_map(|record| &record.entries) {
             self.announces |= entry.kind == EntryKind::Announced;
             self.last_export = self.last_export.max(Some(entry.export));
         }
-        if found.is_note {
+        if found.shard == NOTE_SHARD {
             self.notes.insert(number);
         }
-        let replayed = self.replay(number, &records);
-        self.found.entries += replayed.entries;
-        self.found.evicted_entries += replayed.evicted;
-        self.found.ignored_entries += replayed.ignored;
+        self.replay(number, &records);
         match &mut found.walk {
-            None => used.on(Event::Seal),
+            None => used.enter(State::Sealed),
             Some(walk) => {
                 self.found.scans += 1;
                 walk.records = records;
@@ -228,13 +241,9 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    fn note_bad_footer(&mut self, number: u32, error: &Unusable) {
-        self.found.bad_footers += 1;
-        tracing::error!(
-            file = self.disk.segment_name(number),
-            error = error as &dyn std::error::Error,
-            "a footer is damaged; scanning the segment instead"
-        );
+    /// Logs an `error` about the file of segment `number`.
+    pub fn report(&self, number: u32, error: &(dyn std::error::Error + 'static), what: &'static str) {
+        tracing::error!(file = self.disk.segment_name(number), error, "{what}");
     }
 
     /// Counts and reports what `walk` tells of segment number `number`. Fails where a newer glidefs wrote the segment.
@@ -289,44 +298,38 @@ impl<'a> Recovery<'a> {
     /// Cleaning takes the last free segment only to empty another one into it. All data of the emptied segment is still there
     /// until the emptied segment is free.
     pub fn make_room_to_clean(&mut self, segments: &[Found]) {
-        let last = segments.iter().rfind(|found| found.by_cleaner && found.trailer.is_none());
+        let last = segments.iter().rfind(|found| found.by_cleaner() && found.trailer.is_none());
         let Some(last) = last.map(|found| found.number) else { return };
         let is_needed = |(_, info): (u32, &SegmentInfo)| info.state() != State::Free && info.extents() > 0;
         if !self.table.iter().all(is_needed) {
             return;
         }
         self.ranks.put_last(last);
+        let counted = self.found;
         for found in segments.iter().filter(|found| found.number != last) {
-            match &found.walk {
-                Some(walk) => drop(self.replay(found.number, &walk.records)),
-                None => {
-                    if let Some(records) = found.footer_again() {
-                        self.replay(found.number, &records);
-                    }
-                }
-            }
+            self.replay(found.number, &found.records());
         }
+        // Each entry counts once.
+        self.found = counted;
     }
 
     /// Puts the entries of records into the indexes. The checksums stay in memory of segments without sums on the disk.
-    fn replay(&self, number: u32, records: &[FooterRecord]) -> Replayed {
-        let mut replayed = Replayed::default();
+    fn replay(&mut self, number: u32, records: &[FooterRecord]) {
         for record in records {
             self.table.get(number).set_crcs(record.position_frames + 1, &record.crcs);
             // A record of one writer has entries of one export.
             for entries in record.entries.chunk_by(|one, next| one.export == next.export) {
                 let volume = entries.first().and_then(|entry| self.volumes.get(&entry.export));
                 let Some(volume) = volume else {
-                    replayed.ignored += entries.len() as u64;
+                    self.found.ignored_entries += entries.len() as u64;
                     continue;
                 };
                 let extents =
                     entries.iter().filter_map(|entry| extent(entry, number, record.position_frames));
                 let (put_back, left_out) = volume.recovered_all(self.table, &self.ranks, extents);
-                replayed.entries += put_back;
-                replayed.evicted += left_out;
+                self.found.entries += put_back;
+                self.found.evicted_entries += left_out;
             }
         }
-        replayed
     }
 }

@@ -11,7 +11,7 @@ use super::append::{refuse, release, take};
 use super::request::Token;
 use super::state::{Pending, Zeroes};
 use super::{Shard, sync};
-use crate::cache::log::format::Entry;
+use crate::cache::log::format::{Entry, EntryKind};
 use crate::cache::log::segment::Room;
 use crate::cache::log::table::Place;
 use crate::cache::volume::Volume;
@@ -63,7 +63,8 @@ pub(super) fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) {
     let (mut at, mut seq) = (range.start(), first.0);
     while at < range.end() {
         let part = SectorRange::new(at, (range.end() - at).min(ENTRY_SECTORS_MAX));
-        let pushed = part.is_some_and(|part| open.batch.push_zero(export, Seq(seq), part).is_ok());
+        let entry = |range| Entry { export, seq: Seq(seq), range, kind: EntryKind::Zero };
+        let pushed = part.is_some_and(|part| open.batch.push(entry(part), &[]));
         debug_assert!(pushed, "the request was measured before");
         at = part.map_or(range.end(), SectorRange::end);
         seq += 1;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::cache::keeper::syncing;
+use crate::cache::keeper::sealing;
 use crate::cache::log::table::{Place, Stability};
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
@@ -38,7 +38,7 @@ async fn sync_to(shared: &Arc<Shared>, place: Place) -> Result<(), IoError> {
             continue;
         }
         let on_thread = Arc::clone(shared);
-        let synced = tokio::task::spawn_blocking(move || syncing::sync(&on_thread, place.number));
+        let synced = tokio::task::spawn_blocking(move || sealing::sync(&on_thread, place.number));
         // Fails only when the runtime ends.
         match synced.await.unwrap_or(Some(false)) {
             Some(true) => {}

@@ -13,10 +13,10 @@ use std::io;
 use std::sync::Arc;
 
 use super::CheckpointPace;
-use crate::cache::keeper::syncing::sync;
+use crate::cache::keeper::sealing::sync;
 use crate::cache::log::disk::CheckpointFile;
 use crate::cache::log::format::{
-    CoveredSegment, ExtentRows, Head, OtherSegment, PageChain, PageKind, encode_end, encode_rows,
+    CoveredSegment, ExtentRows, Head, PageChain, PageKind, encode_end, encode_rows,
 };
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::State;
@@ -35,31 +35,15 @@ pub(super) struct Work {
     chain: PageChain,
     stage: Stage,
     covered: Vec<CoveredSegment>,
-    covers: Covers,
+    /// The id of the covered segment of each number; [`NO_ID`] of a number that is not covered.
+    covers: Vec<u64>,
     /// Volumes with doubts, ended or in force.
     doubted: Vec<Arc<Volume>>,
     extents: u64,
 }
 
-/// The id of the covered segment of each number; [`NO_ID`] of a number that is not covered.
-#[derive(Debug)]
-struct Covers(Vec<u64>);
-
 /// No segment has this id.
 const NO_ID: u64 = 0;
-
-impl Covers {
-    fn add(&mut self, number: u32, segment_id: u64) {
-        if let Some(id) = self.0.get_mut(number as usize) {
-            *id = segment_id;
-        }
-    }
-
-    /// Whether the segment `segment_id` is covered, which has the number `number` now.
-    fn has(&self, number: u32, segment_id: u64) -> bool {
-        segment_id != NO_ID && self.0.get(number as usize) == Some(&segment_id)
-    }
-}
 
 #[derive(Debug)]
 enum Stage {
@@ -117,7 +101,7 @@ impl Work {
             chain: PageChain::new(table.cache_id()),
             stage: Stage::Choose(0),
             covered: Vec::new(),
-            covers: Covers(vec![NO_ID; table.len()]),
+            covers: vec![NO_ID; table.len()],
             doubted,
             extents: 0,
         });
@@ -162,7 +146,9 @@ impl Work {
             }
             looks -= 1;
             if let Some(row) = self.row_of(number, info) {
-                self.covers.add(number, row.segment_id);
+                if let Some(id) = self.covers.get_mut(number as usize) {
+                    *id = row.segment_id;
+                }
                 self.covered.push(row);
             }
         }
@@ -183,14 +169,7 @@ impl Work {
         let is_settled = info.state() == State::Sealed && !info.is_pinned() && info.extents() > 0;
         // The entries of doubt are read from the segment at each start.
         let has_doubts = || self.doubted.iter().any(|volume| volume.is_doubted_in(number));
-        let footer = info.footer().filter(|_| is_settled && !has_doubts())?;
-        Some(CoveredSegment {
-            number,
-            segment_id: info.segment_id(),
-            footer_frame: footer.frame,
-            footer_bytes: footer.bytes,
-            footer_crc: footer.crc,
-        })
+        info.covered(number).filter(|_| is_settled && !has_doubts())
     }
 
     fn gather(
@@ -223,7 +202,7 @@ impl Work {
         limit: usize,
     ) -> Result<bool, Halt> {
         // Asked under the lock of the volume: a segment with an extent in the volume is not freed, so the id is the segment's.
-        let is_covered = |number| self.covers.has(number, table.get(number).segment_id());
+        let is_covered = |number| covers(&self.covers, number, table.get(number));
         let slice = gathering.volume.slice(gathering.from, limit, is_covered);
         if slice.is_doubted {
             return Err(Halt::Loss);
@@ -284,13 +263,7 @@ impl Work {
         }
         refuse_losses(shared)?;
         others.sort_unstable_by_key(|place| place.number);
-        let row = |place: &Place| OtherSegment {
-            number: place.number,
-            segment_id: place.segment_id,
-            end: place.end,
-        };
-        let rows: Vec<OtherSegment> = others.iter().map(row).collect();
-        for body in encode_rows(&rows) {
+        for body in encode_rows(&others) {
             self.append(PageKind::Others, &body)?;
         }
         self.append(PageKind::End, &encode_end(self.extents))?;
@@ -330,12 +303,18 @@ fn refuse_a_full_disk(shared: &Shared) -> Result<(), Halt> {
     Ok(())
 }
 
+/// Whether the segment `info`, which has the number `number` now, is one of the `covered` ones, whose ids are by number.
+fn covers(covered: &[u64], number: u32, info: &SegmentInfo) -> bool {
+    let segment_id = info.segment_id();
+    segment_id != NO_ID && covered.get(number as usize) == Some(&segment_id)
+}
+
 /// The ends of all segments with records that are not covered: everything gathered so far that is not covered lies before.
-fn places(shared: &Shared, covers: &Covers) -> Result<Vec<Place>, Halt> {
+fn places(shared: &Shared, covered: &[u64]) -> Result<Vec<Place>, Halt> {
     refuse_losses(shared)?;
     let is_other = |(number, info): &(u32, &SegmentInfo)| {
         let holds = matches!(info.state(), State::Open | State::Closed | State::Sealed);
-        holds && !covers.has(*number, info.segment_id())
+        holds && !covers(covered, *number, info)
     };
     let place = |(number, info): (u32, &SegmentInfo)| Place {
         number,

@@ -9,7 +9,7 @@ mod extents;
 
 pub use extents::{ExtentReader, ExtentRows, Kept, KeptExtent};
 
-use super::{FORMAT_VERSION, FormatError, frame_crc};
+use super::{FORMAT_VERSION, FormatError, field, frame_crc};
 
 /// Most bytes of a page.
 pub const CHECKPOINT_PAGE_BYTES: usize = 64 * 1024;
@@ -154,15 +154,6 @@ impl PageChain {
     }
 }
 
-fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    let mut field = [0; N];
-    // All callers name a place inside `bytes`.
-    if let Some(found) = bytes.get(at..at.saturating_add(N)) {
-        field.copy_from_slice(found);
-    }
-    field
-}
-
 /// Bytes of a head that proves no losses.
 const HEAD_BYTES: usize = 12;
 /// The last byte of a head that does.
@@ -220,14 +211,14 @@ pub struct CoveredSegment {
     pub footer_crc: u32,
 }
 
-/// How far a segment was stable, whose records the checkpoint does not cover.
+/// The end of some frames in a segment. In a checkpoint: how far a segment was stable whose records the checkpoint does not cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OtherSegment {
+pub struct Place {
     /// Which file, as a segment number.
     pub number: u32,
     /// Which use of the file, as a segment id.
     pub segment_id: u64,
-    /// The first frame that may not have been stable.
+    /// One past the last frame.
     pub end: u32,
 }
 
@@ -264,7 +255,7 @@ impl Row for CoveredSegment {
     }
 }
 
-impl Row for OtherSegment {
+impl Row for Place {
     const BYTES: usize = 16;
 
     fn put(&self, body: &mut Vec<u8>) {

@@ -6,8 +6,8 @@
 
 use super::entry::{ENTRY_BYTES, Entry, FRAME_CRC_BYTES, decode_entries};
 use super::{
-    BODY_AT, FormatError, SegmentKey, Trailer, check_key, check_preamble, check_unused, frame_crc, get, put,
-    put_preamble,
+    BODY_AT, FORMAT_VERSION, FormatError, SegmentKey, Trailer, check_key, check_preamble, check_unused,
+    field, frame_crc, put, put_preamble,
 };
 use crate::units::FRAME_BYTES;
 
@@ -46,8 +46,9 @@ pub struct FooterBuilder {
 }
 
 impl Default for FooterBuilder {
+    /// A builder of a footer without records.
     fn default() -> Self {
-        Self::new()
+        Self { bytes: vec![0; BODY_AT], room_bytes: 0, records: 0, last: BODY_AT }
     }
 }
 
@@ -60,11 +61,6 @@ pub struct FooterMark {
 }
 
 impl FooterBuilder {
-    /// A builder of a footer without records.
-    pub fn new() -> Self {
-        Self { bytes: vec![0; BODY_AT], room_bytes: 0, records: 0, last: BODY_AT }
-    }
-
     /// A footer without records. The first record takes the memory for all records of a segment of `segment_frames` frames filled
     /// with writes: so a segment that waits for a writer takes next to none, and further records allocate nothing. Many zero ranges, or a
     /// very long segment, may need more memory.
@@ -72,7 +68,7 @@ impl FooterBuilder {
         // Of all writes of data, a write of one frame in a record with many others takes most of the footer for each frame.
         let room_bytes =
             (segment_frames as usize).saturating_mul(ENTRY_BYTES + FRAME_CRC_BYTES).min(ROOM_BYTES_MAX);
-        Self { room_bytes, ..Self::new() }
+        Self { room_bytes, ..Self::default() }
     }
 
     /// Adds the record appended at frame `position_frames`, which is behind every record added before.
@@ -123,20 +119,6 @@ impl FooterBuilder {
         (self.bytes.len() + more).next_multiple_of(FRAME_BYTES)
     }
 
-    /// The CRCs of the first `frames` frames of the segment: zero for frames that are no data of a record. `None` when the footer
-    /// does not decode.
-    pub fn crcs(&self, frames: u32) -> Option<Vec<u32>> {
-        let mut crcs = vec![0; frames as usize];
-        let mut rest = self.bytes.get(BODY_AT..)?;
-        while !rest.is_empty() {
-            let record = take_record(&mut rest).ok()?;
-            let first = usize::try_from(record.position_frames).ok()?.checked_add(1)?;
-            let end = first.checked_add(record.crcs.len())?;
-            crcs.get_mut(first..end)?.copy_from_slice(&record.crcs);
-        }
-        Some(crcs)
-    }
-
     /// The footer of the segment `key`. [`Trailer::of`] makes the trailer for the footer.
     pub fn encode(&self, key: &SegmentKey) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.encoded_len());
@@ -161,7 +143,7 @@ pub struct FooterRecord {
 
 /// Whether the frame begins as a footer of segment `key` does. The rest of the frame is not looked at.
 pub fn is_footer(frame: &[u8], key: &SegmentKey) -> bool {
-    check_preamble(frame, MAGIC, |_| true).is_ok_and(|(_, found)| found == *key)
+    check_preamble(frame, MAGIC, FORMAT_VERSION, |_| true).is_ok_and(|(_, found)| found == *key)
 }
 
 /// Reads the footer that `trailer` names.
@@ -169,10 +151,11 @@ pub fn decode_footer(bytes: &[u8], trailer: &Trailer) -> Result<Vec<FooterRecord
     if bytes.len() != trailer.footer_bytes as usize {
         return Err(FormatError::Length { found: bytes.len(), needed: trailer.footer_bytes as usize });
     }
-    let (frame, key) = check_preamble(bytes, MAGIC, |_| frame_crc(bytes) == trailer.footer_crc)?;
+    let (frame, key) =
+        check_preamble(bytes, MAGIC, FORMAT_VERSION, |_| frame_crc(bytes) == trailer.footer_crc)?;
     check_key(&key, &trailer.key)?;
     check_unused(&frame[RESERVED_AT..RECORD_COUNT_AT])?;
-    let count = u32::from_le_bytes(get(frame, RECORD_COUNT_AT));
+    let count = u32::from_le_bytes(field(frame, RECORD_COUNT_AT));
     let mut rest = &bytes[BODY_AT..];
     let mut records = Vec::new();
     let mut end = 1;

@@ -1,19 +1,19 @@
 //! Properties that must hold for any bytes at all; checked by the fuzzers in `fuzz/` and by the property tests. Not compiled into
 //! the daemon.
 //!
-//! Random bytes never get past a checksum. So the bytes are also laid over a valid structure by exclusive or, and then everything
+//! Random bytes never field past a checksum. So the bytes are also laid over a valid structure by exclusive or, and then everything
 //! that a forger could know is put right: magic, version, segment, position and checksums. The property: a decoder either refuses
 //! the bytes, or the encoder makes exactly the same bytes of the decoded structure. Each check answers whether the structure with
 //! the bytes laid over was accepted.
 
 use super::checkpoint::{
-    CoveredSegment, ExtentReader, ExtentRows, Head, KeptExtent, OtherSegment, PageChain, PageKind, Row,
-    decode_end, decode_rows, encode_end, encode_rows,
+    CoveredSegment, ExtentReader, ExtentRows, Head, KeptExtent, PageChain, PageKind, Place, Row, decode_end,
+    decode_rows, encode_end, encode_rows,
 };
 use super::{
     BODY_AT, CACHE_ID_AT, Entry, EntryKind, FooterBuilder, Frame, PAGE_SUMS, RecordBuilder, SEGMENT_ID_AT,
     SegmentHeader, SegmentKey, Trailer, VERSION_AT, check_sums, decode_footer, decode_record, encode_sums,
-    footer, get, put, put_crc, put_preamble, record, segment, sum_in, sums,
+    field, footer, put, put_crc, put_preamble, record, segment, sum_in, sums,
 };
 use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
 
@@ -54,24 +54,16 @@ pub fn check_record(bytes: &[u8]) -> bool {
     put(&mut frame, VERSION_AT, &record::VERSION_REPEATING.to_le_bytes());
     put_crc(&mut frame);
     let Ok(found) = decode_record(&frame, &KEY, POSITION_FRAMES) else { return false };
-    let mut builder = RecordBuilder::new();
+    let mut builder = RecordBuilder::default();
     let mut crcs = &found.crcs[..];
     for entry in &found.entries {
-        let pushed = match entry.kind {
-            EntryKind::Zero => builder.push_zero(entry.export, entry.seq, entry.range),
-            EntryKind::Damaged | EntryKind::Doubt | EntryKind::Announced => builder.push_entry(entry),
-            EntryKind::Data { first_frame } => {
-                assert_eq!(first_frame, builder.data_frames());
-                let frames = usize::try_from(entry.data_frames()).unwrap_or(usize::MAX);
-                let (of_entry, rest) = crcs.split_at(frames);
-                crcs = rest;
-                builder.push_data(entry.export, entry.seq, entry.range, of_entry)
-            }
-        };
-        assert_eq!(pushed, Ok(()));
+        let frames = usize::try_from(entry.data_frames()).unwrap_or(usize::MAX);
+        let (of_entry, rest) = crcs.split_at(frames);
+        crcs = rest;
+        assert!(builder.push(entry, of_entry));
     }
     assert!(crcs.is_empty());
-    let mut before = FooterBuilder::new();
+    let mut before = FooterBuilder::default();
     if let Some(found) = &found.before {
         before.add_record(found.position_frames, &found.entries, &found.crcs);
     }
@@ -91,7 +83,7 @@ pub fn check_footer(bytes: &[u8]) -> bool {
     let Some(trailer) = Trailer::of(KEY, FOOTER_FRAME, &footer) else { return false };
     let _ = decode_footer(bytes, &trailer);
     let Ok(found) = decode_footer(&footer, &trailer) else { return false };
-    let mut builder = FooterBuilder::new();
+    let mut builder = FooterBuilder::default();
     let mut end = 1;
     for record in &found {
         assert!(record.position_frames >= end);
@@ -128,7 +120,7 @@ pub fn check_checkpoint_page(bytes: &[u8]) -> bool {
         assert_eq!(encode_end(count), bytes);
     }
     check_rows::<CoveredSegment>(bytes);
-    check_rows::<OtherSegment>(bytes);
+    check_rows::<Place>(bytes);
     let Ok(reader) = ExtentReader::new(bytes) else { return false };
     let mut rows = ExtentRows::new(reader.export(), reader.last_seq());
     let Ok(extents) = reader.collect::<Result<Vec<KeptExtent>, _>>() else { return false };
@@ -154,14 +146,20 @@ fn check_rows<R: Row>(bytes: &[u8]) {
 
 /// Data, zeroes, and data again.
 fn sample_record() -> Frame {
-    let mut builder = RecordBuilder::new();
+    let mut builder = RecordBuilder::default();
     let (Some(long), Some(short)) = (SectorRange::new(3, 20), SectorRange::new(100, 8)) else {
         unreachable!()
     };
-    assert_eq!(builder.push_data(ExportId(1), Seq(1), long, &[5, 6, 7]), Ok(()));
-    assert_eq!(builder.push_zero(ExportId(2), Seq(1), long), Ok(()));
-    assert_eq!(builder.push_data(ExportId(1), Seq(2), short, &[8]), Ok(()));
-    let mut before = FooterBuilder::new();
+    let data = |seq, range, first_frame| Entry {
+        export: ExportId(1),
+        seq: Seq(seq),
+        range,
+        kind: EntryKind::Data { first_frame },
+    };
+    assert!(builder.push(&data(1, long, 0), &[5, 6, 7]));
+    assert!(builder.push(&Entry { export: ExportId(2), kind: EntryKind::Zero, ..data(1, long, 0) }, &[]));
+    assert!(builder.push(&data(2, short, 3), &[8]));
+    let mut before = FooterBuilder::default();
     let zeroed = Entry { export: ExportId(1), seq: Seq(1), range: long, kind: EntryKind::Zero };
     before.add_record(1, &[zeroed], &[]);
     *builder.finish(&KEY, POSITION_FRAMES, 4, before.last_record())
@@ -169,7 +167,7 @@ fn sample_record() -> Frame {
 
 /// The sample record at two positions.
 fn sample_footer() -> Vec<u8> {
-    let mut builder = FooterBuilder::new();
+    let mut builder = FooterBuilder::default();
     if let Ok(record) = decode_record(&sample_record(), &KEY, POSITION_FRAMES) {
         builder.add_record(1, &record.entries, &record.crcs);
         builder.add_record(POSITION_FRAMES, &record.entries, &record.crcs);
@@ -183,8 +181,8 @@ fn forge(sample: &Frame, bytes: &[u8], magic: [u8; 8], key: Option<SegmentKey>) 
     for (to, from) in frame.iter_mut().zip(bytes) {
         *to ^= *from;
     }
-    let segment_id = u64::from_le_bytes(get(&frame, SEGMENT_ID_AT));
-    let own = SegmentKey { cache_id: get(&frame, CACHE_ID_AT), segment_id };
+    let segment_id = u64::from_le_bytes(field(&frame, SEGMENT_ID_AT));
+    let own = SegmentKey { cache_id: field(&frame, CACHE_ID_AT), segment_id };
     put_preamble(&mut frame, magic, &key.unwrap_or(own));
     put_crc(&mut frame);
     frame

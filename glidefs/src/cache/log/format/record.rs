@@ -8,10 +8,10 @@ use super::entry::{ENTRY_BYTES, Entry, EntryKind, FRAME_CRC_BYTES, decode_entrie
 use super::footer::{FooterRecord, take_record};
 use super::sparse::crc_around;
 use super::{
-    BODY_AT, CACHE_ID_AT, CRC_AT, FormatError, Frame, SEGMENT_ID_AT, SegmentKey, VERSION_AT, check_frame,
-    check_key, check_unused, get, put, put_preamble,
+    BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, VERSION_AT, check_frame, check_key, check_unused, field,
+    owner, put, put_preamble,
 };
-use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
+use crate::units::FRAME_BYTES;
 
 pub(super) const MAGIC: [u8; 8] = *b"GLIDEREC";
 
@@ -34,20 +34,6 @@ const ENTRIES_AT: usize = STABLE_AT + 4;
 
 /// Most entries that a record can hold: entries without data, which need no CRC.
 pub const RECORD_ENTRIES_MAX: usize = (CRC_AT - ENTRIES_AT) / ENTRY_BYTES;
-/// Most data frames that a record can hold: the frames of one entry.
-pub const RECORD_DATA_FRAMES_MAX: usize = (CRC_AT - ENTRIES_AT - ENTRY_BYTES) / FRAME_CRC_BYTES;
-
-/// Why an entry was not added to a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PushError {
-    /// The record has no room left: finish it and begin another.
-    #[error("the record is full")]
-    Full,
-    /// No record can hold the entry: no sectors, more than `u32::MAX` sectors, sequence number 0, or CRCs that do not match the
-    /// length.
-    #[error("no record can hold such an entry")]
-    Unfit,
-}
 
 #[repr(C, align(4096))]
 struct AlignedFrame(Frame);
@@ -64,17 +50,13 @@ pub struct RecordBuilder {
 crate::units::debug_by_name!(RecordBuilder);
 
 impl Default for RecordBuilder {
+    /// A builder of a record without entries.
     fn default() -> Self {
-        Self::new()
+        Self { frame: Box::new(AlignedFrame([0; FRAME_BYTES])), entries: 0, data_frames: 0, repeated: 0 }
     }
 }
 
 impl RecordBuilder {
-    /// A builder of a record without entries.
-    pub fn new() -> Self {
-        Self { frame: Box::new(AlignedFrame([0; FRAME_BYTES])), entries: 0, data_frames: 0, repeated: 0 }
-    }
-
     /// Number of entries that were added.
     #[cfg(test)]
     pub fn entries(&self) -> usize {
@@ -86,47 +68,36 @@ impl RecordBuilder {
         u32::from(self.data_frames)
     }
 
-    /// Whether an entry with `frames` data frames can be added.
+    /// Whether an entry with `frames` data frames, none for an entry without data, can be added.
     pub fn fits_data(&self, frames: usize) -> bool {
-        frames
-            .checked_mul(FRAME_CRC_BYTES)
-            .is_some_and(|crc_bytes| crc_bytes <= self.room_bytes().saturating_sub(ENTRY_BYTES))
-            && self.fits_zero()
+        let crc_bytes = frames.saturating_mul(FRAME_CRC_BYTES);
+        self.room_bytes().checked_sub(ENTRY_BYTES).is_some_and(|room| crc_bytes <= room)
     }
 
-    /// Whether an entry without data can be added.
-    pub fn fits_zero(&self) -> bool {
-        self.room_bytes() >= ENTRY_BYTES
-    }
-
-    /// Adds a write of `range`. The data follows the data of the writes added before; `crcs` has one CRC for each data frame.
-    pub fn push_data(
-        &mut self,
-        export: ExportId,
-        seq: Seq,
-        range: SectorRange,
-        crcs: &[u32],
-    ) -> Result<(), PushError> {
-        let kind = EntryKind::Data { first_frame: self.data_frames() };
-        let entry = Entry { export, seq, range, kind };
-        if entry.data_frames() != crcs.len() as u64 {
-            return Err(PushError::Unfit);
+    /// Adds `entry`, whose data follows the data of the entries added before; `crcs` has one CRC for each data frame. `false`, and
+    /// nothing is added, when the record has no room, or when no record can hold the entry: no sectors, more than `u32::MAX`
+    /// sectors, sequence number 0, data in another place, or another number of CRCs than of data frames. Before entries of damage or
+    /// doubt, the superblock of the cache must say that there may be such entries.
+    pub fn push(&mut self, entry: &Entry, crcs: &[u32]) -> bool {
+        self.forget_repeated();
+        let follows = match entry.kind {
+            EntryKind::Data { first_frame } => first_frame == self.data_frames(),
+            EntryKind::Zero | EntryKind::Damaged | EntryKind::Doubt | EntryKind::Announced => true,
+        };
+        if !follows || entry.data_frames() != crcs.len() as u64 || !self.fits_data(crcs.len()) {
+            return false;
         }
-        self.push(&entry, crcs)
-    }
-
-    /// Adds the zeroing of `range`, at most `u32::MAX` sectors.
-    pub fn push_zero(&mut self, export: ExportId, seq: Seq, range: SectorRange) -> Result<(), PushError> {
-        self.push(&Entry { export, seq, range, kind: EntryKind::Zero }, &[])
-    }
-
-    /// Adds `entry`, which has no data. Before entries of damage or doubt, the superblock of the cache must say that there may be
-    /// such entries.
-    pub fn push_entry(&mut self, entry: &Entry) -> Result<(), PushError> {
-        if entry.data_frames() != 0 {
-            return Err(PushError::Unfit);
+        let (Some(bytes), Ok(frames)) = (entry.encode(), u16::try_from(crcs.len())) else { return false };
+        let (entries_end, crcs_at) = (self.entries_end(), self.crcs_at());
+        put(&mut self.frame.0, entries_end, &bytes);
+        let table = &mut self.frame.0[crcs_at - crcs.len() * FRAME_CRC_BYTES..crcs_at];
+        for (field, crc) in table.rchunks_exact_mut(FRAME_CRC_BYTES).zip(crcs) {
+            field.copy_from_slice(&crc.to_le_bytes());
         }
-        self.push(entry, &[])
+        // Neither can overflow: both fit in the frame.
+        self.entries += 1;
+        self.data_frames += frames;
+        true
     }
 
     /// Completes the record for frame `position_frames` of the segment `key`. `stable_frames` frames from the segment's start
@@ -179,25 +150,6 @@ impl RecordBuilder {
         self.frame.0[entries_end..end].fill(0);
     }
 
-    fn push(&mut self, entry: &Entry, crcs: &[u32]) -> Result<(), PushError> {
-        self.forget_repeated();
-        if !self.fits_data(crcs.len()) {
-            return Err(if crcs.len() > RECORD_DATA_FRAMES_MAX { PushError::Unfit } else { PushError::Full });
-        }
-        let bytes = entry.encode().ok_or(PushError::Unfit)?;
-        let frames = u16::try_from(crcs.len()).map_err(|_| PushError::Unfit)?;
-        let (entries_end, crcs_at) = (self.entries_end(), self.crcs_at());
-        put(&mut self.frame.0, entries_end, &bytes);
-        let table = &mut self.frame.0[crcs_at - crcs.len() * FRAME_CRC_BYTES..crcs_at];
-        for (field, crc) in table.rchunks_exact_mut(FRAME_CRC_BYTES).zip(crcs) {
-            field.copy_from_slice(&crc.to_le_bytes());
-        }
-        // Neither can overflow: both fit in the frame.
-        self.entries += 1;
-        self.data_frames += frames;
-        Ok(())
-    }
-
     fn entries_end(&self) -> usize {
         ENTRIES_AT + usize::from(self.entries) * ENTRY_BYTES
     }
@@ -229,7 +181,9 @@ pub struct Record {
 /// The version of a record header of segment `key`, if a newer glidefs wrote the header. A frame written by a client is never a
 /// header.
 pub fn newer_version(frame: &[u8], key: &SegmentKey) -> Option<u16> {
-    let Err(FormatError::Version { found }) = check_record(frame) else { return None };
+    let Err(FormatError::Version { found }) = check_frame(frame, MAGIC, VERSION_REPEATING) else {
+        return None;
+    };
     let owner = owner(frame.first_chunk::<FRAME_BYTES>()?);
     (owner == *key && found > VERSION_REPEATING).then_some(found)
 }
@@ -242,48 +196,29 @@ pub fn is_damaged_record(frame: &[u8], key: &SegmentKey, position_frames: u32) -
         && decode_record(frame, key, position_frames).is_err()
 }
 
-/// The frame of a record header of either version, and the segment of the header.
-fn check_record(frame: &[u8]) -> Result<(&Frame, SegmentKey), FormatError> {
-    match check_frame(frame, MAGIC) {
-        Err(FormatError::Version { found: VERSION_REPEATING }) => {
-            let short = FormatError::Length { found: frame.len(), needed: FRAME_BYTES };
-            let frame = frame.first_chunk::<FRAME_BYTES>().ok_or(short)?;
-            Ok((frame, owner(frame)))
-        }
-        found => found,
-    }
-}
-
-fn owner(frame: &Frame) -> SegmentKey {
-    SegmentKey {
-        cache_id: get(frame, CACHE_ID_AT),
-        segment_id: u64::from_le_bytes(get(frame, SEGMENT_ID_AT)),
-    }
-}
-
 /// Reads a record header found at frame `position_frames` of the segment `key`.
 ///
 /// The data frames are not looked at: the caller compares each data frame with the frame's CRC. The record is known to end at or
 /// before frame `u32::MAX`, but may end outside the segment.
 pub fn decode_record(frame: &[u8], key: &SegmentKey, position_frames: u32) -> Result<Record, FormatError> {
-    let (frame, found) = check_record(frame)?;
+    let (frame, found) = check_frame(frame, MAGIC, VERSION_REPEATING)?;
     check_key(&found, key)?;
-    let announces = u16::from_le_bytes(get(frame, VERSION_AT)) == VERSION_REPEATING;
-    let position = u32::from_le_bytes(get(frame, POSITION_AT));
+    let announces = u16::from_le_bytes(field(frame, VERSION_AT)) == VERSION_REPEATING;
+    let position = u32::from_le_bytes(field(frame, POSITION_AT));
     if position != position_frames {
         return Err(FormatError::Position { found: position, expected: position_frames });
     }
-    let stable_frames = u32::from_le_bytes(get(frame, STABLE_AT));
+    let stable_frames = u32::from_le_bytes(field(frame, STABLE_AT));
     if stable_frames > position {
         return Err(FormatError::Malformed("frames that were not written yet are called stable"));
     }
-    let entry_count = usize::from(u16::from_le_bytes(get(frame, ENTRY_COUNT_AT)));
+    let entry_count = usize::from(u16::from_le_bytes(field(frame, ENTRY_COUNT_AT)));
     let (data_frames, repeated) = if announces {
         let [data_frames, repeated] =
-            [DATA_FRAMES_AT, REPEATED_AT].map(|at| u16::from_le_bytes(get(frame, at)));
+            [DATA_FRAMES_AT, REPEATED_AT].map(|at| u16::from_le_bytes(field(frame, at)));
         (u32::from(data_frames), usize::from(repeated))
     } else {
-        (u32::from_le_bytes(get(frame, DATA_FRAMES_AT)), 0)
+        (u32::from_le_bytes(field(frame, DATA_FRAMES_AT)), 0)
     };
     let crc_bytes = (data_frames as usize).saturating_mul(FRAME_CRC_BYTES);
     let entries_end = ENTRIES_AT + entry_count * ENTRY_BYTES;

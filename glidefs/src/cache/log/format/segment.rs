@@ -4,8 +4,8 @@
 //! Does not own the frames in between. Invariant: a trailer names a footer that lies inside the trailer's own segment.
 
 use super::{
-    BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused, frame_crc, get,
-    put, put_crc, put_preamble, sums_pages,
+    BODY_AT, CRC_AT, FORMAT_VERSION, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused,
+    field, frame_crc, put, put_crc, put_preamble, sums_pages,
 };
 use crate::units::FRAME_BYTES;
 
@@ -76,14 +76,14 @@ impl SegmentHeader {
 
     /// Reads a header. The caller compares the cache id and the segment's length with the caller's own cache.
     pub fn decode(frame: &[u8]) -> Result<Self, FormatError> {
-        let (frame, key) = check_frame(frame, HEADER_MAGIC)?;
+        let (frame, key) = check_frame(frame, HEADER_MAGIC, FORMAT_VERSION)?;
         check_unused(&frame[RESERVED_AT..SHARD_AT])?;
         check_unused(&frame[HEADER_END..CRC_AT])?;
-        let segment_bytes = u64::from_le_bytes(get(frame, SEGMENT_BYTES_AT));
+        let segment_bytes = u64::from_le_bytes(field(frame, SEGMENT_BYTES_AT));
         if segment_bytes < SEGMENT_BYTES_MIN || !segment_bytes.is_multiple_of(FRAME_BYTES as u64) {
             return Err(FormatError::Malformed("a segment length that is too short or not in whole frames"));
         }
-        let shard = u32::from_le_bytes(get(frame, SHARD_AT));
+        let shard = u32::from_le_bytes(field(frame, SHARD_AT));
         Ok(Self { cache_id: key.cache_id, segment_id: key.segment_id, shard, segment_bytes })
     }
 }
@@ -126,9 +126,9 @@ impl Trailer {
     /// Reads the last frame of the segment `key` of `segment_bytes` bytes. The footer named there lies inside that segment,
     /// behind the header and before the trailer, so `footer_bytes` bytes may be allocated.
     pub fn decode(frame: &[u8], key: &SegmentKey, segment_bytes: u64) -> Result<Self, FormatError> {
-        let (frame, found) = check_frame(frame, TRAILER_MAGIC)?;
+        let (frame, found) = check_frame(frame, TRAILER_MAGIC, FORMAT_VERSION)?;
         check_key(&found, key)?;
-        let vital = match u16::from_le_bytes(get(frame, VITAL_AT)) {
+        let vital = match u16::from_le_bytes(field(frame, VITAL_AT)) {
             0 => false,
             1 => true,
             _ => return Err(FormatError::Malformed("unused bytes are set")),
@@ -136,9 +136,9 @@ impl Trailer {
         check_unused(&frame[TRAILER_END..CRC_AT])?;
         let trailer = Self {
             key: found,
-            footer_frame: u32::from_le_bytes(get(frame, FOOTER_FRAME_AT)),
-            footer_bytes: u32::from_le_bytes(get(frame, FOOTER_BYTES_AT)),
-            footer_crc: u32::from_le_bytes(get(frame, FOOTER_CRC_AT)),
+            footer_frame: u32::from_le_bytes(field(frame, FOOTER_FRAME_AT)),
+            footer_bytes: u32::from_le_bytes(field(frame, FOOTER_BYTES_AT)),
+            footer_crc: u32::from_le_bytes(field(frame, FOOTER_CRC_AT)),
             vital,
         };
         let frames_are_whole =

@@ -6,8 +6,8 @@
 //! the record headers have the same CRCs.
 
 use super::{
-    BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused, get, put, put_crc,
-    put_preamble,
+    BODY_AT, CRC_AT, FORMAT_VERSION, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused,
+    field, put, put_crc, put_preamble,
 };
 use crate::units::FRAME_BYTES;
 
@@ -54,15 +54,15 @@ pub fn encode_sums(key: &SegmentKey, position: u32, page: u32, crcs: &[u32]) -> 
 
 /// Checks that `frame`, read from frame `position` of segment `key`, is page number `page` of the segment's sums.
 pub fn check_sums(frame: &[u8], key: &SegmentKey, position: u32, page: u32) -> Result<(), FormatError> {
-    let (frame, found) = check_frame(frame, MAGIC)?;
+    let (frame, found) = check_frame(frame, MAGIC, FORMAT_VERSION)?;
     check_key(&found, key)?;
     check_unused(&frame[RESERVED_AT..super::CACHE_ID_AT])?;
     check_unused(&frame[PAGE_END..SUMS_AT])?;
-    let found = u32::from_le_bytes(get(frame, POSITION_AT));
+    let found = u32::from_le_bytes(field(frame, POSITION_AT));
     if found != position {
         return Err(FormatError::Position { found, expected: position });
     }
-    if u32::from_le_bytes(get(frame, PAGE_AT)) != page {
+    if u32::from_le_bytes(field(frame, PAGE_AT)) != page {
         return Err(FormatError::Malformed("another page of the sums"));
     }
     Ok(())
@@ -70,21 +70,20 @@ pub fn check_sums(frame: &[u8], key: &SegmentKey, position: u32, page: u32) -> R
 
 /// The segment that `frame`, read from frame `position` of a file, is a page of the sums of, if the frame is such a page.
 pub fn sums_key(frame: &[u8], position: u32) -> Option<SegmentKey> {
-    let (frame, key) = check_frame(frame, MAGIC).ok()?;
-    (u32::from_le_bytes(get(frame, POSITION_AT)) == position).then_some(key)
+    let (frame, key) = check_frame(frame, MAGIC, FORMAT_VERSION).ok()?;
+    (u32::from_le_bytes(field(frame, POSITION_AT)) == position).then_some(key)
 }
 
 /// The CRC of frame `frame` of the segment, in a checked page with CRCs of that part of the segment.
 pub fn sum_in(page: &Frame, frame: u32) -> u32 {
     let at = SUMS_AT + (frame % PAGE_SUMS) as usize * SUM_BYTES;
-    u32::from_le_bytes(get(page, at))
+    u32::from_le_bytes(field(page, at))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Entry, EntryKind, FooterBuilder, Trailer};
+    use super::super::Trailer;
     use super::*;
-    use crate::units::{ExportId, SectorRange, Seq};
 
     const KEY: SegmentKey = SegmentKey { cache_id: [3; 16], segment_id: 5 };
 
@@ -134,17 +133,5 @@ mod tests {
         assert_eq!(trailer.sums_frame(1014), Some(1011));
         assert_eq!(trailer.sums_frame(1013), None);
         assert_eq!(Trailer { footer_frame: u32::MAX, ..trailer }.sums_frame(u32::MAX), None);
-    }
-
-    #[test]
-    fn a_footer_knows_the_crc_of_each_data_frame() {
-        let entry =
-            |kind| Entry { export: ExportId(1), seq: Seq(1), range: SectorRange::new(0, 16).unwrap(), kind };
-        let mut footer = FooterBuilder::new();
-        assert_eq!(footer.crcs(2), Some(vec![0, 0]));
-        footer.add_record(1, &[entry(EntryKind::Zero)], &[]);
-        footer.add_record(3, &[entry(EntryKind::Data { first_frame: 0 })], &[7, 8]);
-        assert_eq!(footer.crcs(7), Some(vec![0, 0, 0, 0, 7, 8, 0]));
-        assert_eq!(footer.crcs(5), None, "frames behind the records' end would be missing");
     }
 }

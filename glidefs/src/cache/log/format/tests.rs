@@ -4,7 +4,6 @@
 
 use proptest::prelude::*;
 
-use super::record::RECORD_DATA_FRAMES_MAX;
 use super::segment::SEGMENT_BYTES_MIN;
 use super::*;
 use crate::units::{ExportId, FRAME_SECTORS, REQUEST_BYTES_MAX, SectorRange, Seq};
@@ -28,22 +27,24 @@ fn write() -> impl Strategy<Value = Write> {
     )
 }
 
-fn push(builder: &mut RecordBuilder, (export, seq, range, data): Write) -> Result<Vec<u32>, PushError> {
-    if !data {
-        return builder.push_zero(export, seq, range).map(|()| Vec::new());
-    }
+/// The entry and the CRCs added for the write; `None` when the record has no room.
+fn push(builder: &mut RecordBuilder, (export, seq, range, data): Write) -> Option<(Entry, Vec<u32>)> {
     let first = builder.data_frames();
-    let frames = u32::try_from(range.count().div_ceil(FRAME_SECTORS)).unwrap();
+    let kind = if data { EntryKind::Data { first_frame: first } } else { EntryKind::Zero };
+    let entry = Entry { export, seq, range, kind };
+    let frames = u32::try_from(entry.data_frames()).unwrap();
     let crcs: Vec<u32> = (first..first + frames).map(|frame| frame.wrapping_mul(0x9E37_79B9)).collect();
-    assert_eq!(builder.fits_data(crcs.len()), builder.push_data(export, seq, range, &crcs).is_ok());
-    Ok(crcs)
+    let fits = builder.fits_data(crcs.len());
+    let pushed = builder.push(&entry, &crcs);
+    assert_eq!(pushed, fits);
+    pushed.then_some((entry, crcs))
 }
 
 /// A record with as many of `writes` as fit, at frame 9, with 4 stable frames.
 fn record(writes: &[Write]) -> Frame {
-    let mut builder = RecordBuilder::new();
+    let mut builder = RecordBuilder::default();
     for write in writes {
-        if push(&mut builder, *write).is_err() {
+        if push(&mut builder, *write).is_none() {
             break;
         }
     }
@@ -51,9 +52,9 @@ fn record(writes: &[Write]) -> Frame {
 }
 
 fn footer(writes: &[Write]) -> (Vec<FooterRecord>, Vec<u8>, Trailer) {
-    let (mut records, mut footer, mut position) = (Vec::new(), FooterBuilder::new(), 1);
+    let (mut records, mut footer, mut position) = (Vec::new(), FooterBuilder::default(), 1);
     for write in writes {
-        let mut builder = RecordBuilder::new();
+        let mut builder = RecordBuilder::default();
         push(&mut builder, *write).unwrap();
         let Record { entries, crcs, .. } =
             decode_record(builder.finish(&KEY, position, 0, &[]), &KEY, position).unwrap();
@@ -129,7 +130,7 @@ proptest! {
         )
     ) {
         // The same builder again and again: nothing of an earlier record may shine through.
-        let mut builder = RecordBuilder::new();
+        let mut builder = RecordBuilder::default();
         for (writes, position, stable, zeroed) in batches {
             let stable = stable % position;
             let range = SectorRange::new(0, 1).unwrap();
@@ -142,18 +143,12 @@ proptest! {
                 before: None,
             };
             for write in writes {
-                let first_frame = builder.data_frames();
-                match push(&mut builder, write) {
-                    Ok(crcs) if !write.3 || builder.data_frames() > first_frame => {
-                        let kind = if write.3 { EntryKind::Data { first_frame } } else { EntryKind::Zero };
-                        expected.entries.push(Entry { export: write.0, seq: write.1, range: write.2, kind });
-                        expected.crcs.extend(crcs);
-                    }
-                    _ => break,
-                }
+                let Some((entry, crcs)) = push(&mut builder, write) else { break };
+                expected.entries.push(entry);
+                expected.crcs.extend(crcs);
             }
             prop_assert_eq!(builder.entries(), expected.entries.len());
-            let mut footer = FooterBuilder::new();
+            let mut footer = FooterBuilder::default();
             if position > 1 {
                 footer.add_record(position - 1, &zeroed, &[]);
             }
@@ -320,7 +315,7 @@ fn a_record_that_calls_itself_stable_before_it_is_written_is_refused() {
 fn records_of_a_footer_neither_overlap_nor_reach_into_it() {
     let (records, ..) = footer(&samples());
     let build = |positions: [u32; 3]| {
-        let mut builder = FooterBuilder::new();
+        let mut builder = FooterBuilder::default();
         for (record, position) in records.iter().zip(positions) {
             builder.add_record(position, &record.entries, &record.crcs);
         }
@@ -367,36 +362,44 @@ fn a_segment_too_short_or_not_in_whole_frames_is_refused() {
 }
 
 #[test]
-fn what_no_record_can_hold_is_not_called_full() {
-    let mut builder = RecordBuilder::new();
-    let range = |count| SectorRange::new(0, count).unwrap();
-    let mut zero = |seq, count| builder.push_zero(ExportId(1), Seq(seq), range(count));
-    assert_eq!(zero(0, 1), Err(PushError::Unfit));
-    assert_eq!(zero(1, 0), Err(PushError::Unfit));
-    assert_eq!(zero(1, 1 << 32), Err(PushError::Unfit));
-    let mut data = |count, crcs: &[u32]| builder.push_data(ExportId(1), Seq(1), range(count), crcs);
-    assert_eq!(data(0, &[]), Err(PushError::Unfit));
-    assert_eq!(data(9, &[1]), Err(PushError::Unfit));
-    assert_eq!(data(9, &[1, 2, 3]), Err(PushError::Unfit));
-    assert_eq!(data(1005 * 8, &[0; 1005]), Err(PushError::Unfit));
+fn what_no_record_can_hold_is_not_added() {
+    let mut builder = RecordBuilder::default();
+    let mut is_added = |seq, count, kind, crcs: &[u32]| {
+        let range = SectorRange::new(0, count).unwrap();
+        builder.push(&Entry { export: ExportId(1), seq: Seq(seq), range, kind }, crcs)
+    };
+    for (seq, count) in [(0, 1), (1, 0), (1, 1 << 32)] {
+        assert!(!is_added(seq, count, EntryKind::Zero, &[]), "{seq} {count}");
+    }
+    let data = EntryKind::Data { first_frame: 0 };
+    for (count, crcs) in [(0, 0), (9, 1), (9, 3), (1005 * 8, 1005)] {
+        assert!(!is_added(1, count, data, &vec![0; crcs]), "{count} {crcs}");
+    }
+    assert!(!is_added(1, 8, EntryKind::Zero, &[1]));
+    assert!(!is_added(1, 8, EntryKind::Data { first_frame: 1 }, &[1]), "no data is before");
     assert_eq!(builder.entries(), 0);
 }
 
 #[test]
 fn the_stated_limits_of_a_record_are_reached_and_not_exceeded() {
-    let mut builder = RecordBuilder::new();
+    let mut builder = RecordBuilder::default();
+    let entry = |sectors, kind| Entry {
+        export: ExportId(1),
+        seq: Seq(1),
+        range: SectorRange::new(0, sectors).unwrap(),
+        kind,
+    };
+    let zeroes = entry(1, EntryKind::Zero);
     for _ in 0..RECORD_ENTRIES_MAX {
-        builder.push_zero(ExportId(1), Seq(1), SectorRange::new(0, 1).unwrap()).unwrap();
+        assert!(builder.push(&zeroes, &[]));
     }
-    let one_more = builder.push_zero(ExportId(1), Seq(1), SectorRange::new(0, 1).unwrap());
-    assert_eq!((one_more, builder.fits_zero()), (Err(PushError::Full), false));
+    assert!(!builder.fits_data(0) && !builder.push(&zeroes, &[]));
     builder.reset();
-    let sectors = RECORD_DATA_FRAMES_MAX as u64 * FRAME_SECTORS;
-    let crcs = vec![9; RECORD_DATA_FRAMES_MAX];
-    assert!(builder.fits_data(RECORD_DATA_FRAMES_MAX) && !builder.fits_data(RECORD_DATA_FRAMES_MAX + 1));
-    builder.push_data(ExportId(1), Seq(1), SectorRange::new(0, sectors).unwrap(), &crcs).unwrap();
-    let range = SectorRange::new(0, 8).unwrap();
-    assert_eq!(builder.push_data(ExportId(1), Seq(1), range, &[1]), Err(PushError::Full));
+    // The frames of one entry.
+    let crcs = vec![9; 1004];
+    assert!(builder.fits_data(1004) && !builder.fits_data(1005));
+    assert!(builder.push(&entry(1004 * FRAME_SECTORS, EntryKind::Data { first_frame: 0 }), &crcs));
+    assert!(!builder.push(&entry(8, EntryKind::Data { first_frame: 1004 }), &[1]));
     let frame = *builder.finish(&KEY, 1, 1, &[]);
     assert_eq!(decode_record(&frame, &KEY, 1).unwrap().crcs, crcs);
 }

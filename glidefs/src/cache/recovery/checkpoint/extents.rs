@@ -13,7 +13,7 @@ use crate::cache::hands::in_order;
 use crate::cache::log::format::{ExtentReader, FormatError, Kept, KeptExtent};
 use crate::cache::log::scan::Unusable;
 use crate::cache::log::table::SegmentTable;
-use crate::cache::recovery::listed::LostContent;
+use crate::cache::recovery::missing::LostContent;
 use crate::cache::volume::Volume;
 use crate::cache::volume::loading::{GainedRefs, Loading};
 use crate::cache::volume::ranks::Ranks;
@@ -27,20 +27,20 @@ pub(super) const UNLISTED: FormatError =
 /// The volumes, which are empty, and what their extents are checked against.
 pub(super) struct Loader<'a> {
     pub volumes: &'a HashMap<ExportId, Arc<Volume>>,
-    pub ends: &'a Ends,
+    /// By segment number.
+    pub ends: &'a [End],
     pub table: &'a SegmentTable,
     pub ranks: &'a Ranks,
     pub hands: usize,
 }
 
-/// How many extents the checkpoint lists, how many of these are in a volume now, the last export with an extent, the exports listed
-/// that have no volume, and the extents in missing segments.
+/// How many extents the checkpoint lists, how many of these are in a volume now, the last export with an extent, and the extents in
+/// missing segments.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Loaded {
     pub listed: u64,
     pub loaded: u64,
     pub last_export: Option<ExportId>,
-    pub unknown: Vec<ExportId>,
     pub lost: LostContent,
 }
 
@@ -56,10 +56,8 @@ impl<'a> Loader<'a> {
             found.listed = found.listed.saturating_add(listed);
             found.last_export = found.last_export.max(last_export);
             for mut part in parts {
-                match &part.loading {
-                    Some((volume, _)) => found.lost.add(volume, part.last, std::mem::take(&mut part.lost)),
-                    None if found.unknown.last() == Some(&part.export) => {}
-                    None => found.unknown.push(part.export),
+                if let Some((volume, _)) = &part.loading {
+                    found.lost.add(volume, part.last, std::mem::take(&mut part.lost));
                 }
                 match &mut current {
                     Some(current) if current.export == part.export => current.append(part, &mut refs),
@@ -146,7 +144,7 @@ impl Part<'_> {
     fn add(
         &mut self,
         extents: ExtentReader<'_>,
-        ends: &Ends,
+        ends: &[End],
         refs: &mut GainedRefs,
     ) -> Result<u64, FormatError> {
         self.last = self.last.max(extents.last_seq());
@@ -159,10 +157,12 @@ impl Part<'_> {
             let kept = kept?;
             count = count.saturating_add(1);
             if let Some(loading) = &mut loading {
-                if ends.has(&kept)? {
-                    loading.add(&kept, refs);
-                } else if ends.is_missing(kept.number) {
-                    self.lost.push(kept);
+                // A segment beyond the table is gone.
+                match ends.get(kept.number as usize).copied().unwrap_or(End::Gone) {
+                    End::Covered(end) if is_within(&kept, end) => loading.add(&kept, refs),
+                    End::Covered(_) | End::NotListed => return Err(UNLISTED),
+                    End::Missing => self.lost.push(kept),
+                    End::Gone => {}
                 }
             }
         }
@@ -177,59 +177,24 @@ impl Part<'_> {
     }
 }
 
-/// What is known of each segment number: not listed, listed and gone, listed and missing, or covered up to a sector.
-#[derive(Debug, PartialEq, Eq)]
-pub(in crate::cache::recovery) struct Ends(Vec<u64>);
-
-const NOT_LISTED: u64 = 0;
-/// The segment is read, or a later one is in the file.
-const GONE: u64 = 1;
-/// No file holds the segment, or a later one in its place. The first frame of a segment has eight sectors, so no end is as low.
-const MISSING: u64 = 2;
-
-impl Ends {
-    /// No segment of `count` is listed.
-    pub fn new(count: usize) -> Self {
-        Self(vec![NOT_LISTED; count])
+/// Whether the content of `kept`, if there is any, lies before sector `end` of the segment.
+#[inline]
+fn is_within(kept: &KeptExtent, end: u64) -> bool {
+    match kept.content {
+        Kept::Data(sector) => u64::from(sector).saturating_add(kept.range.count()) <= end,
+        Kept::Zero | Kept::Damaged => true,
     }
+}
 
-    /// Lists segment `number`, as gone until [`Self::cover`] says otherwise.
-    pub fn list(&mut self, number: u32) {
-        self.set(number, GONE);
-    }
-
-    /// Lists segment `number` as covered up to sector `end`, which is behind the header of the segment.
-    pub fn cover(&mut self, number: u32, end: u64) {
-        self.set(number, end);
-    }
-
-    /// Lists segment `number` as missing.
-    pub fn miss(&mut self, number: u32) {
-        self.set(number, MISSING);
-    }
-
-    fn is_missing(&self, number: u32) -> bool {
-        self.0.get(number as usize) == Some(&MISSING)
-    }
-
-    fn set(&mut self, number: u32, end: u64) {
-        if let Some(place) = self.0.get_mut(number as usize) {
-            *place = end;
-        }
-    }
-
-    /// Whether `kept` is in a covered segment; an error for a segment which the checkpoint does not list.
-    #[inline]
-    fn has(&self, kept: &KeptExtent) -> Result<bool, FormatError> {
-        let end = match self.0.get(kept.number as usize) {
-            // A segment beyond the table is gone.
-            None | Some(&(GONE | MISSING)) => return Ok(false),
-            Some(&NOT_LISTED) => return Err(UNLISTED),
-            Some(end) => *end,
-        };
-        match kept.content {
-            Kept::Data(sector) if u64::from(sector).saturating_add(kept.range.count()) > end => Err(UNLISTED),
-            Kept::Data(_) | Kept::Zero | Kept::Damaged => Ok(true),
-        }
-    }
+/// What a checkpoint, and the log beside, say of a segment number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The checkpoint lists no such segment.
+    NotListed,
+    /// The segment is read, or a later one is in the file.
+    Gone,
+    /// No file holds the segment, or a later one in its place.
+    Missing,
+    /// The segment is covered up to this sector.
+    Covered(u64),
 }

@@ -98,9 +98,9 @@ fn load(bytes: &[Vec<u8>], marks: &[SeqMarks], hands: usize) -> Result<Outcome, 
     };
     let volumes: HashMap<ExportId, Arc<Volume>> = (1..).zip(marks).map(volume).collect();
     let table = SegmentTable::new(UNLISTED + 1, UNLISTED + 1, CACHE, 1 << 20);
-    let mut ends = Ends::new(table.len());
-    (0..=GONE).for_each(|number| ends.list(number));
-    (0..COVERED).for_each(|number| ends.cover(number, 6000));
+    let mut ends = vec![End::NotListed; table.len()];
+    ends[..=GONE as usize].fill(End::Gone);
+    ends[..COVERED as usize].fill(End::Covered(6000));
     let (ranks, mut pages) = (Ranks::default(), reader(bytes));
     let loader = Loader { volumes: &volumes, ends: &ends, table: &table, ranks: &ranks, hands };
     let found = loader.load(&mut pages).map_err(|error| format!("{error:?}"))?;

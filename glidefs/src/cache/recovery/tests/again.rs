@@ -2,9 +2,14 @@
 
 use super::*;
 use crate::cache::log::format::{
-    FooterBuilder, RecordBuilder, SegmentHeader, SegmentKey, decode_record, encode_sums,
+    Entry, EntryKind, FooterBuilder, RecordBuilder, SegmentHeader, SegmentKey, decode_record, encode_sums,
 };
 use crate::units::Seq;
+
+/// An entry of zeroes of export [`A`].
+fn zeroed(seq: u64, range: SectorRange) -> Entry {
+    Entry { export: A, seq: Seq(seq), range, kind: EntryKind::Zero }
+}
 
 /// Numbers of the sealed segments with records, oldest first.
 fn sealed(disk: &Faulty) -> Vec<u32> {
@@ -65,8 +70,8 @@ fn what_a_guest_wrote_does_not_say_which_segment_a_file_is() {
         let disk = Faulty::new(directory.path());
         let mut driver = open(&disk);
         (1..=3).for_each(|number| write(&mut driver, number));
-        let mut record = RecordBuilder::new();
-        record.push_zero(A, Seq(1), range(0, 8)).unwrap();
+        let mut record = RecordBuilder::default();
+        record.push(&zeroed(1, range(0, 8)), &[]);
         record.finish(&SegmentKey { cache_id: [9; 16], segment_id: claimed }, 1, 1, &[]);
         let volume = driver.cache.volume(A);
         driver.write(&volume, range(9000, 8), Some(&record.frame()[..])).unwrap();
@@ -193,8 +198,8 @@ fn a_hole_among_copies_is_not_judged_by_the_numbers_beside_it_after_the_front_wa
     frames[0].copy_from_slice(&header.encode());
     frames.last_mut().unwrap().copy_from_slice(&header.encode());
     for (frame, seq) in [(1, 50), (3, 51)] {
-        let mut record = RecordBuilder::new();
-        record.push_zero(A, Seq(seq), range(9000, 8)).unwrap();
+        let mut record = RecordBuilder::default();
+        record.push(&zeroed(seq, range(9000, 8)), &[]);
         record.finish(&key, frame, frame, &[]);
         frames[frame as usize].copy_from_slice(&record.frame()[..]);
     }
@@ -226,7 +231,7 @@ fn a_segment_closed_without_records_is_known_by_its_sums() {
     let number = (0..16).find(used_before).unwrap();
     let mut frames: Vec<_> = disk.frames(number).collect();
     let key = SegmentHeader::decode(&frames[0]).unwrap().key();
-    frames[1] = FooterBuilder::new().encode(&key);
+    frames[1] = FooterBuilder::default().encode(&key);
     frames[2] = encode_sums(&key, 2, 0, &[0]).to_vec();
     // Data of the dropped records.
     frames[3..24].fill(vec![5; FRAME_BYTES]);

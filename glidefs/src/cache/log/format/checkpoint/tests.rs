@@ -71,7 +71,7 @@ fn pages() -> Vec<Vec<u8>> {
     let zero =
         KeptExtent { range: SectorRange::new(8, 8).unwrap(), seq: Seq(1), number: 4, content: Kept::Zero };
     let covered = encode_rows(&[covered(4), covered(6)]).next().unwrap();
-    let others = encode_rows(&[OtherSegment { number: 5, segment_id: 12, end: 77 }]).next().unwrap();
+    let others = encode_rows(&[Place { number: 5, segment_id: 12, end: 77 }]).next().unwrap();
     let head = Head { segment_bytes: 64 << 20, start: 3, proves_losses: true }.encode();
     [
         chain.seal(PageKind::Head, &head),

@@ -161,12 +161,11 @@ fn write_with_header_of_a_start(disk: &Faulty, number: u32, entry: Entry) {
         segment_bytes: SEGMENT_BYTES,
     };
     let table = SegmentTable::new(16, 16, header.cache_id, frames);
-    table.get(number).begin_use(header.segment_id, 1);
     let file = disk.open_segment(number, SEGMENT_BYTES).unwrap();
     seal::write_header(&*file, &header, frames, &AtomicBool::new(false)).unwrap();
-    let mut segment = SegmentWriter::new(number, header.key(), Arc::clone(&file), frames);
+    let mut segment = SegmentWriter::begin(&table, number, &header, Arc::clone(&file));
     let mut batch = Batch::default();
-    batch.push_entry(entry).unwrap();
+    assert!(batch.push(entry, &[]));
     segment.append(&table, &mut batch, std::iter::empty()).unwrap();
     let trailer = seal::write_footer(&segment, frames).unwrap();
     seal::write_trailer(&*file, &trailer, frames).unwrap();
