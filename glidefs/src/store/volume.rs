@@ -57,6 +57,7 @@ mod limits;
 mod notes;
 mod ownership;
 mod snapshots;
+mod testing;
 mod types;
 mod view;
 mod volume_store;
@@ -72,11 +73,13 @@ pub use self::delete::DeletedVolume;
 pub use self::error::{Held, VolumeError};
 pub use self::host::VolumeStoreOptions;
 pub use self::limits::{GRACE_MIN, TRUST_TIME_MAX, UPLOAD_TIME_MAX, VOLUME_BYTES_MAX};
-pub use self::notes::{Divergence, Intents, Loss, ManifestHash, Notes, NotesInMemory, Past};
+pub use self::notes::{Divergence, Intents, Loss, ManifestHash, Notes, Past};
 pub use self::types::{Fence, ReadExtent, Resume, SnapshotInfo, StatePoint, Taker};
 pub use self::view::View;
 pub use self::volume_store::VolumeStore;
 pub use self::writer::VolumeWriter;
 
+#[cfg(test)]
+pub use self::testing::NotesInMemory;
 #[cfg(test)]
 pub(in crate::store) mod tests;

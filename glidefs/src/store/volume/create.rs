@@ -40,18 +40,13 @@ pub(super) struct Beginning {
 }
 
 impl VolumeStore {
-    /// Creates a volume that is all zero: three requests.
+    /// Creates a volume that is all zero: three requests. The volume is `released` to any host from the beginning, or held. Returns the
+    /// first manifest.
     ///
     /// If an earlier call gave the name and stopped there, the name is used again. If this writer has created such a volume
     /// before and nobody has written to the volume, the call succeeds with that volume: the answer to the earlier call may have
-    /// been lost.
-    pub async fn create(&self, name: &StoreName, size_sectors: u64) -> Result<VolumeWriter, VolumeError> {
-        self.host.begin(name, Beginning::blank(size_sectors, Properties::default())).await
-    }
-
-    /// As [`Self::create`], with `properties`, and with the volume `released` to any host from the beginning, or held. Returns the
-    /// first manifest. A volume that an earlier call created is left as the earlier call made the volume: a second manifest would
-    /// refuse the next call, if this caller forgets the volume.
+    /// been lost. Such a volume is left as the earlier call made it: a second manifest would refuse the next call, if this caller
+    /// forgets the volume.
     pub async fn create_blank(
         &self,
         name: &StoreName,
@@ -72,7 +67,7 @@ impl VolumeStore {
 }
 
 impl Beginning {
-    fn blank(size_sectors: u64, properties: Properties) -> Self {
+    pub fn blank(size_sectors: u64, properties: Properties) -> Self {
         Self { size_sectors, origin: None, packs: Vec::new(), damaged: Vec::new(), properties }
     }
 }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::VolumeError;
-use super::notes::{Loss, ManifestHash, Notes, NotesInMemory};
+use super::notes::{Loss, ManifestHash, Notes};
 use super::types::{Resume, SnapshotInfo, StatePoint};
 use super::view::fetch::Fetcher;
 use super::view::metadata::Metadata;
@@ -25,7 +25,7 @@ use super::view::recent::RecentPacks;
 use super::writer::state::WriterState;
 use crate::store::block_cache::BlockCache;
 use crate::store::client::{Created, ObjectInfo, Store};
-use crate::store::clock::{StoreClock, SystemClock};
+use crate::store::clock::StoreClock;
 use crate::store::error::{StoreError, unfit};
 use crate::store::format::{Manifest, NameRecord, PackRef};
 use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
@@ -72,25 +72,6 @@ pub struct VolumeStoreOptions {
     pub zstd_level: i32,
     /// The block cache. `None`: fetched blocks are not kept, and nothing is read ahead.
     pub block_cache: Option<BlockCache>,
-}
-
-impl VolumeStoreOptions {
-    /// The usual options for `writer`.
-    pub fn new(writer: WriterId) -> Self {
-        Self {
-            writer,
-            notes: Arc::<NotesInMemory>::default(),
-            host: HostName::nearest(""),
-            clock: Arc::new(SystemClock),
-            metadata_bytes_max: 64 << 20,
-            upload_bytes_max: 256 << 20,
-            recent_bytes_max: 0,
-            pack_bytes_max: u64::MAX,
-            read_bytes_max: 64 << 20,
-            zstd_level: 1,
-            block_cache: None,
-        }
-    }
 }
 
 /// Shared by all volumes of a process.
