@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::cache::{Cache, Volume, WritebackQueue};
 use crate::properties::Properties;
 use crate::router::{Begun, Catalog, CatalogHandle, ExportName, InitialContent, Storage};
-use crate::store::volume::{self, Blank, Resume, StatePoint, VolumeError, check_size};
+use crate::store::volume::{self, Resume, StatePoint, VolumeError, check_size};
 use crate::store::{Access, StoreError, VolumeId};
 use crate::units::{ExportId, SECTOR_BYTES};
 
@@ -94,9 +94,7 @@ impl StoreSide {
             InitialContent::Blank(size) => {
                 let size_sectors = size.bytes() / SECTOR_BYTES;
                 check_size(size_sectors)?;
-                let blank = self.volumes.create_blank(name, size_sectors, properties, detached).await?;
-                let Blank { resume, is_released, properties } = blank;
-                return Ok(Begun { resume, is_released, properties });
+                return self.volumes.create_blank(name, size_sectors, properties, detached).await;
             }
             InitialContent::Store => self.volumes.open(name).await?,
             InitialContent::Local { of, .. } => return Err(VolumeError::NoSuchName { name: of }),

@@ -9,6 +9,7 @@ use super::ExportName;
 use super::size::ExportSize;
 use crate::cache::Volume;
 use crate::properties::Properties;
+pub use crate::store::volume::Begun;
 use crate::store::volume::{Resume, VolumeError, VolumeStore};
 use crate::store::{StoreError, VolumeId};
 use crate::units::ExportId;
@@ -48,17 +49,6 @@ impl InitialContent {
     pub fn opens_volume(&self) -> bool {
         matches!(self, Self::Store | Self::TakeOver)
     }
-}
-
-/// The volume with which a new export begins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Begun {
-    /// The state of the volume.
-    pub resume: Resume,
-    /// Whether the volume is released, so that another host may open the volume.
-    pub is_released: bool,
-    /// The properties that the store has of the volume.
-    pub properties: Properties,
 }
 
 /// The data of exports, in the cache and in the store.

@@ -18,12 +18,12 @@ use crate::store::ids::StoreName;
 use crate::store::key::Key;
 use crate::units::{SectorRange, Seq};
 
-/// A new volume that is all zero.
+/// The volume with which a new export begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blank {
+pub struct Begun {
     /// The state to go on from.
     pub resume: Resume,
-    /// Whether the volume is released to any host.
+    /// Whether the volume is released, so that another host may open the volume.
     pub is_released: bool,
     /// The properties in the manifest.
     pub properties: Properties,
@@ -53,16 +53,16 @@ impl VolumeStore {
         size_sectors: u64,
         properties: Properties,
         released: bool,
-    ) -> Result<Blank, VolumeError> {
+    ) -> Result<Begun, VolumeError> {
         let beginning = Beginning::blank(size_sectors, properties);
         let (manifest, _) = self.host.first_manifest(name, beginning, released).await?;
         let (is_released, properties) = (manifest.is_released(), manifest.sections.properties);
-        let blank = Blank { resume: Resume::of(&manifest), is_released, properties };
+        let begun = Begun { resume: Resume::of(&manifest), is_released, properties };
         if !is_released {
             // The first reads, and the question whether the volume is blank, need no request then.
             self.host.reader.metadata.put_manifest(&Arc::new(manifest));
         }
-        Ok(blank)
+        Ok(begun)
     }
 }
 
