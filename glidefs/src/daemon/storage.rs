@@ -101,11 +101,10 @@ impl StoreSide {
             InitialContent::TakeOver => self.volumes.take_over(name).await?,
             InitialContent::Deleted { of } => self.volumes.undelete(&of, name).await?,
             InitialContent::Fork { of, snapshot } => {
-                let found = match origin {
-                    Some(origin) => Some(origin),
-                    None => self.volumes.find(&of).await?,
+                let volume = match origin {
+                    Some(origin) => origin,
+                    None => self.volumes.named(&of).await?,
                 };
-                let volume = found.ok_or(VolumeError::NoSuchName { name: of })?;
                 self.volumes.fork(&StatePoint { volume, snapshot }, name).await?
             }
         };

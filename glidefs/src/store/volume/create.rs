@@ -70,6 +70,17 @@ impl Beginning {
     pub fn blank(size_sectors: u64, properties: Properties) -> Self {
         Self { size_sectors, origin: None, packs: Vec::new(), damaged: Vec::new(), properties }
     }
+
+    /// The content of `state`.
+    pub fn fork_of(state: &Manifest, properties: Properties) -> Self {
+        Self {
+            size_sectors: state.size_sectors,
+            origin: Some(Origin { volume: state.volume, manifest: state.number }),
+            packs: state.packs.clone(),
+            damaged: state.sections.damaged.clone(),
+            properties,
+        }
+    }
 }
 
 impl Host {

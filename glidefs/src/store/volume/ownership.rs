@@ -41,7 +41,7 @@ impl VolumeStore {
         name: &StoreName,
         wanted: VolumeId,
     ) -> Result<VolumeWriter, VolumeError> {
-        let found = self.find(name).await?.ok_or_else(|| VolumeError::NoSuchName { name: name.clone() })?;
+        let found = self.named(name).await?;
         if found != wanted {
             return Err(VolumeError::OtherVolume { name: name.clone(), found, wanted });
         }
@@ -62,7 +62,11 @@ impl VolumeStore {
         Ok((newest, hash))
     }
 
-    async fn named(&self, name: &StoreName) -> Result<VolumeId, VolumeError> {
+    /// The volume of a name.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoSuchName`] when there is none.
+    pub async fn named(&self, name: &StoreName) -> Result<VolumeId, VolumeError> {
         self.find(name).await?.ok_or_else(|| VolumeError::NoSuchName { name: name.clone() })
     }
 
@@ -107,8 +111,7 @@ impl VolumeWriter {
 
     async fn hold_as(&self, released: bool) -> Result<Resume, VolumeError> {
         let _change = self.shared.change.lock().await;
-        self.writable()?;
-        self.check_newest().await?;
+        self.confirm().await?;
         let host = &self.host;
         let edit = |base: &Manifest| {
             let sections = host.held_as(&base.sections, released);

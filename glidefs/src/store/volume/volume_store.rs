@@ -3,12 +3,11 @@
 //! Owns finding, resuming and viewing volumes. Does not own changes of volumes: `create`, `ownership`, `delete` and `snapshots`
 //! add those.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::error::VolumeError;
 use super::host::{Host, VolumeStoreOptions};
-use super::types::{Resume, SnapshotInfo};
+use super::types::Resume;
 use super::writer::VolumeWriter;
 use crate::store::block_cache::BlockCache;
 use crate::store::client::Store;
@@ -84,22 +83,5 @@ impl VolumeStore {
         let listing = self.host.store.list(Folder::Names, None).await?;
         let name = |key| if let Key::Name(name) = key { Some(name) } else { None };
         Ok(listing.objects.into_iter().filter_map(|object| name(object.key)).collect())
-    }
-
-    /// Snapshots of any volume, without taking the volume over.
-    pub async fn snapshots(&self, volume: VolumeId) -> Result<Vec<SnapshotInfo>, VolumeError> {
-        let mut found = BTreeMap::new();
-        for SnapshotInfo { name, created_unix_millis } in self.host.snapshot_keys(volume).await? {
-            found.entry(name.without_unique()).or_insert(created_unix_millis);
-        }
-        let info = |(name, created_unix_millis)| SnapshotInfo { name, created_unix_millis };
-        Ok(found.into_iter().map(info).collect())
-    }
-
-    /// Deletes a snapshot of any volume. A missing snapshot counts as deleted.
-    pub async fn delete_snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<(), VolumeError> {
-        let keys = self.host.keys_of_snapshot(volume, name).await?;
-        let keys: Vec<_> = keys.into_iter().map(|key| Key::Snapshot(volume, key)).collect();
-        Ok(self.host.store.delete(&keys).await?)
     }
 }

@@ -68,6 +68,13 @@ impl VolumeStore {
         Ok(View::new(reader, store, Arc::new(LoadedManifest::of(manifest))))
     }
 
+    /// As [`VolumeWriter::delete_snapshot`], of any volume.
+    pub async fn delete_snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<(), VolumeError> {
+        let keys = self.host.keys_of_snapshot(volume, name).await?;
+        let keys: Vec<_> = keys.into_iter().map(|key| Key::Snapshot(volume, key)).collect();
+        Ok(self.host.store.delete(&keys).await?)
+    }
+
     /// Memory for packs being made and uploaded, bytes: what was set aside.
     pub fn upload_bytes(&self) -> u64 {
         self.host.upload_bytes()
