@@ -65,7 +65,6 @@ mod writer;
 
 pub use self::commit::Committed;
 pub use self::commit::upload::{Upload, UploadProgress};
-pub use self::compact::Compacted;
 pub use self::create::Begun;
 pub use self::crowd::{Crowd, FAN_OUT_MAX, check_size};
 pub use self::cut::{CutExtent, CutSource};

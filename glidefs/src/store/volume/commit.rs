@@ -50,15 +50,11 @@ enum Uploaded {
     Some,
 }
 
-/// A manifest that is in the store, and the packs made for the manifest.
+/// A manifest that is in the store: of a cut, a rollback, or a step of compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
     /// The state to remember for a restart.
     pub resume: Resume,
-    /// Number of packs uploaded for the manifest.
-    pub packs: usize,
-    /// Length of these packs, bytes.
-    pub pack_bytes: u64,
     /// Whether [`VolumeWriter::compact`] has a step to do.
     pub compaction_due: bool,
     /// How crowded the volume is now.
@@ -118,8 +114,6 @@ impl VolumeWriter {
             if cut.extents().is_empty() && is_known && base.cut == cut.seq() {
                 return Ok(Some(Committed {
                     resume: self.state(),
-                    packs: 0,
-                    pack_bytes: 0,
                     compaction_due: plan::is_due(&base.packs),
                     crowd: Rows::of(&base.packs).crowd(),
                 }));
@@ -154,7 +148,7 @@ impl VolumeWriter {
             if let Some(published) =
                 self.publish_from(noted, &uploads, |base: &Manifest| edit(base, &uploads)).await?
             {
-                return Ok(Some(self.committed(&published, &uploads)));
+                return Ok(Some(self.committed(&published)));
             }
         }
         Err(VolumeError::Contended { volume: self.id() })
@@ -171,11 +165,9 @@ impl VolumeWriter {
         Ok(uploaded)
     }
 
-    pub(super) fn committed(&self, published: &Published, uploads: &NewPacks) -> Committed {
+    pub(super) fn committed(&self, published: &Published) -> Committed {
         Committed {
             resume: self.resume_published(published),
-            packs: uploads.packs().len(),
-            pack_bytes: uploads.packs().map(|pack| pack.total_bytes).sum(),
             compaction_due: plan::is_due(&published.manifest.packs),
             crowd: Rows::of(&published.manifest.packs).crowd(),
         }

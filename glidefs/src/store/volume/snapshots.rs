@@ -203,7 +203,7 @@ impl VolumeWriter {
                 }
             }
             if let Some(published) = self.publish(&listed, edit).await? {
-                return Ok(self.committed(&published, &NewPacks::default()));
+                return Ok(self.committed(&published));
             }
         }
         Err(VolumeError::Contended { volume: self.id() })

@@ -97,7 +97,11 @@ async fn packs_of_a_cut_that_failed_are_not_uploaded_again() {
     assert!(world.objects.go_on());
     let before = daemon.requests();
     let committed = volume.commit_on(cut(), SIZE, &upload).await.unwrap();
-    assert_eq!((committed.packs, daemon.since(before)), (3, [0, 2, 0, 0, 0]), "a pack and the manifest");
+    assert_eq!(
+        (committed.crowd.packs, daemon.since(before)),
+        (3, [0, 2, 0, 0, 0]),
+        "a pack and the manifest"
+    );
     assert_eq!(upload.progress().uploaded_bytes, total_bytes);
     holds_the_cut(&volume).await;
     // And on another host.
