@@ -25,11 +25,11 @@ use super::cut::CutSource;
 use super::damage;
 use super::error::VolumeError;
 use super::error::blocking;
+use super::host::EncodedManifest;
 use super::types::{Resume, next_number};
 use super::view::rows::Rows;
 use super::writer::VolumeWriter;
 use super::writer::new_packs::NewPacks;
-use super::writer::publish::Published;
 use crate::fair::WEIGHT_DEFAULT;
 use crate::store::format::{DAMAGED_RANGES_MAX, Manifest, PackRef, Sections};
 use crate::store::ids::PackId;
@@ -165,9 +165,9 @@ impl VolumeWriter {
         Ok(uploaded)
     }
 
-    pub(super) fn committed(&self, published: &Published) -> Committed {
+    pub(super) fn committed(&self, published: &EncodedManifest) -> Committed {
         Committed {
-            resume: self.resume_published(published),
+            resume: self.state_with(Some(published.bytes.clone())),
             compaction_due: plan::is_due(&published.manifest.packs),
             crowd: Rows::of(&published.manifest.packs).crowd(),
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::VolumeError;
-use super::host::{Host, encode, hash_of};
+use super::host::{EncodedManifest, Host};
 use super::types::Resume;
 use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
@@ -60,7 +60,7 @@ impl VolumeStore {
         let begun = Begun { resume: Resume::of(&manifest), is_released, properties };
         if !is_released {
             // The first reads, and the question whether the volume is blank, need no request then.
-            self.host.reader.metadata.put_manifest(&Arc::new(manifest));
+            self.host.reader.metadata.put_manifest(&manifest);
         }
         Ok(begun)
     }
@@ -91,7 +91,7 @@ impl Host {
         beginning: Beginning,
     ) -> Result<VolumeWriter, VolumeError> {
         let (manifest, begun) = self.first_manifest(name, beginning, false).await?;
-        Ok(VolumeWriter::new(self.clone(), Arc::new(manifest), begun))
+        Ok(VolumeWriter::new(self.clone(), manifest, begun))
     }
 
     /// Creates a volume, which is this host's, or `released`. Returns the first manifest in the store, and when the creation began.
@@ -100,7 +100,7 @@ impl Host {
         name: &StoreName,
         beginning: Beginning,
         released: bool,
-    ) -> Result<(Manifest, Duration), VolumeError> {
+    ) -> Result<(Arc<Manifest>, Duration), VolumeError> {
         let Beginning { size_sectors, origin, packs, damaged, properties } = beginning;
         let volume = self.claim(name).await?;
         let begun = self.options.clock.since_boot();
@@ -118,13 +118,13 @@ impl Host {
             packs,
             sections: self.held_as(&Sections { damaged, properties, ..Sections::default() }, released),
         };
-        let encoded = encode(&manifest)?;
-        let manifest = match self.create_noted(&manifest, &encoded).await? {
-            Created::Created => manifest,
-            Created::Existed => match self.still(&manifest).await? {
-                Some(same) => same,
+        let encoded = EncodedManifest::of(manifest)?;
+        let manifest = match self.create_noted(&encoded).await? {
+            Created::Created => encoded.manifest,
+            Created::Existed => match self.still(&encoded.manifest).await? {
+                Some(same) => Arc::new(same),
                 None => {
-                    self.options.notes.withdraw(volume, manifest.number, hash_of(&encoded));
+                    self.withdraw_note(&encoded);
                     return Err(self.name_taken(name, volume).await);
                 }
             },

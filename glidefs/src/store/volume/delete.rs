@@ -7,8 +7,6 @@
 //! A name is free as soon as its volume is deleted. An object below `deleted/` leads from the name to the volume; the newest
 //! manifest of the volume says whether the volume is deleted.
 
-use std::sync::Arc;
-
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::error::VolumeError;
@@ -88,17 +86,16 @@ impl VolumeStore {
                 }
                 return Err(VolumeError::NotDeleted { name: name.clone() });
             }
-            let begun = self.host.options.clock.since_boot();
             let next = self.host.next_of(newest);
             let sections = Sections { deleted: None, ..next.sections };
             let manifest = Manifest { name: new.clone(), sections, ..next };
-            if self.host.create_newest(&manifest).await? {
+            if let Some(writer) = self.create_newest(manifest).await? {
                 if name != new {
                     // A half-finished deletion leaves the name.
                     self.host.remove_name(name, volume).await?;
                 }
                 self.host.store.delete(&[Key::Deleted(name.clone(), volume)]).await?;
-                return Ok(VolumeWriter::new(self.host.clone(), Arc::new(manifest), begun));
+                return Ok(writer);
             }
         }
         Err(VolumeError::Contended { volume })

@@ -27,7 +27,7 @@ use crate::store::block_cache::BlockCache;
 use crate::store::client::{Created, ObjectInfo, Store};
 use crate::store::clock::StoreClock;
 use crate::store::error::{StoreError, unfit};
-use crate::store::format::{Manifest, NameRecord, PackRef};
+use crate::store::format::{Manifest, PackRef};
 use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::key::{Folder, Key};
 use crate::store::removals::Stay;
@@ -72,6 +72,12 @@ pub struct VolumeStoreOptions {
     pub zstd_level: i32,
     /// The block cache. `None`: fetched blocks are not kept, and nothing is read ahead.
     pub block_cache: Option<BlockCache>,
+}
+
+/// A manifest, and its bytes in the store.
+pub(super) struct EncodedManifest {
+    pub manifest: Arc<Manifest>,
+    pub bytes: Bytes,
 }
 
 /// Shared by all volumes of a process.
@@ -155,51 +161,26 @@ impl Host {
         self.options.pack_bytes_max.saturating_sub(self.upload_bytes())
     }
 
-    /// Takes a volume with a manifest whose number this host has just read to be free. Returns whether the manifest is the newest:
-    /// this process may have stood still since the reading, so that others took the number and higher ones, and garbage
-    /// collection freed the number again.
-    ///
-    /// The writer before may stand still for any time, and its clock as well, and then create the same number. So a fence comes
-    /// before the manifest: garbage collection never frees a number with a fence, and that writer finds the manifest.
-    ///
-    /// # Errors
-    /// [`VolumeError::Deleted`] when garbage collection removed the whole volume meanwhile.
-    pub async fn create_newest(&self, manifest: &Manifest) -> Result<bool, VolumeError> {
-        let Manifest { volume, number, created_unix_millis, .. } = *manifest;
-        let fence = Key::Fence(volume, number);
-        let _: Created = self.store.mark(&fence, NameRecord { volume, created_unix_millis }).await?;
-        if self.create_noted(manifest, &encode(manifest)?).await? == Created::Existed
-            || self.store.newest_manifest(volume, Some(number)).await?.is_some()
-        {
-            return Ok(false);
-        }
-        // Other manifests prove nothing: they may have arrived after the end of the volume.
-        if self.store.is_buried(volume).await? {
-            self.store.delete(&[Key::Manifest(volume, number)]).await?;
-            return Err(VolumeError::Deleted { volume });
-        }
-        Ok(true)
-    }
-
     /// Notes a manifest, then creates it.
-    pub async fn create_noted(&self, manifest: &Manifest, encoded: &Bytes) -> Result<Created, VolumeError> {
-        self.note_manifest(manifest, encoded).await?;
-        self.create_after_note(manifest, encoded).await
+    pub async fn create_noted(&self, manifest: &EncodedManifest) -> Result<Created, VolumeError> {
+        self.note_manifest(manifest).await?;
+        self.create_after_note(manifest).await
     }
 
-    /// Notes that the store is about to be asked to create `manifest`. The caller may still decide not to ask.
-    pub async fn note_manifest(&self, manifest: &Manifest, encoded: &Bytes) -> Result<(), VolumeError> {
-        self.note(manifest.volume, manifest.number, hash_of(encoded)).await
+    /// Notes that the store is about to be asked to create `next`. The caller may still decide not to ask.
+    pub async fn note_manifest(&self, next: &EncodedManifest) -> Result<(), VolumeError> {
+        self.note(next.manifest.volume, next.manifest.number, next.hash()).await
     }
 
     /// Asks the store to create a noted manifest.
-    pub async fn create_after_note(
-        &self,
-        manifest: &Manifest,
-        encoded: &Bytes,
-    ) -> Result<Created, VolumeError> {
-        let key = Key::Manifest(manifest.volume, manifest.number);
-        Ok(self.store.create(&key, std::slice::from_ref(encoded)).await?)
+    pub async fn create_after_note(&self, next: &EncodedManifest) -> Result<Created, VolumeError> {
+        let key = Key::Manifest(next.manifest.volume, next.manifest.number);
+        Ok(self.store.create(&key, std::slice::from_ref(&next.bytes)).await?)
+    }
+
+    /// Takes back the note on a manifest that the store does not have and can never get.
+    pub fn withdraw_note(&self, next: &EncodedManifest) {
+        self.options.notes.withdraw(next.manifest.volume, next.manifest.number, next.hash());
     }
 
     async fn note(&self, volume: VolumeId, number: u64, hash: ManifestHash) -> Result<(), VolumeError> {
@@ -313,11 +294,14 @@ impl Host {
     }
 }
 
-pub(super) fn encode(manifest: &Manifest) -> Result<Bytes, VolumeError> {
-    let key = Key::Manifest(manifest.volume, manifest.number);
-    Ok(manifest.encode().map_err(|source| unfit(&key, source))?.into())
-}
+impl EncodedManifest {
+    pub fn of(manifest: Manifest) -> Result<Self, VolumeError> {
+        let key = Key::Manifest(manifest.volume, manifest.number);
+        let bytes = manifest.encode().map_err(|source| unfit(&key, source))?.into();
+        Ok(Self { manifest: Arc::new(manifest), bytes })
+    }
 
-pub(super) fn hash_of(encoded: &Bytes) -> ManifestHash {
-    *blake3::hash(encoded).as_bytes()
+    fn hash(&self) -> ManifestHash {
+        *blake3::hash(&self.bytes).as_bytes()
+    }
 }

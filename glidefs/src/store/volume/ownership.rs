@@ -5,15 +5,19 @@
 //! another host has not released.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::error::VolumeError;
+use super::host::EncodedManifest;
 use super::limits::ROUNDS_MAX;
 use super::types::Resume;
 use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
 use super::writer::new_packs::NewPacks;
-use crate::store::format::Manifest;
+use crate::store::client::Created;
+use crate::store::format::{Manifest, NameRecord};
 use crate::store::ids::{StoreName, VolumeId};
+use crate::store::key::Key;
 
 impl VolumeStore {
     /// Opens the volume of a name. The host that had the volume has released the volume, or is this host.
@@ -86,13 +90,46 @@ impl VolumeStore {
                 // The host of the fork may have ended before the host found out that the fork came too late.
                 self.host.will_stay(volume, newest.packs.clone()).await?;
             }
-            let begun = self.host.options.clock.since_boot();
-            let manifest = self.host.next_of(newest);
-            if self.host.create_newest(&manifest).await? {
-                return Ok(VolumeWriter::new(self.host.clone(), Arc::new(manifest), begun));
+            if let Some(writer) = self.create_newest(self.host.next_of(newest)).await? {
+                return Ok(writer);
             }
         }
         Err(VolumeError::Contended { volume })
+    }
+
+    /// Takes a volume with a manifest whose number this host has just read to be free. `None` when the manifest is not the newest:
+    /// this process may have stood still since the reading, so that others took the number and higher ones, and garbage
+    /// collection freed the number again.
+    ///
+    /// The writer before may stand still for any time, and its clock as well, and then create the same number. So a fence comes
+    /// before the manifest: garbage collection never frees a number with a fence, and that writer finds the manifest.
+    ///
+    /// # Errors
+    /// [`VolumeError::Deleted`] when garbage collection removed the whole volume meanwhile.
+    pub(super) async fn create_newest(
+        &self,
+        manifest: Manifest,
+    ) -> Result<Option<VolumeWriter>, VolumeError> {
+        let Manifest { volume, number, created_unix_millis, .. } = manifest;
+        let (host, begun) = (&self.host, self.now());
+        let encoded = EncodedManifest::of(manifest)?;
+        let fence = Key::Fence(volume, number);
+        let _: Created = host.store.mark(&fence, NameRecord { volume, created_unix_millis }).await?;
+        if host.create_noted(&encoded).await? == Created::Existed
+            || host.store.newest_manifest(volume, Some(number)).await?.is_some()
+        {
+            return Ok(None);
+        }
+        // Other manifests prove nothing: they may have arrived after the end of the volume.
+        if host.store.is_buried(volume).await? {
+            host.store.delete(&[Key::Manifest(volume, number)]).await?;
+            return Err(VolumeError::Deleted { volume });
+        }
+        Ok(Some(VolumeWriter::new(Arc::clone(host), encoded.manifest, begun)))
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.host.options.clock.since_boot()
     }
 }
 
@@ -120,6 +157,6 @@ impl VolumeWriter {
             (!is_done).then(|| Manifest { sections, ..base.clone() })
         };
         let published = self.publish(&NewPacks::default(), edit).await?;
-        Ok(published.map_or_else(|| self.state(), |published| self.resume_published(&published)))
+        Ok(published.map_or_else(|| self.state(), |published| self.state_with(Some(published.bytes))))
     }
 }

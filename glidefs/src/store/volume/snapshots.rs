@@ -57,10 +57,6 @@ impl VolumeStore {
         let is_newest = now == Some(newest.number);
         Ok(if is_newest { packs_beside(&state, &newest) } else { state.packs })
     }
-
-    fn now(&self) -> Duration {
-        self.host.options.clock.since_boot()
-    }
 }
 
 impl VolumeWriter {

@@ -128,13 +128,15 @@ impl VolumeWriter {
 
     /// The state to remember, with which [`super::VolumeStore::resume`] goes on from here.
     pub fn state(&self) -> Resume {
-        let head = self.head().clone();
-        let manifest = self.host.reader.metadata.manifest_here(self.shared.id, head.number);
+        let state = self.state_with(None);
+        let manifest = self.host.reader.metadata.manifest_here(state.volume, state.number);
         let manifest = manifest.and_then(|loaded| loaded.manifest.encode().ok()).map(Bytes::from);
-        self.resume_from(&head, manifest)
+        Resume { manifest, ..state }
     }
 
-    fn resume_from(&self, head: &Head, manifest: Option<Bytes>) -> Resume {
+    /// As [`Self::state`], with the bytes of the newest manifest.
+    pub(super) fn state_with(&self, manifest: Option<Bytes>) -> Resume {
+        let head = self.head();
         Resume {
             volume: self.shared.id,
             writer: head.own.writer,

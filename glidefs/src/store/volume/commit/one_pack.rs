@@ -18,10 +18,9 @@ use crate::store::format::Manifest;
 use crate::store::volume::damage;
 use crate::store::volume::error::VolumeError;
 use crate::store::volume::error::blocking;
-use crate::store::volume::host::hash_of;
+use crate::store::volume::host::EncodedManifest;
 use crate::store::volume::writer::VolumeWriter;
 use crate::store::volume::writer::new_packs::NewPacks;
-use crate::store::volume::writer::publish::Draft;
 
 /// Most data of a cut of one pack, bytes, and most extents.
 const DATA_BYTES_MAX: u64 = 1 << 20;
@@ -37,7 +36,7 @@ impl VolumeWriter {
         content: &CutContent,
         upload: &Upload,
         edit: impl Fn(&Manifest, &NewPacks) -> Option<Manifest>,
-    ) -> Result<Option<Draft>, VolumeError> {
+    ) -> Result<Option<EncodedManifest>, VolumeError> {
         let (data_bytes, cut) = (content.data_bytes(), Arc::clone(&content.cut));
         if data_bytes > DATA_BYTES_MAX || cut.extents().len() > EXTENTS_MAX {
             return Ok(None);
@@ -62,15 +61,14 @@ impl VolumeWriter {
         let local = async {
             cut.settled().await.map_err(VolumeError::unsettled)?;
             match &draft {
-                Some(draft) => self.host.note_manifest(&draft.manifest, &draft.encoded).await,
+                Some(draft) => self.host.note_manifest(draft).await,
                 None => Ok(()),
             }
         };
         let (created, noted) = futures_util::join!(self.create_pack(pack), local);
         drop(permit);
         if let (Some(draft), true) = (&draft, created.is_err() && noted.is_ok()) {
-            let notes = &self.host.options.notes;
-            notes.withdraw(self.id(), draft.manifest.number, hash_of(&draft.encoded));
+            self.host.withdraw_note(draft);
         }
         let pack = created?;
         let lost = damage::parts_in(&cut.damaged(), sectors.clone());
