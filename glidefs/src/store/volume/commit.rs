@@ -4,8 +4,6 @@
 //! content of a cut, nor how a cut becomes packs (`packing`). Invariants: a manifest is created only when every listed pack is in
 //! the store, and the cut is settled on this host.
 
-pub(super) mod content;
-mod one_pack;
 pub(super) mod packing;
 pub(super) mod upload;
 
@@ -16,15 +14,13 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
-use self::content::CutContent;
-use self::packing::{CutPack, Packing};
+use self::packing::{CutContent, CutPack, Packing};
 use self::upload::{Span, Upload};
 use super::compact::plan;
 use super::crowd::{Crowd, check_room};
 use super::cut::CutSource;
 use super::damage;
-use super::error::VolumeError;
-use super::error::blocking;
+use super::error::{VolumeError, blocking};
 use super::host::EncodedManifest;
 use super::types::{Resume, next_number};
 use super::view::rows::Rows;
@@ -42,6 +38,10 @@ const PACKINGS_MAX: usize = 3;
 /// Time for making packs of one cut before other volumes, and other changes of this volume, have a turn; in proportion to the
 /// weight of the volume.
 const TURN_TIME: Duration = Duration::from_secs(5);
+
+/// Most data of a cut of one pack, bytes, and most extents.
+const ONE_PACK_BYTES_MAX: u64 = 1 << 20;
+const ONE_PACK_EXTENTS_MAX: usize = 256;
 
 /// How much of a cut is in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +152,67 @@ impl VolumeWriter {
             }
         }
         Err(VolumeError::Contended { volume: self.id() })
+    }
+
+    /// Uploads `content` if one pack has everything: while the pack goes to the store, the cut settles, and then the manifest is noted.
+    ///
+    /// ```text
+    ///              ┌─▶ pack in the store ────────────────┐
+    ///  pack made ──┴─▶ cut is settled ─▶ manifest noted ─┴─▶ manifest in the store
+    /// ```
+    ///
+    /// A manifest is noted only when the cut is settled, since a copy of this host's disk with the note must have the data too. If the
+    /// pack does not arrive, the store is never asked to create the manifest, and the note is taken back.
+    ///
+    /// Returns the manifest that is noted for the pack: the cut is settled then. `None`
+    /// when the content is too much, or some of the content is lost, or an earlier try has uploaded some: then the caller uploads
+    /// whatever is not in `upload`, and settles the cut.
+    async fn upload_one_pack(
+        &self,
+        base: &Manifest,
+        content: &CutContent,
+        upload: &Upload,
+        edit: impl Fn(&Manifest, &NewPacks) -> Option<Manifest>,
+    ) -> Result<Option<EncodedManifest>, VolumeError> {
+        let (data_bytes, cut) = (content.data_bytes(), Arc::clone(&content.cut));
+        if data_bytes > ONE_PACK_BYTES_MAX || cut.extents().len() > ONE_PACK_EXTENTS_MAX {
+            return Ok(None);
+        }
+        let clock = &self.host.options.clock;
+        if !upload.begin(content.hash(), data_bytes, clock.since_boot(), base).is_empty() {
+            return Ok(None);
+        }
+        let permit = self.host.pack_memory(data_bytes).await?;
+        let begun = clock.since_boot();
+        let packing = Packing::new(content.clone(), &[]);
+        let options = self.pack_options(0, content.first_seq(), cut.seq());
+        let (made, mut packing) = blocking(move || packing.next_pack(options)).await?;
+        let Some(CutPack { pack, sectors, data_bytes }) = made else { return Ok(None) };
+        let is_whole = packing.is_done() && cut.damaged().is_empty();
+        let draft = if is_whole {
+            let uploads = NewPacks::since(begun, base.number, [pack.trailer.pack]);
+            self.draft(base, |base| edit(base, &uploads))?
+        } else {
+            None
+        };
+        let local = async {
+            cut.settled().await.map_err(VolumeError::unsettled)?;
+            match &draft {
+                Some(draft) => self.host.note_manifest(draft).await,
+                None => Ok(()),
+            }
+        };
+        let (created, noted) = futures_util::join!(self.create_pack(pack), local);
+        drop(permit);
+        if let (Some(draft), true) = (&draft, created.is_err() && noted.is_ok()) {
+            self.host.withdraw_note(draft);
+        }
+        let pack = created?;
+        let lost = damage::parts_in(&cut.damaged(), sectors.clone());
+        let (from, to, after) = (sectors.start, sectors.end, base.number);
+        upload.add(Span { from, to, lost, data_bytes, pack, begun, after });
+        noted?;
+        Ok(draft)
     }
 
     /// As [`Self::upload`], while the cut settles. When all of the cut is in the store, the cut is settled as well.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::commit::Committed;
-use super::create::Beginning;
 use super::error::VolumeError;
 use super::limits::{ROUNDS_MAX, UPLOAD_TIME_MAX};
 use super::types::{SnapshotInfo, StatePoint, Taker};
+use super::volume_store::Beginning;
 use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
 use super::writer::new_packs::NewPacks;

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::create::Beginning;
 use super::error::VolumeError;
 use super::host::VolumeStoreOptions;
 use super::notes::{Intents, Loss, ManifestHash, Notes, Past};
+use super::volume_store::Beginning;
 use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
 use crate::locks::MutexExt;

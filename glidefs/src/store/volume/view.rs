@@ -5,7 +5,6 @@
 //! zero; a sector that the manifest lists as damaged is an error, whatever packs have of the sector.
 
 pub(super) mod fetch;
-pub(super) mod loaded;
 pub(super) mod metadata;
 pub(super) mod pack_reader;
 pub(super) mod read_memory;
@@ -19,10 +18,10 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 
-use self::loaded::LoadedManifest;
 use self::pack_reader::{Keeping, PackReader, blocks_bytes};
 use self::read_memory::holding;
 use self::resolve::{Part, Resolution};
+use self::rows::LoadedManifest;
 use super::crowd::Crowd;
 use super::error::VolumeError;
 use super::types::ReadExtent;

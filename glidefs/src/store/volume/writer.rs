@@ -5,7 +5,6 @@
 //! work that goes on for an export which another export has replaced, a merge for example, shares its state with the other
 //! export.
 
-mod loss;
 pub(super) mod new_packs;
 mod newest;
 pub(super) mod publish;

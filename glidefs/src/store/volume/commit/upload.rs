@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::content::ContentHash;
+use super::packing::ContentHash;
 use crate::locks::MutexExt;
 use crate::store::format::{Manifest, PackRef};
 use crate::store::ids::PackId;

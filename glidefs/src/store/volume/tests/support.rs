@@ -18,7 +18,7 @@ use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::key::{Folder, Key};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::stats::{Operation, StoreStats};
-use crate::store::volume::view::loaded::LoadedManifest;
+use crate::store::volume::view::rows::LoadedManifest;
 use crate::store::volume::{
     Committed, CutExtent, CutSource, StatePoint, Upload, View, VolumeError, VolumeStore, VolumeStoreOptions,
     VolumeWriter,

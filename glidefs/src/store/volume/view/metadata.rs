@@ -10,7 +10,7 @@ use foyer_memory::{Cache, CacheBuilder, LruConfig};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 
-use super::loaded::LoadedManifest;
+use super::rows::LoadedManifest;
 use crate::locks::MutexExt;
 use crate::store::error::StoreError;
 use crate::store::format::{Manifest, PackIndex, PackRef};

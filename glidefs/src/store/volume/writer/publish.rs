@@ -1,6 +1,6 @@
 //! How the next manifest of a volume comes into the store.
 //!
-//! Owns the race for the next number. Does not own what a manifest lists, nor what follows when another manifest has the number
+//! Owns the race for the next number, and the manifest that releases a volume or takes it back. Does not own what a manifest lists, nor what follows when another manifest has the number
 //! (`newest`). Invariant: a manifest is noted before the store is asked to create the manifest.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::store::format::{Manifest, Sections};
 use crate::store::volume::error::VolumeError;
 use crate::store::volume::host::EncodedManifest;
 use crate::store::volume::limits::{GRACE_MIN, ROUNDS_MAX};
-use crate::store::volume::types::next_number;
+use crate::store::volume::types::{Resume, next_number};
 
 impl VolumeWriter {
     /// Creates the next manifest: `edit` of the newest one, which may be newer than the caller knows. Number, fence, date and
@@ -94,5 +94,31 @@ impl VolumeWriter {
         };
         self.host.reader.metadata.put_manifest(manifest);
         if in_time { Ok(()) } else { self.check_newest().await }
+    }
+
+    /// Releases the volume to any other host: two requests. The next commit of this writer takes the volume back, unless another
+    /// host has opened the volume.
+    pub async fn release(&self) -> Result<Resume, VolumeError> {
+        self.hold_as(true).await
+    }
+
+    /// Takes back a volume that this host may have released: two requests. Always creates a manifest: a release that is still on
+    /// its way has the number of that manifest, and comes too late.
+    pub async fn hold(&self) -> Result<Resume, VolumeError> {
+        self.hold_as(false).await
+    }
+
+    async fn hold_as(&self, released: bool) -> Result<Resume, VolumeError> {
+        let _change = self.shared.change.lock().await;
+        self.confirm().await?;
+        let host = &self.host;
+        let edit = |base: &Manifest| {
+            let sections = host.held_as(&base.sections, released);
+            let is_done =
+                released && base.is_released() && self.properties_after(base) == base.sections.properties;
+            (!is_done).then(|| Manifest { sections, ..base.clone() })
+        };
+        let published = self.publish(&NewPacks::default(), edit).await?;
+        Ok(published.map_or_else(|| self.state(), |published| self.state_with(Some(published.bytes))))
     }
 }

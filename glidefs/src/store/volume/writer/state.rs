@@ -15,8 +15,8 @@ use crate::store::ids::{PackId, VolumeId};
 use crate::store::volume::damage;
 use crate::store::volume::notes::Loss;
 use crate::store::volume::types::{Fence, Resume};
-use crate::store::volume::view::loaded::LoadedManifest;
 use crate::store::volume::view::readahead::Streams;
+use crate::store::volume::view::rows::LoadedManifest;
 use crate::units::Seq;
 
 #[derive(Debug)]
