@@ -31,6 +31,7 @@ use super::retry::{Failure, RetryPolicy, Tries, stopped};
 use super::stats::{Operation, StoreStats};
 use super::transfer::{Uplink, UploadLimit};
 use super::turns::{Reader, Turns};
+use crate::fair::WEIGHT_DEFAULT;
 use crate::locks::LocksByKey;
 
 /// The folder of all volumes.
@@ -152,9 +153,9 @@ impl Store {
         Self { uploader: Some(Reader { volume, weight }), ..self.clone() }
     }
 
-    /// Whose readers send requests through this handle, if readers do.
-    pub(super) fn reader(&self) -> Option<Reader> {
-        self.reader
+    /// Whose readers send requests through this handle: those of `volume`, unless the handle is for readers.
+    pub(super) fn reader(&self, volume: VolumeId) -> Reader {
+        self.reader.unwrap_or(Reader { volume, weight: WEIGHT_DEFAULT })
     }
 
     /// Held by whoever looks whether `name` still means a volume, and then removes the name. Of this process only.

@@ -43,13 +43,6 @@ const TURN_TIME: Duration = Duration::from_secs(5);
 const ONE_PACK_BYTES_MAX: u64 = 1 << 20;
 const ONE_PACK_EXTENTS_MAX: usize = 256;
 
-/// How much of a cut is in the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Uploaded {
-    All,
-    Some,
-}
-
 /// A manifest that is in the store: of a cut, a rollback, or a step of compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
@@ -59,6 +52,12 @@ pub struct Committed {
     pub compaction_due: bool,
     /// How crowded the volume is now.
     pub crowd: Crowd,
+}
+
+impl Committed {
+    fn of(resume: Resume, packs: &[PackRef]) -> Self {
+        Self { resume, compaction_due: plan::is_due(packs), crowd: Rows::of(packs).crowd() }
+    }
 }
 
 impl VolumeWriter {
@@ -112,11 +111,7 @@ impl VolumeWriter {
             let is_known =
                 base.size_sectors == size_sectors && self.properties_after(&base) == base.sections.properties;
             if cut.extents().is_empty() && is_known && base.cut == cut.seq() {
-                return Ok(Some(Committed {
-                    resume: self.state(),
-                    compaction_due: plan::is_due(&base.packs),
-                    crowd: Rows::of(&base.packs).crowd(),
-                }));
+                return Ok(Some(Committed::of(self.state(), &base.packs)));
             }
             // Damage known so far: if a manifest cannot list that much damage, uploading would be for nothing.
             check_damage(&damaged_after(&base, &**cut, upload, size_sectors))?;
@@ -136,7 +131,7 @@ impl VolumeWriter {
                 })
             };
             let noted = self.upload_one_pack(&base, &content, upload, edit).await?;
-            if noted.is_none() && self.upload_settled(content, upload).await? == Uploaded::Some {
+            if noted.is_none() && !self.upload_settled(content, upload).await? {
                 if upload.wants_keeping(self.host.options.clock.since_boot()) {
                     self.keep(&upload.uploads()).await?;
                 }
@@ -196,7 +191,7 @@ impl VolumeWriter {
             None
         };
         let local = async {
-            cut.settled().await.map_err(VolumeError::unsettled)?;
+            cut.settled().await.map_err(|error| VolumeError::Unsettled(error.into()))?;
             match &draft {
                 Some(draft) => self.host.note_manifest(draft).await,
                 None => Ok(()),
@@ -216,22 +211,18 @@ impl VolumeWriter {
     }
 
     /// As [`Self::upload`], while the cut settles. When all of the cut is in the store, the cut is settled as well.
-    async fn upload_settled(&self, content: CutContent, upload: &Upload) -> Result<Uploaded, VolumeError> {
+    async fn upload_settled(&self, content: CutContent, upload: &Upload) -> Result<bool, VolumeError> {
         let cut = Arc::clone(&content.cut);
         let (uploaded, settled) = futures_util::join!(self.upload(content, upload), cut.settled());
-        let uploaded = uploaded?;
-        if uploaded == Uploaded::All {
-            settled.map_err(VolumeError::unsettled)?;
+        let is_whole = uploaded?;
+        if is_whole {
+            settled.map_err(|error| VolumeError::Unsettled(error.into()))?;
         }
-        Ok(uploaded)
+        Ok(is_whole)
     }
 
     pub(super) fn committed(&self, published: &EncodedManifest) -> Committed {
-        Committed {
-            resume: self.state_with(Some(published.bytes.clone())),
-            compaction_due: plan::is_due(&published.manifest.packs),
-            crowd: Rows::of(&published.manifest.packs).crowd(),
-        }
+        Committed::of(self.state_with(Some(published.bytes.clone())), &published.manifest.packs)
     }
 
     /// Has a manifest of unchanged content list `uploads` as uploaded: garbage collection does not know how long the rest of the
@@ -246,10 +237,10 @@ impl VolumeWriter {
     }
 
     /// Makes and uploads the packs of `content` that no earlier try has uploaded. Stops early when the turn is over, or a
-    /// manifest has to keep the uploaded packs.
+    /// manifest has to keep the uploaded packs. Returns whether all of `content` is in the store.
     ///
     /// After an error, uploaded packs are in `upload` as well.
-    async fn upload(&self, content: CutContent, upload: &Upload) -> Result<Uploaded, VolumeError> {
+    async fn upload(&self, content: CutContent, upload: &Upload) -> Result<bool, VolumeError> {
         let clock = &self.host.options.clock;
         let base = self.manifest().await?;
         let kept = upload.begin(content.hash(), content.data_bytes(), clock.since_boot(), &base);
@@ -266,9 +257,9 @@ impl VolumeWriter {
             if stops.load(Ordering::Acquire) {
                 return Ok(None);
             }
-            let permit = volume.host.pack_memory(packing.left_bytes()).await?;
+            let permit = volume.host.pack_memory(packing.left_bytes).await?;
             let begun = volume.host.options.clock.since_boot();
-            let options = volume.pack_options(0, packing.hash().first_seq(), packing.hash().cut.seq());
+            let options = volume.pack_options(0, packing.content.first_seq(), packing.content.cut.seq());
             let (pack, packing) = blocking(move || packing.next_pack(options)).await?;
             Ok::<_, VolumeError>(pack.map(|pack| ((pack, begun, permit), (volume, packing, stops))))
         });
@@ -303,8 +294,7 @@ impl VolumeWriter {
         }
         match failed {
             Some(error) => Err(error),
-            None if stops.load(Ordering::Acquire) => Ok(Uploaded::Some),
-            None => Ok(Uploaded::All),
+            None => Ok(!stops.load(Ordering::Acquire)),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::io;
 
 use futures_util::future::BoxFuture;
 
+use super::error::date;
 use super::types::{Fence, Taker};
 use crate::store::ids::VolumeId;
 use crate::units::Seq;
@@ -48,8 +49,7 @@ pub struct Divergence {
 impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { number, cut, found_number, found_cut, found_unix_millis, found } = self;
-        let made = i64::try_from(*found_unix_millis).ok().and_then(chrono::DateTime::from_timestamp_millis);
-        let made = made.unwrap_or_default().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+        let made = date(*found_unix_millis);
         write!(
             f,
             "this host goes on from manifest {number} with sequence numbers up to {}; the newest manifest in the store is \

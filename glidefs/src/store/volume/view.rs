@@ -18,7 +18,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 
-use self::pack_reader::{Keeping, PackReader, blocks_bytes};
+use self::pack_reader::{PackReader, blocks_bytes};
 use self::read_memory::holding;
 use self::resolve::{Part, Resolution};
 use self::rows::LoadedManifest;
@@ -74,7 +74,9 @@ impl View {
     #[cfg(test)]
     pub async fn read(&self, range: SectorRange) -> Result<Bytes, VolumeError> {
         self.loaded.check(range)?;
-        Ok(join(range, &self.stored(range).await?))
+        let (packs, parts) = self.resolve(range).await?;
+        let block_cache = self.reader.block_cache.as_ref();
+        Ok(join(range, &self.reader.fetch(&self.store, &packs, &parts, block_cache).await?))
     }
 
     /// The bytes of `range` for a READ of a device that needs only `parts` of it: damage elsewhere is no error, and the bytes elsewhere
@@ -82,11 +84,12 @@ impl View {
     ///
     /// # Errors
     /// [`VolumeError::Damaged`] when a sector of `parts` is damaged.
+    ///
+    /// Blocks missing in the block cache cost one request for each run of blocks near each other in a pack. Indexes not in memory
+    /// cost one request each.
     pub async fn read_parts(&self, range: SectorRange, parts: &[SectorRange]) -> Result<Bytes, VolumeError> {
         parts.iter().try_for_each(|part| self.loaded.check(*part))?;
-        let Some(reader) = self.store.reader() else {
-            return Ok(join(range, &Box::pin(self.stored(range)).await?));
-        };
+        let reader = self.store.reader(self.manifest().volume);
         // In boxes, so that a READ that waits for a place takes little memory.
         if let Some(bytes) = Box::pin(self.read_here(reader, range)).await {
             return Ok(bytes);
@@ -95,7 +98,8 @@ impl View {
         Box::pin(async {
             let (packs, parts) = self.resolve(range).await?;
             let memory = self.reader.read_memory.remote.take(reader, memory_bytes(range, &parts)).await;
-            let extents = self.reader.fetch(&self.store, &packs, &parts, Keeping::BlockCache).await?;
+            let block_cache = self.reader.block_cache.as_ref();
+            let extents = self.reader.fetch(&self.store, &packs, &parts, block_cache).await?;
             Ok(holding(join(range, &extents), memory))
         })
         .await
@@ -122,7 +126,7 @@ impl View {
     fn open_here(&self, range: SectorRange) -> Option<Here> {
         let mut resolution = Resolution::new(range);
         for pack in self.loaded.reaching(range) {
-            let index = self.reader.index_here(pack)?;
+            let index = self.reader.metadata.index_here(pack)?;
             resolution.look_up(pack, &index);
             if resolution.is_complete() {
                 break;
@@ -131,15 +135,6 @@ impl View {
         let (packs, parts) = resolution.finish();
         let bytes = memory_bytes(range, &parts);
         self.reader.has(&packs, &parts).then_some(Here { packs, parts, bytes })
-    }
-
-    /// The content of `range` as packs have it, damaged sectors included: ascending extents without gaps, which cover `range`.
-    ///
-    /// Blocks missing in the block cache cost one request for each run of blocks near each other in a pack. Indexes not in memory
-    /// cost one request each.
-    async fn stored(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
-        let (packs, parts) = self.resolve(range).await?;
-        self.reader.fetch(&self.store, &packs, &parts, Keeping::BlockCache).await
     }
 
     /// Fetches blocks of `range` into the block cache. Returns the stored bytes fetched.
@@ -172,7 +167,7 @@ impl View {
     #[cfg(test)]
     pub fn index_holders(&self, range: SectorRange) -> usize {
         let pack = self.loaded.reaching(range).next().unwrap();
-        Arc::strong_count(&self.reader.index_here(pack).unwrap()) - 2
+        Arc::strong_count(&self.reader.metadata.index_here(pack).unwrap()) - 2
     }
 
     /// How many packs the manifest lists, and how many of these a read of one sector may have to ask.

@@ -225,6 +225,6 @@ impl VolumeWriter {
     }
 
     pub(super) fn head(&self) -> MutexGuard<'_, Head> {
-        self.shared.head()
+        self.shared.head.lock_whole()
     }
 }

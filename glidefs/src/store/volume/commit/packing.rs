@@ -84,15 +84,15 @@ impl CutContent {
 
 /// Content whose beginning is packed.
 pub(in crate::store::volume) struct Packing {
-    content: CutContent,
+    pub content: CutContent,
     /// The first extent with unpacked sectors, or the extent before.
     extent: usize,
     /// Every sector before this one is packed.
     at: u64,
     /// Later sectors that are in packs already, as (first, one past the last): ascending, without overlaps.
     kept: VecDeque<(u64, u64)>,
-    /// Bytes of data not packed yet.
-    left_bytes: u64,
+    /// Bytes of data not packed yet, at most.
+    pub left_bytes: u64,
 }
 
 /// A pack of a cut.
@@ -111,15 +111,6 @@ impl Packing {
         let left_bytes = content.data_bytes().saturating_sub(kept_bytes);
         let kept = kept.iter().map(|span| (span.from, span.to)).collect();
         Self { content, extent: 0, at: 0, kept, left_bytes }
-    }
-
-    pub fn hash(&self) -> &CutContent {
-        &self.content
-    }
-
-    /// Bytes of data still to be packed, at most.
-    pub fn left_bytes(&self) -> u64 {
-        self.left_bytes
     }
 
     /// Whether everything is packed.
@@ -186,7 +177,7 @@ impl Packing {
         } else {
             let bytes = usize::try_from(piece.range.count() * SECTOR_BYTES);
             let mut data = vec![0; bytes.unwrap_or_else(|_| unreachable!("at most READ_SECTORS"))];
-            self.content.cut.read(piece.range, &mut data).map_err(VolumeError::cut)?;
+            self.content.cut.read(piece.range, &mut data).map_err(|error| VolumeError::Cut(error.into()))?;
             self.left_bytes = self.left_bytes.saturating_sub(data.len() as u64);
             builder.push_data(piece.range.start(), Bytes::from(data)).map_err(bad_cut)?;
         }

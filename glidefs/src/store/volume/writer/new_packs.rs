@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::VolumeWriter;
 use crate::store::client::Created;
+use crate::store::error::BoxError;
 use crate::store::format::{EncodedPack, Manifest, PackOptions, PackRef};
 use crate::store::ids::{PackId, VolumeId};
 use crate::store::volume::cut::CutSource;
@@ -61,7 +62,8 @@ impl NewPacks {
     /// are on one disk that was away, a note that waited for the disk proves that the disk is back.
     pub(super) async fn look_again(&self) -> Result<(), VolumeError> {
         let Some(cut) = self.gives_up.clone() else { return Ok(()) };
-        let look = move || if cut.has_come_back() { Err(VolumeError::cut(BACK.into())) } else { Ok(()) };
+        let back = || VolumeError::Cut(BoxError::from(BACK).into());
+        let look = move || if cut.has_come_back() { Err(back()) } else { Ok(()) };
         blocking(look).await
     }
 
