@@ -24,7 +24,6 @@
 //! that a reader still holds come on top as well.
 
 mod disk;
-mod file;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod places;

@@ -1,14 +1,14 @@
 //! Blocks on local disk: one file of fixed length, written region by region.
 //!
-//! Owns the file, and when a region is written. Does not own the table of blocks and the choice of regions (`places`), nor the
-//! content of blocks: the caller checks a block. Invariant: the file never grows, and a failure of the disk costs blocks and
-//! nothing else.
+//! Owns the file, which file starts empty, and when a region is written. Does not own the table of blocks and the choice of regions
+//! (`places`), nor the content of blocks: the caller checks a block. Invariants: an opened file has the length and the superblock of
+//! its geometry, and never grows; a failure of the disk costs blocks and nothing else.
 //!
 //! Blocks are gathered in memory until a region is full. The full region replaces the oldest region in one go. The header of the
 //! old region is zeroed before the blocks are written, and the new header is written after the blocks. So a killed process leaves
 //! no header that names other blocks.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -19,11 +19,15 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::BlockCacheCounters;
-use super::file::{FILE_NAME, SCANNERS, open_file, scan};
 use super::places::{BlockPlace, Places, Region, RegionBuffer};
-use super::region::{ENTRIES_MAX, Geometry, HEADER_BYTES};
+use super::region::{ENTRIES_MAX, Geometry, HEADER_BYTES, RegionHeader};
 use crate::locks::MutexExt;
 use crate::store::format::BLOCK_BYTES_MAX;
+
+/// Name of the file in the cache directory.
+pub(super) const FILE_NAME: &str = "clean-blocks";
+/// Number of threads that read the headers of a file that is opened.
+const SCANNERS: u32 = 8;
 
 /// The file, the places of all blocks, and the regions in memory.
 #[derive(Debug)]
@@ -230,6 +234,48 @@ impl Disk {
     }
 }
 
+/// The file with the length and the superblock of `geometry`. A file with another superblock is emptied.
+fn open_file(path: &Path, geometry: Geometry) -> io::Result<File> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let superblock = geometry.superblock();
+    let mut found = superblock.map(|_| 0);
+    let same = file.read_exact_at(&mut found, 0).is_ok() && found == superblock;
+    if !same && file.metadata()?.len() > 0 {
+        tracing::warn!(
+            path = %path.display(),
+            "the block cache is damaged, or was made with another version or size: it starts empty"
+        );
+        file.set_len(0)?;
+    }
+    file.set_len(geometry.file_bytes())?;
+    file.write_all_at(&superblock, 0)?;
+    Ok(file)
+}
+
+struct Scan {
+    found: Vec<(u32, RegionHeader)>,
+    damaged: u64,
+}
+
+/// Reads the headers of every [`SCANNERS`]th region from `first` on.
+fn scan(file: &File, geometry: Geometry, first: u32) -> Scan {
+    let mut scan = Scan { found: Vec::new(), damaged: 0 };
+    let mut bytes = vec![0; HEADER_BYTES as usize];
+    for region in (first..geometry.regions).step_by(SCANNERS as usize) {
+        let read = file.read_exact_at(&mut bytes, geometry.offset(region));
+        match RegionHeader::decode(&bytes, geometry.region_bytes).filter(|_| read.is_ok()) {
+            Some(header) => scan.found.push((region, header)),
+            // No header was written, or the last process ended during the write.
+            None if read.is_ok() && bytes.iter().take(64).all(|byte| *byte == 0) => {}
+            None => scan.damaged += 1,
+        }
+    }
+    scan
+}
+
 /// Runs `work`, which may wait for a disk, on a blocking thread.
 async fn blocking<T: Send + 'static>(
     runtime: &Handle,
@@ -241,8 +287,6 @@ async fn blocking<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests panic")]
-
-    use std::fs::OpenOptions;
 
     use tempfile::TempDir;
 
