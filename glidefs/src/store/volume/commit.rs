@@ -25,7 +25,7 @@ use super::host::EncodedManifest;
 use super::types::{Resume, next_number};
 use super::view::rows::Rows;
 use super::writer::VolumeWriter;
-use super::writer::new_packs::NewPacks;
+use super::writer::new_packs::{NewPack, NewPacks};
 use crate::fair::WEIGHT_DEFAULT;
 use crate::store::format::{DAMAGED_RANGES_MAX, Manifest, PackRef, Sections};
 use crate::store::ids::PackId;
@@ -204,8 +204,8 @@ impl VolumeWriter {
         }
         let pack = created?;
         let lost = damage::parts_in(&cut.damaged(), sectors.clone());
-        let (from, to, after) = (sectors.start, sectors.end, base.number);
-        upload.add(Span { from, to, lost, data_bytes, pack, begun, after });
+        let new = NewPack { pack, begun, after: base.number };
+        upload.add(Span { from: sectors.start, to: sectors.end, lost, data_bytes, new });
         noted?;
         Ok(draft)
     }
@@ -271,8 +271,8 @@ impl VolumeWriter {
                 let pack = volume.create_pack(pack).await?;
                 drop(permit);
                 let lost = damage::parts_in(&cut.damaged(), sectors.clone());
-                let (from, to) = (sectors.start, sectors.end);
-                Ok(Span { from, to, lost, data_bytes, pack, begun, after })
+                let new = NewPack { pack, begun, after };
+                Ok(Span { from: sectors.start, to: sectors.end, lost, data_bytes, new })
             }
         });
         let mut uploading = uploading.buffer_unordered(UPLOADS_AT_ONCE).boxed();

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 
-use self::pack_reader::{PackReader, blocks_bytes};
+use self::pack_reader::{PackReader, needed};
 use self::read_memory::holding;
 use self::resolve::{Part, Resolution};
 use self::rows::LoadedManifest;
@@ -203,7 +203,8 @@ impl View {
 
 /// Memory for a READ of `range` in `parts`, bytes: the blocks, and the bytes of the range.
 fn memory_bytes(range: SectorRange, parts: &[Part]) -> u64 {
-    blocks_bytes(parts).saturating_add(range.bytes().unwrap_or(u64::MAX))
+    let blocks_bytes: u64 = needed(parts).iter().map(|(_, entry)| entry.plain_bytes() as u64).sum();
+    blocks_bytes.saturating_add(range.bytes().unwrap_or(u64::MAX))
 }
 
 /// The bytes of `range`, which `extents` cover.

@@ -69,14 +69,10 @@ impl VolumeStore {
         self.host.options.block_cache.clone()
     }
 
-    /// Memory of manifests and pack indexes, bytes.
-    pub fn metadata_bytes(&self) -> usize {
-        self.host.reader.metadata.bytes()
-    }
-
     /// Memory of manifests, pack indexes and packs uploaded a moment ago, bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.host.reader.recent.bytes().saturating_add(self.metadata_bytes() as u64)
+        let reader = &self.host.reader;
+        reader.recent.bytes().saturating_add(reader.metadata.bytes() as u64)
     }
 
     /// READs that look for data in the store.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::packing::ContentHash;
 use crate::locks::MutexExt;
-use crate::store::format::{Manifest, PackRef};
+use crate::store::format::Manifest;
 use crate::store::ids::PackId;
 use crate::store::volume::limits::UPLOAD_TIME_MAX;
 use crate::store::volume::writer::new_packs::{NewPack, NewPacks, is_passed};
@@ -49,11 +49,8 @@ pub(in crate::store::volume) struct Span {
     pub lost: Vec<SectorRange>,
     /// Bytes of data in the pack, before compression.
     pub data_bytes: u64,
-    pub pack: PackRef,
-    /// When the upload of the pack began.
-    pub begun: Duration,
-    /// Number of the newest manifest then, as far as the writer knew.
-    pub after: u64,
+    /// The pack, and when its upload began.
+    pub new: NewPack,
 }
 
 /// Progress of a cut's upload.
@@ -99,12 +96,12 @@ impl Upload {
             inner.spans.clear();
         }
         let kept: HashSet<PackId> = base.sections.uploaded.iter().copied().collect();
-        let is_kept = |span: &Span| kept.contains(&span.pack.pack);
+        let is_kept = |span: &Span| kept.contains(&span.new.pack.pack);
         let is_young =
-            |span: &Span| now.saturating_sub(span.begun) <= REUSE_TIME_MAX && !is_passed(base, span.after);
-        inner.spans.retain(|span| is_kept(span) || is_young(span));
+            |new: &NewPack| now.saturating_sub(new.begun) <= REUSE_TIME_MAX && !is_passed(base, new.after);
+        inner.spans.retain(|span| is_kept(span) || is_young(&span.new));
         let unkept = inner.spans.iter().filter(|span| !is_kept(span));
-        inner.unkept_since = unkept.map(|span| span.begun).min();
+        inner.unkept_since = unkept.map(|span| span.new.begun).min();
         inner.spans.clone()
     }
 
@@ -116,7 +113,8 @@ impl Upload {
     /// Remembers a pack that is in the store.
     pub(in crate::store::volume) fn add(&self, span: Span) {
         let mut inner = self.lock();
-        inner.unkept_since = Some(inner.unkept_since.map_or(span.begun, |since| since.min(span.begun)));
+        inner.unkept_since =
+            Some(inner.unkept_since.map_or(span.new.begun, |since| since.min(span.new.begun)));
         let at = inner.spans.partition_point(|other| other.from < span.from);
         inner.spans.insert(at, span);
     }
@@ -134,8 +132,7 @@ impl Upload {
     /// All packs, for the manifest.
     pub(in crate::store::volume) fn uploads(&self) -> NewPacks {
         // Ranges ascend, so the packs ascend too.
-        let new = |span: &Span| NewPack { pack: span.pack, begun: span.begun, after: span.after };
-        self.lock().spans.iter().map(new).collect()
+        self.lock().spans.iter().map(|span| span.new).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -75,6 +75,11 @@ impl VolumeStore {
         Ok(self.host.store.delete(&keys).await?)
     }
 
+    /// Memory of manifests and pack indexes, bytes.
+    pub fn metadata_bytes(&self) -> usize {
+        self.host.reader.metadata.bytes()
+    }
+
     /// Memory for packs being made and uploaded, bytes: what was set aside.
     pub fn upload_bytes(&self) -> u64 {
         self.host.upload_bytes()

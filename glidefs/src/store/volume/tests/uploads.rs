@@ -9,9 +9,9 @@ use crate::store::format::fuzzing::sample_manifest;
 use crate::store::format::{Manifest, PACK_BYTES_TARGET, PackOptions, PackRef};
 use crate::store::ids::{PackId, VolumeId};
 use crate::store::key::Folder;
-use crate::store::volume::commit::packing::Packing;
-use crate::store::volume::commit::packing::{ContentHash, CutContent};
+use crate::store::volume::commit::packing::{ContentHash, CutContent, Packing};
 use crate::store::volume::commit::upload::{Span, Upload};
+use crate::store::volume::writer::new_packs::NewPack;
 use crate::store::volume::{CutExtent, CutSource, UploadProgress, VolumeWriter};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
@@ -48,9 +48,7 @@ fn span(from: u8, hours: u64) -> Span {
         to: from + 10,
         lost: Vec::new(),
         data_bytes: 10 * SECTOR_BYTES,
-        pack,
-        begun: Duration::from_hours(hours),
-        after: 0,
+        new: NewPack { pack, begun: Duration::from_hours(hours), after: 0 },
     }
 }
 

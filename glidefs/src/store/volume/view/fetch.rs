@@ -72,7 +72,11 @@ impl Fetcher {
         supply: Supply<'_>,
         entries: &[IndexEntry],
     ) -> Result<Vec<Bytes>, Arc<StoreError>> {
-        let waits = self.join_or_begin(supply, entries);
+        let (waits, _) = self.join_or_begin(supply, entries);
+        if let Some(block_cache) = supply.block_cache {
+            let here = waits.iter().filter(|wait| matches!(wait, Wait::Here(_))).count();
+            block_cache.counters().misses.add((entries.len() - here) as u64);
+        }
         let data = waits.into_iter().map(|wait| async move {
             match wait {
                 Wait::Here(block) => Ok(block),
@@ -87,39 +91,25 @@ impl Fetcher {
 
     /// Fetches those of `entries` that are neither in the block cache nor under way. Returns the stored bytes fetched.
     pub async fn keep(&self, supply: Supply<'_>, entries: &[IndexEntry]) -> Result<u64, Arc<StoreError>> {
-        let (gets, bytes) = self.begin_missing(supply, entries);
-        try_join_all(gets).await?;
+        let is_here = |entry: &IndexEntry| {
+            supply.block_cache.is_some_and(|block_cache| block_cache.has(supply.pack.pack, entry))
+        };
+        let missing: Vec<IndexEntry> = entries.iter().filter(|entry| !is_here(entry)).copied().collect();
+        let (_, begun) = self.join_or_begin(supply, &missing);
+        let bytes = begun.iter().map(|(_, stored_bytes)| stored_bytes).sum();
+        try_join_all(begun.into_iter().map(|(get, _)| get)).await?;
         Ok(bytes)
     }
 
-    fn begin_missing(&self, supply: Supply<'_>, entries: &[IndexEntry]) -> (Vec<SharedGet>, u64) {
-        // Dropped after the lock is released: dropping the last handle of a GET locks, in [`GetEnd`].
-        let mut under_way = Vec::new();
-        let (mut gets, mut bytes) = (Vec::new(), 0);
-        let mut pending = self.lock();
-        let mut missing = Vec::new();
-        for entry in entries {
-            match pending.wait(supply.pack, entry) {
-                Some(wait) => under_way.push(wait),
-                None if supply
-                    .block_cache
-                    .is_some_and(|block_cache| block_cache.has(supply.pack.pack, entry)) => {}
-                None => missing.push(*entry),
-            }
-        }
-        let mut rest = &missing[..];
-        while !rest.is_empty() {
-            let (get, behind) = rest.split_at(get_length(rest, |_| true));
-            bytes += get.iter().map(|entry| u64::from(entry.stored_bytes)).sum::<u64>();
-            gets.push(self.begin(&mut pending, supply, get));
-            rest = behind;
-        }
-        drop(pending);
-        (gets, bytes)
-    }
-
-    fn join_or_begin(&self, supply: Supply<'_>, entries: &[IndexEntry]) -> Vec<Wait> {
+    /// Where each of `entries` is or will be; and the GETs begun for those that were neither in memory nor under way, each with its
+    /// length in stored bytes.
+    fn join_or_begin(
+        &self,
+        supply: Supply<'_>,
+        entries: &[IndexEntry],
+    ) -> (Vec<Wait>, Vec<(SharedGet, u64)>) {
         let mut waits: Vec<Option<Wait>> = Vec::with_capacity(entries.len());
+        let mut begun = Vec::new();
         let mut pending = self.lock();
         for entry in entries {
             // The GET for this block may have ended after the caller looked into the block cache.
@@ -131,10 +121,6 @@ impl Fetcher {
             };
             waits.push(pending.wait(supply.pack, entry).or_else(here));
         }
-        if let Some(block_cache) = supply.block_cache {
-            let here = waits.iter().flatten().filter(|wait| matches!(wait, Wait::Here(_))).count();
-            block_cache.counters().misses.add((entries.len() - here) as u64);
-        }
         let mut first = 0;
         while first < entries.len() {
             if waits[first].is_some() {
@@ -142,14 +128,17 @@ impl Fetcher {
                 continue;
             }
             let until = first + get_length(&entries[first..], |next| waits[first + next].is_none());
-            let get = self.begin(&mut pending, supply, &entries[first..until]);
+            let wanted = &entries[first..until];
+            let get = self.begin(&mut pending, supply, wanted);
             for (position, wait) in waits[first..until].iter_mut().enumerate() {
                 *wait = Some(Wait::Coming(get.clone(), position));
             }
+            begun.push((get, wanted.iter().map(|entry| u64::from(entry.stored_bytes)).sum()));
             first = until;
         }
+        // Before a handle of a GET is dropped: dropping the last one locks, in [`GetEnd`].
         drop(pending);
-        waits.into_iter().flatten().collect()
+        (waits.into_iter().flatten().collect(), begun)
     }
 
     fn begin(&self, pending: &mut PendingGets, supply: Supply<'_>, entries: &[IndexEntry]) -> SharedGet {

@@ -45,7 +45,6 @@ type Load = Shared<Loading>;
 /// A bounded cache of manifests and pack indexes.
 #[derive(Debug)]
 pub(in crate::store::volume) struct Metadata {
-    bytes_max: usize,
     kept: Cache<Id, Item>,
     /// Loads under way, each for as long as somebody waits for the load. A load stands here until
     /// its object is in `kept`, and whoever begins a load looks into `kept` under this lock.
@@ -78,7 +77,6 @@ impl Metadata {
             // With another ratio, an object that was just used would be the first to go.
             .with_eviction_config(LruConfig { high_priority_pool_ratio: 0.0 });
         Self {
-            bytes_max,
             kept: kept.build(),
             loads: Mutex::default(),
             #[cfg(test)]
@@ -230,7 +228,7 @@ impl Metadata {
 
     /// Keeps `item` in place of others that were not used for longer. An item that fills all of the memory is not kept.
     fn keep(&self, id: Id, item: Item) {
-        if item.bytes() <= self.bytes_max {
+        if item.bytes() <= self.kept.capacity() {
             self.kept.insert(id, item);
         }
     }

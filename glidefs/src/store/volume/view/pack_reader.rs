@@ -157,13 +157,8 @@ impl PackReader {
     }
 }
 
-/// Memory for the blocks that `parts` need, bytes.
-pub(in crate::store::volume) fn blocks_bytes(parts: &[Part]) -> u64 {
-    needed(parts).iter().map(|(_, entry)| entry.plain_bytes() as u64).sum()
-}
-
 /// Blocks that `parts` need, each once, by pack and offset in the pack.
-fn needed(parts: &[Part]) -> Vec<(usize, IndexEntry)> {
+pub(super) fn needed(parts: &[Part]) -> Vec<(usize, IndexEntry)> {
     let mut needed: Vec<(usize, IndexEntry)> = parts.iter().filter_map(Part::block).collect();
     needed.sort_unstable_by_key(|(pack, entry)| (*pack, entry.offset_bytes));
     needed.dedup_by_key(|(pack, entry)| (*pack, entry.offset_bytes));

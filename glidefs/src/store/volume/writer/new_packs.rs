@@ -21,6 +21,7 @@ use crate::units::Seq;
 const BACK: &str = "sectors that the disk failed to read can be read again";
 
 /// A pack that perhaps no manifest lists yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store::volume) struct NewPack {
     pub pack: PackRef,
     /// The start of the upload, or a time at which the pack was in use.
