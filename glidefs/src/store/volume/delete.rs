@@ -76,13 +76,13 @@ impl VolumeStore {
         for _ in 0..ROUNDS_MAX {
             let newest = self.host.store.latest_manifest(volume, None).await?;
             let Some(newest) = newest.filter(|newest| !newest.is_gone()) else {
-                self.host.remove_name(new, volume).await?;
+                self.host.remove_name(new, volume, false).await?;
                 return Err(VolumeError::NotDeleted { name: name.clone() });
             };
             if newest.sections.deleted.is_none() {
                 if newest.name != *new {
                     // Another undoing was faster, and the volume has the name given there.
-                    self.host.remove_name(new, volume).await?;
+                    self.host.remove_name(new, volume, false).await?;
                 }
                 return Err(VolumeError::NotDeleted { name: name.clone() });
             }
@@ -92,7 +92,7 @@ impl VolumeStore {
             if let Some(writer) = self.create_newest(manifest).await? {
                 if name != new {
                     // A half-finished deletion leaves the name.
-                    self.host.remove_name(name, volume).await?;
+                    self.host.remove_name(name, volume, false).await?;
                 }
                 self.host.store.delete(&[Key::Deleted(name.clone(), volume)]).await?;
                 return Ok(writer);
@@ -149,7 +149,7 @@ impl VolumeWriter {
         let Head { own, number, .. } = self.head().clone();
         // The manifest itself says that the volume is deleted, so the notes are not needed.
         host.options.notes.forget(Past { volume: self.id(), number, epoch: own.epoch });
-        Ok(host.remove_name_of_deleted(&name, self.id()).await?)
+        Ok(host.remove_name(&name, self.id(), true).await?)
     }
 
     /// Finishes a deletion that had stopped half-way.
@@ -159,6 +159,6 @@ impl VolumeWriter {
         if !newest.is_gone() {
             self.host.note_deleted(&newest.name, self.id()).await?;
         }
-        Ok(self.host.remove_name_of_deleted(&newest.name, self.id()).await?)
+        Ok(self.host.remove_name(&newest.name, self.id(), true).await?)
     }
 }

@@ -331,7 +331,7 @@ impl Host {
 
     /// The other host that has the volume of `newest`, whose bytes have this `hash`, and has not released the volume. A copy of this
     /// host is another host, though it writes under the same name: what it wrote is not noted here.
-    fn other_holder(&self, newest: &Manifest, hash: &ManifestHash) -> Option<Box<Held>> {
+    pub fn other_holder(&self, newest: &Manifest, hash: &ManifestHash) -> Option<Box<Held>> {
         let holder = newest.sections.holder.as_ref();
         let is_noted = || self.options.notes.intended(newest.volume, newest.number, hash) == Some(true);
         // Earlier versions named no holder, and took no notes.
@@ -343,11 +343,6 @@ impl Host {
                 heard_unix_millis: newest.created_unix_millis,
             })
         })
-    }
-
-    /// An error when another host has the volume of `newest` and has not released the volume.
-    pub fn check_not_held(&self, newest: &Manifest, hash: &ManifestHash) -> Result<(), VolumeError> {
-        self.other_holder(newest, hash).map_or(Ok(()), |held| Err(VolumeError::Held(held)))
     }
 
     /// The error of a `name` that `volume` has: two requests, to name the host.
@@ -373,7 +368,7 @@ impl Host {
             let Some(record) = self.store.name(name).await? else { continue };
             let Some(newest) = self.store.latest_manifest(record.volume, None).await? else {
                 if self.store.is_buried(record.volume).await? {
-                    self.remove_name(name, record.volume).await?;
+                    self.remove_name(name, record.volume, false).await?;
                     continue;
                 }
                 return Ok(record.volume);
@@ -382,7 +377,7 @@ impl Host {
                 Ok(()) if newest.number == 1 => return Ok(record.volume),
                 Ok(()) => return Err(self.name_taken(name, record.volume).await),
                 // The deletion of the volume stopped before the name was removed.
-                Err(VolumeError::Deleted { .. }) => self.remove_name(name, record.volume).await?,
+                Err(VolumeError::Deleted { .. }) => self.remove_name(name, record.volume, false).await?,
                 Err(error) => return Err(error),
             }
         }
@@ -397,34 +392,25 @@ impl Host {
         Ok(())
     }
 
-    /// Removes `name` if `name` means `volume`. One after the other within this process. Not atomic between hosts: when two hosts
-    /// remove the name at once, and somebody gives the name to another volume between the two removals, that volume loses the
-    /// name.
-    pub async fn remove_name(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
+    /// Removes `name` if `name` means `volume`; `unless_back`, only if the volume is not had back under the same name meanwhile. One after
+    /// the other within this process. Not atomic between hosts: when two hosts remove the name at once, and another host gives the name
+    /// to another volume between the two removals, that volume loses the name.
+    pub async fn remove_name(
+        &self,
+        name: &StoreName,
+        volume: VolumeId,
+        unless_back: bool,
+    ) -> Result<(), StoreError> {
         let lock = self.store.name_removal(name);
         let _lock = lock.lock().await;
-        if self.has_name(name, volume).await? {
-            self.store.delete(&[Key::Name(name.clone())]).await?;
-        }
-        Ok(())
-    }
-
-    /// As [`Self::remove_name`], for a deleted `volume`. The name stays if the volume was had back under the same name meanwhile.
-    pub async fn remove_name_of_deleted(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
-        let lock = self.store.name_removal(name);
-        let _lock = lock.lock().await;
-        if !self.has_name(name, volume).await? {
+        if self.store.name(name).await?.is_none_or(|record| record.volume != volume) {
             return Ok(());
         }
-        let newest = self.store.latest_manifest(volume, None).await?;
+        let newest = if unless_back { self.store.latest_manifest(volume, None).await? } else { None };
         if newest.is_none_or(|newest| newest.sections.deleted.is_some()) {
             self.store.delete(&[Key::Name(name.clone())]).await?;
         }
         Ok(())
-    }
-
-    async fn has_name(&self, name: &StoreName, volume: VolumeId) -> Result<bool, StoreError> {
-        Ok(self.store.name(name).await?.is_some_and(|record| record.volume == volume))
     }
 }
 

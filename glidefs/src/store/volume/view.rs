@@ -28,7 +28,7 @@ use super::types::ReadExtent;
 #[cfg(test)]
 use super::types::between;
 use crate::store::client::Store;
-use crate::store::format::{Manifest, PackRef};
+use crate::store::format::PackRef;
 use crate::store::turns::Reader;
 use crate::units::SectorRange;
 
@@ -42,32 +42,13 @@ pub struct View {
     reader: Arc<PackReader>,
     /// The store, whose GETs for readers take turns with those of other volumes.
     store: Store,
-    loaded: Arc<LoadedManifest>,
-}
-
-/// The packs and blocks that a READ needs, all on this host.
-struct Here {
-    packs: Vec<PackRef>,
-    parts: Vec<Part>,
-    /// Memory for the READ, bytes.
-    bytes: u64,
+    pub(super) loaded: Arc<LoadedManifest>,
 }
 
 impl View {
     /// The state of `loaded`, read with requests of `store`.
     pub(super) fn new(reader: Arc<PackReader>, store: Store, loaded: Arc<LoadedManifest>) -> Self {
         Self { reader, store, loaded }
-    }
-
-    /// The manifest of this state.
-    pub fn manifest(&self) -> &Manifest {
-        &self.loaded.manifest
-    }
-
-    /// Whether a pack may have something of `range`, or a sector of `range` is damaged. If not, all of `range` is zero. Makes no
-    /// request.
-    pub fn covers(&self, range: SectorRange) -> bool {
-        self.loaded.covers(range)
     }
 
     /// The bytes of `range`. The caller bounds the length: all of `range` is in memory at once.
@@ -89,7 +70,7 @@ impl View {
     /// cost one request each.
     pub async fn read_parts(&self, range: SectorRange, parts: &[SectorRange]) -> Result<Bytes, VolumeError> {
         parts.iter().try_for_each(|part| self.loaded.check(*part))?;
-        let reader = self.store.reader(self.manifest().volume);
+        let reader = self.store.reader(self.loaded.manifest.volume);
         // In boxes, so that a READ that waits for a place takes little memory.
         if let Some(bytes) = Box::pin(self.read_here(reader, range)).await {
             return Ok(bytes);
@@ -107,23 +88,24 @@ impl View {
 
     /// The bytes of `range`, if this host has all indexes and blocks; makes no request.
     async fn read_here(&self, reader: Reader, range: SectorRange) -> Option<Bytes> {
-        let here = self.open_here(range)?;
-        let (here, memory) = match self.reader.read_memory.local.try_take(reader.volume, here.bytes) {
-            Some(memory) => (here, memory),
+        let (mut packs, mut parts) = self.open_here(range)?;
+        let bytes = memory_bytes(range, &parts);
+        let memory = match self.reader.read_memory.local.try_take(reader.volume, bytes) {
+            Some(memory) => memory,
             None => {
-                let bytes = here.bytes;
                 // Looked for again after the wait: the block cache may give the blocks up meanwhile.
-                drop(here);
+                drop((packs, parts));
                 let memory = self.reader.read_memory.local.take(reader, bytes).await;
-                (self.open_here(range)?, memory)
+                (packs, parts) = self.open_here(range)?;
+                memory
             }
         };
-        let extents = self.reader.fetch_here(&here.packs, &here.parts).await?;
+        let extents = self.reader.fetch_here(&packs, &parts).await?;
         Some(holding(join(range, &extents), memory))
     }
 
     /// The packs and blocks that a READ of `range` needs, if this host seems to have all of these. Makes no request.
-    fn open_here(&self, range: SectorRange) -> Option<Here> {
+    fn open_here(&self, range: SectorRange) -> Option<(Vec<PackRef>, Vec<Part>)> {
         let mut resolution = Resolution::new(range);
         for pack in self.loaded.reaching(range) {
             let index = self.reader.metadata.index_here(pack)?;
@@ -133,8 +115,7 @@ impl View {
             }
         }
         let (packs, parts) = resolution.finish();
-        let bytes = memory_bytes(range, &parts);
-        self.reader.has(&packs, &parts).then_some(Here { packs, parts, bytes })
+        self.reader.has(&packs, &parts).then_some((packs, parts))
     }
 
     /// Fetches blocks of `range` into the block cache. Returns the stored bytes fetched.

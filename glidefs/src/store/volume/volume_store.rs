@@ -198,8 +198,8 @@ impl VolumeStore {
     ) -> Result<VolumeWriter, VolumeError> {
         for _ in 0..ROUNDS_MAX {
             let (newest, hash) = self.newest(volume).await?;
-            if !takes_over {
-                self.host.check_not_held(&newest, &hash)?;
+            if !takes_over && let Some(held) = self.host.other_holder(&newest, &hash) {
+                return Err(VolumeError::Held(held));
             }
             if newest.number == 1 && newest.origin.is_some() {
                 // The host of the fork may have ended before the host found out that the fork came too late.
@@ -315,7 +315,7 @@ impl Host {
         // volume meanwhile, and deleted it.
         if self.store.is_buried(volume).await? {
             self.store.delete(&[Key::Manifest(volume, manifest.number)]).await?;
-            self.remove_name(name, volume).await?;
+            self.remove_name(name, volume, false).await?;
             return Err(VolumeError::Deleted { volume });
         }
         Ok((manifest, begun))

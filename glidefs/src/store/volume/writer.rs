@@ -157,15 +157,11 @@ impl VolumeWriter {
     /// not in memory, where the first read brings it, for a volume that this writer has lost, and while the store may have a newer
     /// manifest of this host.
     pub fn is_blank(&self) -> bool {
-        let (number, is_lost) = {
-            let head = self.head();
-            (head.number, head.lost.is_some())
-        };
+        let is_lost = self.head().lost.is_some();
         if is_lost || self.may_be_behind() {
             return false;
         }
-        let here = self.host.reader.metadata.manifest_here(self.shared.id, number);
-        here.is_some_and(|loaded| {
+        self.loaded_here().is_some_and(|loaded| {
             let Manifest { cut, origin, packs, sections, .. } = &*loaded.manifest;
             *cut == Seq(0) && origin.is_none() && packs.is_empty() && sections.damaged.is_empty()
         })

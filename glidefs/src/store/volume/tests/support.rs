@@ -14,6 +14,7 @@ use crate::store::block_cache::BlockCache;
 use crate::store::client::{Store, StoreOptions};
 use crate::store::error::BoxError;
 use crate::store::faulty::Seeded;
+use crate::store::format::Manifest;
 use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::key::{Folder, Key};
 use crate::store::scripted::{ManualClock, ScriptedStore};
@@ -57,6 +58,18 @@ impl VolumeWriter {
     /// A new volume with the content of the last commit: see [`VolumeStore::fork`].
     pub async fn fork(&self, name: &StoreName) -> Result<Self, VolumeError> {
         VolumeStore::of(self.host.clone()).fork(&StatePoint { volume: self.id(), snapshot: None }, name).await
+    }
+}
+
+impl View {
+    /// The manifest of this state.
+    pub fn manifest(&self) -> &Manifest {
+        &self.loaded.manifest
+    }
+
+    /// As [`VolumeWriter::covers`], of this state.
+    pub fn covers(&self, range: SectorRange) -> bool {
+        self.loaded.covers(range)
     }
 }
 
