@@ -293,9 +293,7 @@ impl Host {
         found.sort_by_key(|info| info.created_unix_millis);
         Ok(found)
     }
-}
 
-impl Host {
     /// The manifest after `newest` with which this host takes the volume.
     pub fn next_of(&self, newest: Manifest) -> Manifest {
         Manifest {
@@ -351,9 +349,7 @@ impl Host {
         let held = newest.and_then(|(newest, hash)| self.other_holder(&newest, &hash));
         VolumeError::NameTaken { name: name.clone(), held }
     }
-}
 
-impl Host {
     /// Gives `name` to a volume without a manifest, or with the first manifest only: the caller tells a creation whose answer was
     /// lost from the creation of somebody else.
     pub async fn claim(&self, name: &StoreName) -> Result<VolumeId, VolumeError> {

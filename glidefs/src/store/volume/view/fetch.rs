@@ -96,7 +96,7 @@ impl Fetcher {
         };
         let missing: Vec<IndexEntry> = entries.iter().filter(|entry| !is_here(entry)).copied().collect();
         let (_, begun) = self.join_or_begin(supply, &missing);
-        let bytes = begun.iter().map(|(_, stored_bytes)| stored_bytes).sum();
+        let bytes: u64 = begun.iter().map(|(_, stored_bytes)| stored_bytes).sum();
         try_join_all(begun.into_iter().map(|(get, _)| get)).await?;
         Ok(bytes)
     }
@@ -133,7 +133,7 @@ impl Fetcher {
             for (position, wait) in waits[first..until].iter_mut().enumerate() {
                 *wait = Some(Wait::Coming(get.clone(), position));
             }
-            begun.push((get, wanted.iter().map(|entry| u64::from(entry.stored_bytes)).sum()));
+            begun.push((get, wanted.iter().map(|entry| u64::from(entry.stored_bytes)).sum::<u64>()));
             first = until;
         }
         // Before a handle of a GET is dropped: dropping the last one locks, in [`GetEnd`].

@@ -249,9 +249,7 @@ impl VolumeWriter {
             manifest => Ok(manifest?),
         }
     }
-}
 
-impl VolumeWriter {
     /// An error when this writer knows that the volume is lost.
     pub(in crate::store::volume) fn writable(&self) -> Result<(), VolumeError> {
         self.loss().map_or(Ok(()), |loss| Err(self.lost(loss)))
