@@ -52,11 +52,7 @@ pub(super) struct Beginning {
 impl VolumeStore {
     /// The volumes of `store`, used with `options`.
     pub fn new(store: Store, options: VolumeStoreOptions) -> Self {
-        Self::of(Arc::new(Host::new(store, options)))
-    }
-
-    pub(super) fn of(host: Arc<Host>) -> Self {
-        Self { host }
+        Self { host: Arc::new(Host::new(store, options)) }
     }
 
     /// The store of these volumes.

@@ -7,7 +7,7 @@
 //! manifest of the try.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::packing::ContentHash;
@@ -65,19 +65,19 @@ pub struct UploadProgress {
 impl Upload {
     /// Progress of the upload so far.
     pub fn progress(&self) -> UploadProgress {
-        let inner = self.lock();
+        let inner = self.0.lock_whole();
         let uploaded_bytes = inner.spans.iter().fold(0, |bytes, span| span.data_bytes.saturating_add(bytes));
         UploadProgress { total_bytes: inner.total_bytes, uploaded_bytes }
     }
 
     /// Forgets the cut: the next commit is of another cut, or there is none.
     pub fn clear(&self) {
-        *self.lock() = Inner::default();
+        *self.0.lock_whole() = Inner::default();
     }
 
     /// Forgets packs that lack lost content: the content may be readable again.
     pub(in crate::store::volume) fn forget_lossy(&self) {
-        self.lock().spans.retain(|span| span.lost.is_empty());
+        self.0.lock_whole().spans.retain(|span| span.lost.is_empty());
     }
 
     /// Begins a try at `now`: the upload of `content`, which has `total_bytes` of data, for the manifest after `base`. Returns
@@ -89,7 +89,7 @@ impl Upload {
         now: Duration,
         base: &Manifest,
     ) -> Vec<Span> {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock_whole();
         inner.total_bytes = total_bytes;
         if inner.content != Some(content) {
             inner.content = Some(content);
@@ -107,12 +107,12 @@ impl Upload {
 
     /// Whether a manifest should keep the packs uploaded so far, before the rest is uploaded.
     pub(in crate::store::volume) fn wants_keeping(&self, now: Duration) -> bool {
-        self.lock().unkept_since.is_some_and(|since| now.saturating_sub(since) >= KEEP_TIME)
+        self.0.lock_whole().unkept_since.is_some_and(|since| now.saturating_sub(since) >= KEEP_TIME)
     }
 
     /// Remembers a pack that is in the store.
     pub(in crate::store::volume) fn add(&self, span: Span) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock_whole();
         inner.unkept_since =
             Some(inner.unkept_since.map_or(span.new.begun, |since| since.min(span.new.begun)));
         let at = inner.spans.partition_point(|other| other.from < span.from);
@@ -121,22 +121,17 @@ impl Upload {
 
     /// Whether a pack lacks content lost before the pack was made.
     pub fn has_losses(&self) -> bool {
-        self.lock().spans.iter().any(|span| !span.lost.is_empty())
+        self.0.lock_whole().spans.iter().any(|span| !span.lost.is_empty())
     }
 
     /// Sectors that the packs lack because the content was lost, in no order.
     pub(in crate::store::volume) fn lost(&self) -> Vec<SectorRange> {
-        self.lock().spans.iter().flat_map(|span| span.lost.iter().copied()).collect()
+        self.0.lock_whole().spans.iter().flat_map(|span| span.lost.iter().copied()).collect()
     }
 
     /// All packs, for the manifest.
     pub(in crate::store::volume) fn uploads(&self) -> NewPacks {
         // Ranges ascend, so the packs ascend too.
-        self.lock().spans.iter().map(|span| span.new).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // No code that can panic runs under the lock in the middle of a change.
-        self.0.lock_whole()
+        self.0.lock_whole().spans.iter().map(|span| span.new).collect()
     }
 }

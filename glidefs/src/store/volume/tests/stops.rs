@@ -153,7 +153,7 @@ async fn a_fork_that_stopped_can_be_made_again_under_its_name() {
         let fork = match volume.fork(&name("fork")).await {
             // The answer to the first manifest was lost: the volume exists.
             Err(VolumeError::NameTaken { .. }) => {
-                let volumes = super::super::VolumeStore::of(volume.host.clone());
+                let volumes = super::super::VolumeStore { host: volume.host.clone() };
                 volumes.take_over(&name("fork")).await?
             }
             fork => fork?,

@@ -57,7 +57,9 @@ impl VolumeWriter {
 
     /// A new volume with the content of the last commit: see [`VolumeStore::fork`].
     pub async fn fork(&self, name: &StoreName) -> Result<Self, VolumeError> {
-        VolumeStore::of(self.host.clone()).fork(&StatePoint { volume: self.id(), snapshot: None }, name).await
+        VolumeStore { host: self.host.clone() }
+            .fork(&StatePoint { volume: self.id(), snapshot: None }, name)
+            .await
     }
 }
 

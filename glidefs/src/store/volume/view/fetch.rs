@@ -5,7 +5,7 @@
 //! ended. A merge that copies whole blocks has GETs of its own (`pack_reader`).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -110,7 +110,7 @@ impl Fetcher {
     ) -> (Vec<Wait>, Vec<(SharedGet, u64)>) {
         let mut waits: Vec<Option<Wait>> = Vec::with_capacity(entries.len());
         let mut begun = Vec::new();
-        let mut pending = self.lock();
+        let mut pending = self.pending.lock_whole();
         for entry in entries {
             // The GET for this block may have ended after the caller looked into the block cache.
             let here = || {
@@ -165,10 +165,6 @@ impl Fetcher {
             }
         }
         get
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PendingGets> {
-        self.pending.lock_whole()
     }
 }
 

@@ -244,7 +244,9 @@ impl VolumeWriter {
         };
         match self.host.reader.metadata.manifest(id, number, load).await {
             Err(error) if matches!(*error, StoreError::NotNoted { .. }) => {
-                Err(Box::pin(self.lose_to(number)).await)
+                // The store has another manifest of this number than this host created.
+                let (found, _) = Box::pin(self.host.store.manifest_hashed(id, number)).await?;
+                Err(self.lose(self.foreign(&found)).await)
             }
             manifest => Ok(manifest?),
         }
@@ -302,13 +304,5 @@ impl VolumeWriter {
             found_unix_millis: found.created_unix_millis,
             found: Fence { epoch: found.epoch, writer: found.writer },
         }))
-    }
-
-    /// Gives up a volume of which the store has another manifest `number` than this host created.
-    pub(super) async fn lose_to(&self, number: u64) -> VolumeError {
-        match self.host.store.manifest_hashed(self.shared.id, number).await {
-            Ok((found, _)) => self.lose(self.foreign(&found)).await,
-            Err(error) => error.into(),
-        }
     }
 }
