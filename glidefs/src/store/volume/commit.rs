@@ -78,8 +78,9 @@ impl VolumeWriter {
         }
     }
 
-    /// As [`Self::commit`], going on where an earlier try of the same cut with the same `upload` has stopped, for [`TURN_TIME`] and the uploads that are under way then. `None` when the turn is over and the
-    /// cut has more: the caller calls again after others who wait to upload.
+    /// As [`Self::commit`], going on where an earlier try of the same cut with the same `upload` has stopped, for [`TURN_TIME`] and the
+    /// uploads that are under way then. `None` when the turn is over and the cut has more: the caller calls again after others who wait
+    /// to upload.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -159,9 +160,8 @@ impl VolumeWriter {
     /// A manifest is noted only when the cut is settled, since a copy of this host's disk with the note must have the data too. If the
     /// pack does not arrive, the store is never asked to create the manifest, and the note is taken back.
     ///
-    /// Returns the manifest that is noted for the pack: the cut is settled then. `None`
-    /// when the content is too much, or some of the content is lost, or an earlier try has uploaded some: then the caller uploads
-    /// whatever is not in `upload`, and settles the cut.
+    /// Returns the manifest that is noted for the pack: the cut is settled then. `None` when the content is too much, or some of it is
+    /// lost, or an earlier try has uploaded some: then the caller uploads whatever is not in `upload`, and settles the cut.
     async fn upload_one_pack(
         &self,
         base: &Manifest,

@@ -1,7 +1,8 @@
 //! How a cut becomes packs.
 //!
-//! Owns the content of a commit: extents of a cut, and zeroes from the new end of a shrinking volume. Owns which sectors of a cut go into which pack. Does not own when packs are made, nor where packs go. Invariant: every sector
-//! of a cut is in exactly one new pack, or in a pack uploaded by an earlier try.
+//! Owns the content of a commit (extents of a cut, and zeroes from the new end of a shrinking volume), and which sectors go into which
+//! pack. Does not own when packs are made, nor where packs go. Invariant: every sector of a cut is in exactly one new pack, or in a
+//! pack uploaded by an earlier try.
 
 use std::collections::VecDeque;
 use std::ops::Range;

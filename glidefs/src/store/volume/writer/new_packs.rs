@@ -1,7 +1,7 @@
 //! Packs that no manifest is known to keep: uploaded a moment ago, or of a snapshot to go back to.
 //!
-//! Owns the identity and the upload of a new pack, how old such a pack may be, and the last look at sectors that the manifest gives up. Does not own creating the manifest
-//! (`publish`).
+//! Owns the identity and the upload of a new pack, how old such a pack may be, and the last look at sectors that the manifest gives
+//! up. Does not own creating the manifest (`publish`).
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Which manifest is the newest of a volume, and whether this writer may go on from that manifest.
 //!
-//! Owns the questions to the store, and what follows when the store has another manifest than this writer expects. Does not own
-//! where notes are kept (`notes`). Owns how a writer gives its volume up, too. Invariants: a writer that lost its volume never writes the
-//! volume again in the same epoch of the same process; the number this writer believes in was the newest when the store said so; a writer
-//! goes on only from manifests that this host noted before the store was asked to create them. The writer's identity in a
-//! manifest proves nothing: a copy of this host has the same identity.
+//! Owns the questions to the store, what follows when the store has another manifest than this writer expects, and how a writer gives
+//! its volume up. Does not own where notes are kept (`notes`). Invariants: the number this writer believes in was the newest when the
+//! store said so; a writer goes on only from manifests that this host noted before the store was asked to create them; a writer that
+//! lost its volume never writes the volume again in the same epoch of the same process. The writer's identity in a manifest proves
+//! nothing: a copy of this host has the same identity.
 
 use std::sync::Arc;
 use std::time::Duration;
