@@ -26,7 +26,6 @@
 mod disk;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod places;
 mod region;
 
 use std::io;

@@ -1,7 +1,8 @@
 //! How the next manifest of a volume comes into the store.
 //!
 //! Owns the race for the next number, and the manifest that releases a volume or takes it back. Does not own what a manifest lists
-//! otherwise, nor what follows when another manifest has the number (`newest`). Invariant: a manifest is noted before the store is asked to create the manifest.
+//! otherwise, nor what follows when another manifest has the number (`newest`). Invariant: a manifest is noted before the store is
+//! asked to create the manifest.
 
 use std::sync::Arc;
 use std::time::Duration;
