@@ -5,7 +5,7 @@
 //! ended. A merge that copies whole blocks has GETs of its own (`pack_reader`).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -51,18 +51,14 @@ pub(in crate::store::volume) struct Fetcher {
     pending: Arc<Mutex<PendingGets>>,
 }
 
-#[derive(Debug, Default)]
-struct PendingGets {
-    blocks: HashMap<BlockId, PendingBlock>,
-    gets: u64,
-}
+/// Blocks on their way. A block stands here until its GET has ended and the block cache has the block. If the readers of a GET give up
+/// before, its blocks stay until another GET takes their place, or they are swept.
+type PendingGets = HashMap<BlockId, PendingBlock>;
 
 #[derive(Debug)]
 struct PendingBlock {
     get: WeakShared<BoxFuture<'static, GetResult>>,
     position: usize,
-    /// Number of the GET, which tells GETs for the same block apart.
-    number: u64,
 }
 
 impl Fetcher {
@@ -119,7 +115,7 @@ impl Fetcher {
                     .and_then(|block_cache| block_cache.get_here(supply.pack.pack, entry))
                     .map(Wait::Here)
             };
-            waits.push(pending.wait(supply.pack, entry).or_else(here));
+            waits.push(wait(&pending, supply.pack, entry).or_else(here));
         }
         let mut first = 0;
         while first < entries.len() {
@@ -136,44 +132,42 @@ impl Fetcher {
             begun.push((get, wanted.iter().map(|entry| u64::from(entry.stored_bytes)).sum::<u64>()));
             first = until;
         }
-        // Before a handle of a GET is dropped: dropping the last one locks, in [`GetEnd`].
-        drop(pending);
         (waits.into_iter().flatten().collect(), begun)
     }
 
     fn begin(&self, pending: &mut PendingGets, supply: Supply<'_>, entries: &[IndexEntry]) -> SharedGet {
-        pending.gets += 1;
-        let number = pending.gets;
-        let blocks: Vec<BlockId> =
-            entries.iter().map(|entry| (supply.pack.pack, entry.offset_bytes)).collect();
-        let end = GetEnd { pending: Arc::downgrade(&self.pending), blocks: blocks.clone(), number };
+        if pending.len() + entries.len() > pending.capacity() {
+            pending.retain(|_, block| block.get.upgrade().is_some());
+        }
         let (store, block_cache) = (supply.store.clone(), supply.block_cache.cloned());
-        let (pack, entries) = (*supply.pack, entries.to_vec());
+        let (pack, needed, gets) = (*supply.pack, entries.to_vec(), Arc::clone(&self.pending));
         let get = async move {
-            let _end = end;
-            let blocks = store.blocks(&pack, &entries).await.map_err(Arc::new)?;
-            if let Some(block_cache) = block_cache {
-                block_cache.keep(pack.pack, &entries, &blocks);
+            let result = store.blocks(&pack, &needed).await.map_err(Arc::new);
+            if let (Some(block_cache), Ok(blocks)) = (block_cache, &result) {
+                block_cache.keep(pack.pack, &needed, blocks);
             }
-            Ok(Arc::from(blocks))
+            let mut pending = gets.lock_whole();
+            for entry in &needed {
+                // A block in a GET that a reader waits for is in no other GET.
+                pending.remove(&(pack.pack, entry.offset_bytes));
+            }
+            result.map(Arc::from)
         };
         let get: SharedGet = get.boxed().shared();
-        for (position, block) in blocks.into_iter().enumerate() {
+        for (position, entry) in entries.iter().enumerate() {
             // The future was not polled yet, so a weak handle exists.
             if let Some(get) = get.downgrade() {
-                pending.blocks.insert(block, PendingBlock { get, position, number });
+                pending.insert((supply.pack.pack, entry.offset_bytes), PendingBlock { get, position });
             }
         }
         get
     }
 }
 
-impl PendingGets {
-    /// Where to wait for a block, if a GET for the block is under way.
-    fn wait(&self, pack: &PackRef, entry: &IndexEntry) -> Option<Wait> {
-        let block = self.blocks.get(&(pack.pack, entry.offset_bytes))?;
-        Some(Wait::Coming(block.get.upgrade()?, block.position))
-    }
+/// Where to wait for a block, if a GET for the block is under way.
+fn wait(pending: &PendingGets, pack: &PackRef, entry: &IndexEntry) -> Option<Wait> {
+    let block = pending.get(&(pack.pack, entry.offset_bytes))?;
+    Some(Wait::Coming(block.get.upgrade()?, block.position))
 }
 
 /// How many of `entries`, which are not empty, go into one GET: all before the first entry that is too far behind its
@@ -199,23 +193,4 @@ pub(super) fn get_length(entries: &[IndexEntry], wanted: impl Fn(usize) -> bool)
         until += 1;
     }
     until
-}
-
-/// Forgets a GET that has ended, or that nobody waits for any more.
-struct GetEnd {
-    pending: Weak<Mutex<PendingGets>>,
-    blocks: Vec<BlockId>,
-    number: u64,
-}
-
-impl Drop for GetEnd {
-    fn drop(&mut self) {
-        let Some(pending) = self.pending.upgrade() else { return };
-        let mut pending = pending.lock_whole();
-        for block in &self.blocks {
-            if pending.blocks.get(block).is_some_and(|block| block.number == self.number) {
-                pending.blocks.remove(block);
-            }
-        }
-    }
 }
