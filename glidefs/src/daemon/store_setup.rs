@@ -25,6 +25,10 @@ const RECENT_BYTES_MAX: u64 = 288 << 20;
 const UPLOAD_BYTES_MAX: u64 = 256 << 20;
 /// Memory for blocks that READs need: a quarter for READs that need nothing from the store, the rest for all others.
 const READ_BYTES_MAX: u64 = 64 << 20;
+/// Memory for manifests and indexes of packs.
+const METADATA_BYTES_MAX: usize = 64 << 20;
+/// Level of zstd for data: the fastest.
+const ZSTD_LEVEL: i32 = 1;
 /// Memory of the block cache, beside its space on the disk.
 const CLEAN_MEMORY_BYTES: usize = 64 << 20;
 /// Data at risk of an export with which it is written back.
@@ -58,14 +62,17 @@ pub(super) fn connect_store(
     let pack_bytes_max = config.store.pack_memory.0;
     let upload_bytes_max = (pack_bytes_max - pack_bytes_max / 3).min(UPLOAD_BYTES_MAX);
     let options = VolumeStoreOptions {
-        block_cache: Some(block_cache),
+        writer: cache.writer(),
         notes: catalog.journal(),
+        host: host_name(),
+        clock: Arc::new(store::SystemClock),
+        metadata_bytes_max: METADATA_BYTES_MAX,
         upload_bytes_max: usize::try_from(upload_bytes_max).unwrap_or(usize::MAX),
         recent_bytes_max: RECENT_BYTES_MAX,
         pack_bytes_max,
         read_bytes_max: READ_BYTES_MAX,
-        host: host_name(),
-        ..VolumeStoreOptions::new(cache.writer())
+        zstd_level: ZSTD_LEVEL,
+        block_cache: Some(block_cache),
     };
     let volumes = store::volume::VolumeStore::new(store, options);
     let link = cache.writeback_queue(runtime.handle().clone());

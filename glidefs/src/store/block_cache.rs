@@ -24,10 +24,8 @@
 //! that a reader still holds come on top as well.
 
 mod disk;
-mod file;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod places;
 mod region;
 
 use std::io;
@@ -135,7 +133,6 @@ pub struct BlockCache(Arc<Inner>);
 
 struct Inner {
     memory: Cache<BlockId, Bytes>,
-    blocks_bytes_max: usize,
     disk: Option<Arc<Leaving>>,
     counters: Arc<BlockCacheCounters>,
 }
@@ -172,18 +169,17 @@ impl BlockCache {
     pub async fn open(options: BlockCacheOptions) -> Result<Self, BlockCacheError> {
         let counters = Arc::<BlockCacheCounters>::default();
         let BlockCacheOptions { directory, memory_bytes_max, disk_bytes_max } = options;
-        let needed = FILE_BYTES_MIN;
-        let too_little = BlockCacheError::TooLittleDisk { found: disk_bytes_max, needed };
+        let too_little = BlockCacheError::TooLittleDisk { found: disk_bytes_max, needed: FILE_BYTES_MIN };
         let geometry = match &directory {
             Some(_) => Some(Geometry::within(disk_bytes_max).ok_or(too_little)?),
             None => None,
         };
         let buffers_bytes = geometry.map_or(0, |geometry| 2 * geometry.region_bytes as usize);
         let needed = buffers_bytes + BLOCKS_BYTES_MIN;
-        let too_little = BlockCacheError::TooLittleMemory { found: memory_bytes_max, needed };
-        let blocks_bytes_max = memory_bytes_max.checked_sub(buffers_bytes);
-        let blocks_bytes_max =
-            blocks_bytes_max.filter(|bytes| *bytes >= BLOCKS_BYTES_MIN).ok_or(too_little)?;
+        if memory_bytes_max < needed {
+            return Err(BlockCacheError::TooLittleMemory { found: memory_bytes_max, needed });
+        }
+        let blocks_bytes_max = memory_bytes_max - buffers_bytes;
         let mut disk = None;
         if let (Some(directory), Some(geometry)) = (directory, geometry) {
             let opened = Disk::open(&directory, geometry, Arc::clone(&counters), Handle::current()).await;
@@ -201,7 +197,7 @@ impl BlockCache {
         if let Some(leaving) = &disk {
             builder = builder.with_event_listener(Arc::clone(leaving) as Arc<_>);
         }
-        Ok(Self(Arc::new(Inner { memory: builder.build(), blocks_bytes_max, disk, counters })))
+        Ok(Self(Arc::new(Inner { memory: builder.build(), disk, counters })))
     }
 
     /// Counts since the cache was opened.
@@ -235,7 +231,7 @@ impl BlockCache {
     }
 
     pub(super) fn blocks_bytes_max(&self) -> usize {
-        self.0.blocks_bytes_max
+        self.0.memory.capacity()
     }
 
     /// The data of a block, if the cache has the block.

@@ -32,6 +32,7 @@ use super::retry::{Failure, RetryPolicy, Tries};
 use super::stats::{Operation, StoreStats};
 use super::transfer::{Uplink, UploadLimit};
 use super::turns::{Reader, Turns};
+use crate::fair::WEIGHT_DEFAULT;
 use crate::locks::LocksByKey;
 
 /// The folder of all volumes.
@@ -144,6 +145,11 @@ impl Store {
     /// The same store for packs of `volume`, which take turns by `weight` with packs of other volumes.
     pub(super) fn for_packs(&self, volume: VolumeId, weight: u16) -> Self {
         Self { uploader: Some(Reader { volume, weight }), ..self.clone() }
+    }
+
+    /// Whose readers send requests through this handle: those of `volume`, unless the handle is for readers.
+    pub(super) fn reader(&self, volume: VolumeId) -> Reader {
+        self.reader.unwrap_or(Reader { volume, weight: WEIGHT_DEFAULT })
     }
 
     /// Held by whoever looks whether `name` still means a volume, and then removes the name. Of this process only.

@@ -5,19 +5,18 @@
 //! volume at a cut, and every pack of that manifest is in the store.
 //!
 //! ```text
-//!  operations     create   ownership   delete   snapshots   commit                        compact
-//!                          open,                fork,       content: extents of a cut     plan: which packs
-//!                          take over,           rollback    packing: extents to packs     merge: packed anew
-//!                          release                          upload: packs in the store
+//!  operations     delete   snapshots   commit                                 compact
+//!                          fork,       packing: a cut to packs                plan: which packs
+//!                          rollback    upload: packs in the store             merge: packed anew
 //!                     │
 //!  handles        VolumeStore (volume_store)     VolumeWriter (writer)
-//!                     │                          newest: the manifest to go on from    loss: giving up
-//!                     │                          publish: the next manifest            new_packs
-//!                     │                          read: views, reading ahead            state: shared by handles
+//!                     create, open, take over      newest: the manifest to go on from, and giving up
+//!                     │                            publish: the next manifest            new_packs
+//!                     │                            read: views, reading ahead            state: shared by handles
 //!                     │
-//!  one process    Host (host)     names, holder: what names and manifests say of who has a volume
+//!  one process    Host (host)     what names and manifests say of who has a volume
 //!                     │
-//!  one manifest   View (view)     loaded, rows: packs of a range     resolve: the pack that counts for a sector
+//!  one manifest   View (view)     rows: packs of a range     resolve: the pack that counts for a sector
 //!                                 pack_reader: indexes and blocks, from metadata, recent, the block cache or fetch
 //!                                 readahead: sequential readers     read_memory: of READs
 //!
@@ -46,7 +45,6 @@
 
 mod commit;
 mod compact;
-mod create;
 mod crowd;
 mod cut;
 mod damage;
@@ -55,8 +53,8 @@ mod error;
 mod host;
 mod limits;
 mod notes;
-mod ownership;
 mod snapshots;
+mod testing;
 mod types;
 mod view;
 mod volume_store;
@@ -64,19 +62,19 @@ mod writer;
 
 pub use self::commit::Committed;
 pub use self::commit::upload::{Upload, UploadProgress};
-pub use self::compact::Compacted;
-pub use self::create::Begun;
 pub use self::crowd::{Crowd, FAN_OUT_MAX, check_size};
 pub use self::cut::{CutExtent, CutSource};
 pub use self::delete::DeletedVolume;
 pub use self::error::{Held, VolumeError};
 pub use self::host::VolumeStoreOptions;
 pub use self::limits::{GRACE_MIN, TRUST_TIME_MAX, UPLOAD_TIME_MAX, VOLUME_BYTES_MAX};
-pub use self::notes::{Divergence, Intents, Loss, ManifestHash, Notes, NotesInMemory, Past};
+pub use self::notes::{Divergence, Intents, Loss, ManifestHash, Notes, Past};
 pub use self::types::{Fence, ReadExtent, Resume, SnapshotInfo, StatePoint, Taker};
 pub use self::view::View;
-pub use self::volume_store::VolumeStore;
+pub use self::volume_store::{Begun, VolumeStore};
 pub use self::writer::VolumeWriter;
 
+#[cfg(test)]
+pub use self::testing::NotesInMemory;
 #[cfg(test)]
 pub(in crate::store) mod tests;

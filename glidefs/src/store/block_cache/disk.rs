@@ -1,14 +1,15 @@
 //! Blocks on local disk: one file of fixed length, written region by region.
 //!
-//! Owns the file, and when a region is written. Does not own the table of blocks and the choice of regions (`places`), nor the
-//! content of blocks: the caller checks a block. Invariant: the file never grows, and a failure of the disk costs blocks and
-//! nothing else.
+//! Owns the file, which file starts empty, when a region is written, and which block is in which region. Does not own the content of
+//! blocks: the caller checks a block. Invariants: an opened file has the length and the superblock of its geometry, and never grows; a
+//! failure of the disk costs blocks and nothing else.
 //!
 //! Blocks are gathered in memory until a region is full. The full region replaces the oldest region in one go. The header of the
 //! old region is zeroed before the blocks are written, and the new header is written after the blocks. So a killed process leaves
 //! no header that names other blocks.
 
-use std::fs::File;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -19,11 +20,16 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::BlockCacheCounters;
-use super::file::{FILE_NAME, SCANNERS, open_file, scan};
-use super::places::{BlockPlace, Places, Region, RegionBuffer};
-use super::region::{ENTRIES_MAX, Geometry, HEADER_BYTES};
+use super::region::{ENTRIES_MAX, Geometry, HEADER_BYTES, RegionEntry, RegionHeader};
 use crate::locks::MutexExt;
 use crate::store::format::BLOCK_BYTES_MAX;
+
+/// Name of the file in the cache directory.
+pub(super) const FILE_NAME: &str = "clean-blocks";
+/// Number of threads that read the headers of a file that is opened.
+const SCANNERS: u32 = 8;
+/// A block in the oldest eighth of the regions is written again when the block leaves memory.
+const OLD_SHARE: u64 = 8;
 
 /// The file, the places of all blocks, and the regions in memory.
 #[derive(Debug)]
@@ -230,6 +236,173 @@ impl Disk {
     }
 }
 
+/// The table of blocks, the order in which regions are given up, and the regions in memory. A block is only found where the block was
+/// written last.
+#[derive(Debug, Default)]
+struct Places {
+    /// Where blocks are, by their digests.
+    index: HashMap<u64, BlockPlace>,
+    regions: Vec<Region>,
+    /// Regions that may be given up, oldest first.
+    order: VecDeque<u32>,
+    /// Sequence number of the newest region.
+    sequence: u64,
+    /// The region that is being filled.
+    open: Option<RegionBuffer>,
+    /// The region that is being written.
+    writing: Option<Arc<RegionBuffer>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Region {
+    sequence: u64,
+    digests: Box<[u64]>,
+}
+
+/// Where a block is in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct BlockPlace {
+    region: u32,
+    at: u32,
+    len: u32,
+}
+
+/// A region in memory: being filled, or being written.
+#[derive(Debug)]
+struct RegionBuffer {
+    region: u32,
+    header: RegionHeader,
+    blocks: Vec<u8>,
+}
+
+impl Places {
+    /// The places after a start. `found` has each region at most once.
+    fn recovered(geometry: Geometry, mut found: Vec<(u32, RegionHeader)>) -> Self {
+        found.sort_unstable_by_key(|(_, header)| header.sequence);
+        let mut places =
+            Self { regions: vec![Region::default(); geometry.regions as usize], ..Self::default() };
+        let used: HashSet<u32> = found.iter().map(|(region, _)| *region).collect();
+        places.order.extend((0..geometry.regions).filter(|region| !used.contains(region)));
+        for (region, RegionHeader { sequence, entries }) in found {
+            places.sequence = sequence;
+            places.order.push_back(region);
+            for RegionEntry { digest, at, len } in &entries {
+                places.index.insert(*digest, BlockPlace { region, at: *at, len: *len });
+            }
+            let digests = entries.iter().map(|entry| entry.digest).collect();
+            places.regions[region as usize] = Region { sequence, digests };
+        }
+        places
+    }
+
+    /// A copy of the block at `place`, if the region of the place is in memory.
+    fn gathered(&self, place: BlockPlace) -> Option<Bytes> {
+        let buffers = self.open.iter().chain(self.writing.as_deref());
+        let buffer = buffers.into_iter().find(|buffer| buffer.region == place.region)?;
+        let start = place.at.checked_sub(HEADER_BYTES)? as usize;
+        buffer.blocks.get(start..start + place.len as usize).map(Bytes::copy_from_slice)
+    }
+
+    /// Sequence number of the region of `place`: a higher number was filled later.
+    fn sequence_of(&self, place: BlockPlace) -> u64 {
+        self.regions.get(place.region as usize).map_or(0, |region| region.sequence)
+    }
+
+    /// Whether the region of `place` is given up soon.
+    fn is_old(&self, place: BlockPlace) -> bool {
+        let regions = self.regions.len() as u64;
+        self.sequence.saturating_sub(self.sequence_of(place)) > regions - regions / OLD_SHARE
+    }
+
+    /// Gives up the oldest region for a new one.
+    fn next_buffer(&mut self, geometry: Geometry) -> Option<RegionBuffer> {
+        let region = self.order.pop_front()?;
+        self.sequence = self.sequence.saturating_add(1);
+        let next = Region { sequence: self.sequence, digests: Box::default() };
+        let old = std::mem::replace(self.regions.get_mut(region as usize)?, next);
+        self.strike(region, &old.digests);
+        Some(RegionBuffer {
+            region,
+            header: RegionHeader { sequence: self.sequence, entries: Vec::new() },
+            blocks: Vec::with_capacity((geometry.region_bytes - HEADER_BYTES) as usize),
+        })
+    }
+
+    /// Adds a block to the region that is being filled. The caller has checked that there is room.
+    fn add(&mut self, digest: u64, block: &[u8]) {
+        let Some(buffer) = &mut self.open else { return };
+        let (Ok(before), Ok(len)) = (u32::try_from(buffer.blocks.len()), u32::try_from(block.len())) else {
+            return;
+        };
+        let at = HEADER_BYTES + before;
+        buffer.blocks.extend_from_slice(block);
+        buffer.header.entries.push(RegionEntry { digest, at, len });
+        self.index.insert(digest, BlockPlace { region: buffer.region, at, len });
+    }
+
+    fn was_written(&mut self, buffer: &RegionBuffer, good: bool) {
+        self.writing = None;
+        self.order.push_back(buffer.region);
+        let digests: Box<[u64]> = buffer.header.entries.iter().map(|entry| entry.digest).collect();
+        if !good {
+            self.strike(buffer.region, &digests);
+        } else if let Some(region) = self.regions.get_mut(buffer.region as usize) {
+            region.digests = digests;
+        }
+    }
+
+    /// The blocks of a region are not there any more; some may be elsewhere by now.
+    fn strike(&mut self, region: u32, digests: &[u64]) {
+        for digest in digests {
+            if self.index.get(digest).is_some_and(|place| place.region == region) {
+                self.index.remove(digest);
+            }
+        }
+    }
+}
+
+/// The file with the length and the superblock of `geometry`. A file with another superblock is emptied.
+fn open_file(path: &Path, geometry: Geometry) -> io::Result<File> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let superblock = geometry.superblock();
+    let mut found = superblock.map(|_| 0);
+    let same = file.read_exact_at(&mut found, 0).is_ok() && found == superblock;
+    if !same && file.metadata()?.len() > 0 {
+        tracing::warn!(
+            path = %path.display(),
+            "the block cache is damaged, or was made with another version or size: it starts empty"
+        );
+        file.set_len(0)?;
+    }
+    file.set_len(geometry.file_bytes())?;
+    file.write_all_at(&superblock, 0)?;
+    Ok(file)
+}
+
+struct Scan {
+    found: Vec<(u32, RegionHeader)>,
+    damaged: u64,
+}
+
+/// Reads the headers of every [`SCANNERS`]th region from `first` on.
+fn scan(file: &File, geometry: Geometry, first: u32) -> Scan {
+    let mut scan = Scan { found: Vec::new(), damaged: 0 };
+    let mut bytes = vec![0; HEADER_BYTES as usize];
+    for region in (first..geometry.regions).step_by(SCANNERS as usize) {
+        let read = file.read_exact_at(&mut bytes, geometry.offset(region));
+        match RegionHeader::decode(&bytes, geometry.region_bytes).filter(|_| read.is_ok()) {
+            Some(header) => scan.found.push((region, header)),
+            // No header was written, or the last process ended during the write.
+            None if read.is_ok() && bytes.iter().take(64).all(|byte| *byte == 0) => {}
+            None => scan.damaged += 1,
+        }
+    }
+    scan
+}
+
 /// Runs `work`, which may wait for a disk, on a blocking thread.
 async fn blocking<T: Send + 'static>(
     runtime: &Handle,
@@ -241,8 +414,6 @@ async fn blocking<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests panic")]
-
-    use std::fs::OpenOptions;
 
     use tempfile::TempDir;
 

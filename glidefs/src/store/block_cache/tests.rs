@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::file::FILE_NAME;
+use super::disk::FILE_NAME;
 use super::*;
 use crate::units::SectorRange;
 

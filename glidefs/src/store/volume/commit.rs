@@ -4,8 +4,6 @@
 //! content of a cut, nor how a cut becomes packs (`packing`). Invariants: a manifest is created only when every listed pack is in
 //! the store, and the cut is settled on this host.
 
-pub(super) mod content;
-mod one_pack;
 pub(super) mod packing;
 pub(super) mod upload;
 
@@ -16,20 +14,18 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
-use self::content::CutContent;
-use self::packing::{CutPack, Packing};
+use self::packing::{CutContent, CutPack, Packing};
 use self::upload::{Span, Upload};
 use super::compact::plan;
 use super::crowd::{Crowd, check_room};
 use super::cut::CutSource;
 use super::damage;
-use super::error::VolumeError;
-use super::error::blocking;
+use super::error::{VolumeError, blocking};
+use super::host::EncodedManifest;
 use super::types::{Resume, next_number};
 use super::view::rows::Rows;
 use super::writer::VolumeWriter;
-use super::writer::new_packs::NewPacks;
-use super::writer::publish::Published;
+use super::writer::new_packs::{NewPack, NewPacks};
 use crate::fair::WEIGHT_DEFAULT;
 use crate::store::format::{DAMAGED_RANGES_MAX, Manifest, PackRef, Sections};
 use crate::store::ids::PackId;
@@ -43,26 +39,25 @@ const PACKINGS_MAX: usize = 3;
 /// weight of the volume.
 const TURN_TIME: Duration = Duration::from_secs(5);
 
-/// How much of a cut is in the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Uploaded {
-    All,
-    Some,
-}
+/// Most data of a cut of one pack, bytes, and most extents.
+const ONE_PACK_BYTES_MAX: u64 = 1 << 20;
+const ONE_PACK_EXTENTS_MAX: usize = 256;
 
-/// A manifest that is in the store, and the packs made for the manifest.
+/// A manifest that is in the store: of a cut, a rollback, or a step of compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
     /// The state to remember for a restart.
     pub resume: Resume,
-    /// Number of packs uploaded for the manifest.
-    pub packs: usize,
-    /// Length of these packs, bytes.
-    pub pack_bytes: u64,
     /// Whether [`VolumeWriter::compact`] has a step to do.
     pub compaction_due: bool,
     /// How crowded the volume is now.
     pub crowd: Crowd,
+}
+
+impl Committed {
+    fn of(resume: Resume, packs: &[PackRef]) -> Self {
+        Self { resume, compaction_due: plan::is_due(packs), crowd: Rows::of(packs).crowd() }
+    }
 }
 
 impl VolumeWriter {
@@ -83,8 +78,9 @@ impl VolumeWriter {
         }
     }
 
-    /// As [`Self::commit`], going on where an earlier try of the same cut with the same `upload` has stopped, for [`TURN_TIME`] and the uploads that are under way then. `None` when the turn is over and the
-    /// cut has more: the caller calls again after others who wait to upload.
+    /// As [`Self::commit`], going on where an earlier try of the same cut with the same `upload` has stopped, for [`TURN_TIME`] and the
+    /// uploads that are under way then. `None` when the turn is over and the cut has more: the caller calls again after others who wait
+    /// to upload.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -116,13 +112,7 @@ impl VolumeWriter {
             let is_known =
                 base.size_sectors == size_sectors && self.properties_after(&base) == base.sections.properties;
             if cut.extents().is_empty() && is_known && base.cut == cut.seq() {
-                return Ok(Some(Committed {
-                    resume: self.state(),
-                    packs: 0,
-                    pack_bytes: 0,
-                    compaction_due: plan::is_due(&base.packs),
-                    crowd: Rows::of(&base.packs).crowd(),
-                }));
+                return Ok(Some(Committed::of(self.state(), &base.packs)));
             }
             // Damage known so far: if a manifest cannot list that much damage, uploading would be for nothing.
             check_damage(&damaged_after(&base, &**cut, upload, size_sectors))?;
@@ -142,7 +132,7 @@ impl VolumeWriter {
                 })
             };
             let noted = self.upload_one_pack(&base, &content, upload, edit).await?;
-            if noted.is_none() && self.upload_settled(content, upload).await? == Uploaded::Some {
+            if noted.is_none() && !self.upload_settled(content, upload).await? {
                 if upload.wants_keeping(self.host.options.clock.since_boot()) {
                     self.keep(&upload.uploads()).await?;
                 }
@@ -154,31 +144,85 @@ impl VolumeWriter {
             if let Some(published) =
                 self.publish_from(noted, &uploads, |base: &Manifest| edit(base, &uploads)).await?
             {
-                return Ok(Some(self.committed(&published, &uploads)));
+                return Ok(Some(self.committed(&published)));
             }
         }
         Err(VolumeError::Contended { volume: self.id() })
     }
 
-    /// As [`Self::upload`], while the cut settles. When all of the cut is in the store, the cut is settled as well.
-    async fn upload_settled(&self, content: CutContent, upload: &Upload) -> Result<Uploaded, VolumeError> {
-        let cut = Arc::clone(&content.cut);
-        let (uploaded, settled) = futures_util::join!(self.upload(content, upload), cut.settled());
-        let uploaded = uploaded?;
-        if uploaded == Uploaded::All {
-            settled.map_err(VolumeError::unsettled)?;
+    /// Uploads `content` if one pack has everything: while the pack goes to the store, the cut settles, and then the manifest is noted.
+    ///
+    /// ```text
+    ///              ┌─▶ pack in the store ────────────────┐
+    ///  pack made ──┴─▶ cut is settled ─▶ manifest noted ─┴─▶ manifest in the store
+    /// ```
+    ///
+    /// A manifest is noted only when the cut is settled, since a copy of this host's disk with the note must have the data too. If the
+    /// pack does not arrive, the store is never asked to create the manifest, and the note is taken back.
+    ///
+    /// Returns the manifest that is noted for the pack: the cut is settled then. `None` when the content is too much, or some of it is
+    /// lost, or an earlier try has uploaded some: then the caller uploads whatever is not in `upload`, and settles the cut.
+    async fn upload_one_pack(
+        &self,
+        base: &Manifest,
+        content: &CutContent,
+        upload: &Upload,
+        edit: impl Fn(&Manifest, &NewPacks) -> Option<Manifest>,
+    ) -> Result<Option<EncodedManifest>, VolumeError> {
+        let (data_bytes, cut) = (content.data_bytes(), Arc::clone(&content.cut));
+        if data_bytes > ONE_PACK_BYTES_MAX || cut.extents().len() > ONE_PACK_EXTENTS_MAX {
+            return Ok(None);
         }
-        Ok(uploaded)
+        let clock = &self.host.options.clock;
+        if !upload.begin(content.hash(), data_bytes, clock.since_boot(), base).is_empty() {
+            return Ok(None);
+        }
+        let permit = self.host.pack_memory(data_bytes).await?;
+        let begun = clock.since_boot();
+        let packing = Packing::new(content.clone(), &[]);
+        let options = self.pack_options(0, content.first_seq(), cut.seq());
+        let (made, mut packing) = blocking(move || packing.next_pack(options)).await?;
+        let Some(CutPack { pack, sectors, data_bytes }) = made else { return Ok(None) };
+        let is_whole = packing.is_done() && cut.damaged().is_empty();
+        let draft = if is_whole {
+            let uploads = NewPacks::since(begun, base.number, [pack.pack]);
+            self.draft(base, |base| edit(base, &uploads))?
+        } else {
+            None
+        };
+        let local = async {
+            cut.settled().await.map_err(|error| VolumeError::Unsettled(error.into()))?;
+            match &draft {
+                Some(draft) => self.host.note_manifest(draft).await,
+                None => Ok(()),
+            }
+        };
+        let (created, noted) = futures_util::join!(self.create_pack(pack), local);
+        drop(permit);
+        if let (Some(draft), true) = (&draft, created.is_err() && noted.is_ok()) {
+            self.host.withdraw_note(draft);
+        }
+        let pack = created?;
+        let lost = damage::parts_in(&cut.damaged(), sectors.clone());
+        let new = NewPack { pack, begun, after: base.number };
+        upload.add(Span { from: sectors.start, to: sectors.end, lost, data_bytes, new });
+        noted?;
+        Ok(draft)
     }
 
-    pub(super) fn committed(&self, published: &Published, uploads: &NewPacks) -> Committed {
-        Committed {
-            resume: self.resume_published(published),
-            packs: uploads.packs().len(),
-            pack_bytes: uploads.packs().map(|pack| pack.total_bytes).sum(),
-            compaction_due: plan::is_due(&published.manifest.packs),
-            crowd: Rows::of(&published.manifest.packs).crowd(),
+    /// As [`Self::upload`], while the cut settles. When all of the cut is in the store, the cut is settled as well.
+    async fn upload_settled(&self, content: CutContent, upload: &Upload) -> Result<bool, VolumeError> {
+        let cut = Arc::clone(&content.cut);
+        let (uploaded, settled) = futures_util::join!(self.upload(content, upload), cut.settled());
+        let is_whole = uploaded?;
+        if is_whole {
+            settled.map_err(|error| VolumeError::Unsettled(error.into()))?;
         }
+        Ok(is_whole)
+    }
+
+    pub(super) fn committed(&self, published: &EncodedManifest) -> Committed {
+        Committed::of(self.state_with(Some(published.bytes.clone())), &published.manifest.packs)
     }
 
     /// Has a manifest of unchanged content list `uploads` as uploaded: garbage collection does not know how long the rest of the
@@ -193,10 +237,10 @@ impl VolumeWriter {
     }
 
     /// Makes and uploads the packs of `content` that no earlier try has uploaded. Stops early when the turn is over, or a
-    /// manifest has to keep the uploaded packs.
+    /// manifest has to keep the uploaded packs. Returns whether all of `content` is in the store.
     ///
     /// After an error, uploaded packs are in `upload` as well.
-    async fn upload(&self, content: CutContent, upload: &Upload) -> Result<Uploaded, VolumeError> {
+    async fn upload(&self, content: CutContent, upload: &Upload) -> Result<bool, VolumeError> {
         let clock = &self.host.options.clock;
         let base = self.manifest().await?;
         let kept = upload.begin(content.hash(), content.data_bytes(), clock.since_boot(), &base);
@@ -213,9 +257,9 @@ impl VolumeWriter {
             if stops.load(Ordering::Acquire) {
                 return Ok(None);
             }
-            let permit = volume.host.pack_memory(packing.left_bytes()).await?;
+            let permit = volume.host.pack_memory(packing.left_bytes).await?;
             let begun = volume.host.options.clock.since_boot();
-            let options = volume.pack_options(0, packing.hash().first_seq(), packing.hash().cut.seq());
+            let options = volume.pack_options(0, packing.content.first_seq(), packing.content.cut.seq());
             let (pack, packing) = blocking(move || packing.next_pack(options)).await?;
             Ok::<_, VolumeError>(pack.map(|pack| ((pack, begun, permit), (volume, packing, stops))))
         });
@@ -227,8 +271,8 @@ impl VolumeWriter {
                 let pack = volume.create_pack(pack).await?;
                 drop(permit);
                 let lost = damage::parts_in(&cut.damaged(), sectors.clone());
-                let (from, to) = (sectors.start, sectors.end);
-                Ok(Span { from, to, lost, data_bytes, pack, begun, after })
+                let new = NewPack { pack, begun, after };
+                Ok(Span { from: sectors.start, to: sectors.end, lost, data_bytes, new })
             }
         });
         let mut uploading = uploading.buffer_unordered(UPLOADS_AT_ONCE).boxed();
@@ -250,8 +294,7 @@ impl VolumeWriter {
         }
         match failed {
             Some(error) => Err(error),
-            None if stops.load(Ordering::Acquire) => Ok(Uploaded::Some),
-            None => Ok(Uploaded::All),
+            None => Ok(!stops.load(Ordering::Acquire)),
         }
     }
 }

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use self::merge::Merge;
 use self::plan::{MergeLimits, PlannedStep, everything, is_hollow, oldest, plan_step};
-use super::crowd::Crowd;
+use super::commit::Committed;
 use super::error::VolumeError;
+use super::types::next_number;
 use super::types::overlaps;
-use super::types::{Resume, next_number};
 use super::writer::VolumeWriter;
 use super::writer::state::Compaction;
 use crate::store::format::{Manifest, PackRef, PieceKind};
@@ -28,26 +28,9 @@ const TRIES_MAX: usize = 3;
 /// Time for which a pack that could not be read is left out.
 const LEFT_OUT_TIME: Duration = Duration::from_hours(1);
 
-/// One finished step of compaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compacted {
-    /// The state to remember for a restart.
-    pub resume: Resume,
-    /// Number of packs merged by the step, which the manifest no longer lists.
-    pub packs_before: usize,
-    /// Number of packs in the manifest in their place.
-    pub packs_after: usize,
-    /// Length of the packs made for the step, bytes.
-    pub pack_bytes: u64,
-    /// Whether another step is due.
-    pub compaction_due: bool,
-    /// How crowded the volume is now.
-    pub crowd: Crowd,
-}
-
 /// How a try of a step ended.
 enum StepOutcome {
-    Done(Box<Compacted>),
+    Done(Box<Committed>),
     NotDue,
     /// The newest manifest no longer fits the step: the answer to an earlier manifest was lost and that manifest turned up, or
     /// the volume was rolled back.
@@ -60,14 +43,14 @@ impl VolumeWriter {
     /// # Errors
     /// [`VolumeError::Contended`] when the state that a step began with was replaced in every try. After an error about a pack that is
     /// missing or damaged, steps leave the pack out for an hour; [`VolumeError::PacksLeftOut`] when no step can do without such packs.
-    pub async fn compact(&self) -> Result<Option<Compacted>, VolumeError> {
-        self.compact_within(&MergeLimits::default()).await
+    pub async fn compact(&self) -> Result<Option<Committed>, VolumeError> {
+        self.compact_within(&MergeLimits::USUAL).await
     }
 
     pub(super) async fn compact_within(
         &self,
         limits: &MergeLimits,
-    ) -> Result<Option<Compacted>, VolumeError> {
+    ) -> Result<Option<Committed>, VolumeError> {
         let mut compaction = self.shared.compaction.lock().await;
         for _ in 0..TRIES_MAX {
             match self.try_step(limits, &mut compaction).await? {
@@ -152,16 +135,9 @@ impl VolumeWriter {
             *discarded_bytes += self.covered_bytes(oldest, &zeroes).await.unwrap_or(0);
         }
         // A step that waits for packs which are left out is due, and says so.
-        let is_due = next_step(packs, limits, *discarded_bytes, &HashMap::new()).is_some();
-        let committed = self.committed(&published, &uploads);
-        Ok(StepOutcome::Done(Box::new(Compacted {
-            resume: committed.resume,
-            packs_before: inputs.len(),
-            packs_after: successors.len(),
-            pack_bytes: committed.pack_bytes,
-            compaction_due: is_due,
-            crowd: committed.crowd,
-        })))
+        let compaction_due = next_step(packs, limits, *discarded_bytes, &HashMap::new()).is_some();
+        let committed = Committed { compaction_due, ..self.committed(&published) };
+        Ok(StepOutcome::Done(Box::new(committed)))
     }
 
     /// Bytes of data in `oldest` that `zeroes` covers. `zeroes` ascends.

@@ -7,8 +7,6 @@
 //! A name is free as soon as its volume is deleted. An object below `deleted/` leads from the name to the volume; the newest
 //! manifest of the volume says whether the volume is deleted.
 
-use std::sync::Arc;
-
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::error::VolumeError;
@@ -78,27 +76,26 @@ impl VolumeStore {
         for _ in 0..ROUNDS_MAX {
             let newest = self.host.store.latest_manifest(volume, None).await?;
             let Some(newest) = newest.filter(|newest| !newest.is_gone()) else {
-                self.host.remove_name(new, volume).await?;
+                self.host.remove_name(new, volume, false).await?;
                 return Err(VolumeError::NotDeleted { name: name.clone() });
             };
             if newest.sections.deleted.is_none() {
                 if newest.name != *new {
                     // Another undoing was faster, and the volume has the name given there.
-                    self.host.remove_name(new, volume).await?;
+                    self.host.remove_name(new, volume, false).await?;
                 }
                 return Err(VolumeError::NotDeleted { name: name.clone() });
             }
-            let begun = self.host.options.clock.since_boot();
             let next = self.host.next_of(newest);
             let sections = Sections { deleted: None, ..next.sections };
             let manifest = Manifest { name: new.clone(), sections, ..next };
-            if self.host.create_newest(&manifest).await? {
+            if let Some(writer) = self.create_newest(manifest).await? {
                 if name != new {
                     // A half-finished deletion leaves the name.
-                    self.host.remove_name(name, volume).await?;
+                    self.host.remove_name(name, volume, false).await?;
                 }
                 self.host.store.delete(&[Key::Deleted(name.clone(), volume)]).await?;
-                return Ok(VolumeWriter::new(self.host.clone(), Arc::new(manifest), begun));
+                return Ok(writer);
             }
         }
         Err(VolumeError::Contended { volume })
@@ -152,7 +149,7 @@ impl VolumeWriter {
         let Head { own, number, .. } = self.head().clone();
         // The manifest itself says that the volume is deleted, so the notes are not needed.
         host.options.notes.forget(Past { volume: self.id(), number, epoch: own.epoch });
-        Ok(host.remove_name_of_deleted(&name, self.id()).await?)
+        Ok(host.remove_name(&name, self.id(), true).await?)
     }
 
     /// Finishes a deletion that had stopped half-way.
@@ -162,6 +159,6 @@ impl VolumeWriter {
         if !newest.is_gone() {
             self.host.note_deleted(&newest.name, self.id()).await?;
         }
-        Ok(self.host.remove_name_of_deleted(&newest.name, self.id()).await?)
+        Ok(self.host.remove_name(&newest.name, self.id(), true).await?)
     }
 }

@@ -12,7 +12,7 @@ use chrono::{DateTime, SecondsFormat};
 use super::limits::VOLUME_BYTES_MAX;
 use super::notes::Divergence;
 use super::types::Taker;
-use crate::store::error::{BoxError, StoreError};
+use crate::store::error::StoreError;
 use crate::store::format::PushError;
 use crate::store::ids::{HostName, StoreName, VolumeId};
 use crate::units::SectorRange;
@@ -30,9 +30,7 @@ pub struct Held {
 
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let millis = i64::try_from(self.heard_unix_millis).ok();
-        let heard = millis.and_then(DateTime::from_timestamp_millis).unwrap_or_default();
-        let heard = heard.to_rfc3339_opts(SecondsFormat::Secs, true);
+        let heard = date(self.heard_unix_millis);
         match &self.host {
             Some(host) => write!(f, "host {host} has {}, and was last heard of at {heard}", self.name),
             None => write!(
@@ -42,6 +40,12 @@ impl fmt::Display for Held {
             ),
         }
     }
+}
+
+/// A time in milliseconds since 1970-01-01 UTC, as RFC 3339 to the second.
+pub(super) fn date(unix_millis: u64) -> String {
+    let date = i64::try_from(unix_millis).ok().and_then(DateTime::from_timestamp_millis);
+    date.unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 /// An error of a volume. Cheap to clone: readers that wait for the same bytes share the error.
@@ -318,14 +322,6 @@ impl VolumeError {
 
     pub(crate) fn is_missing(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_missing())
-    }
-
-    pub(super) fn cut(source: BoxError) -> Self {
-        Self::Cut(source.into())
-    }
-
-    pub(super) fn unsettled(source: BoxError) -> Self {
-        Self::Unsettled(source.into())
     }
 }
 

@@ -1,10 +1,10 @@
 //! State shared by all volumes of a process: store, notes, readers, memory for uploads, writers.
 //!
-//! Owns the memory for packs being made, and the order of note and creation: a manifest is noted before the store is asked to create
-//! the manifest. Does not own any single volume.
-
-mod holder;
-mod names;
+//! Owns the memory for packs being made, the order of note and creation, how this host enters itself as the holder of a volume and
+//! which manifests forbid that, and giving and removing names. Does not own any single volume, nor when a volume changes hands.
+//! Invariants: a manifest is noted before the store is asked to create the manifest; a name comes into the store before the volume
+//! of that name, so there is never a volume that cannot be named; of this process, one at a time looks whether a name still means a
+//! deleted volume, and removes the name.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +13,10 @@ use std::sync::{Arc, Mutex, Weak};
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::error::VolumeError;
-use super::notes::{Loss, ManifestHash, Notes, NotesInMemory};
-use super::types::{Resume, SnapshotInfo, StatePoint};
+use super::error::{Held, VolumeError};
+use super::limits::ROUNDS_MAX;
+use super::notes::{Loss, ManifestHash, Notes};
+use super::types::{Resume, SnapshotInfo, StatePoint, next_number};
 use super::view::fetch::Fetcher;
 use super::view::metadata::Metadata;
 use super::view::pack_reader::PackReader;
@@ -25,9 +26,9 @@ use super::view::recent::RecentPacks;
 use super::writer::state::WriterState;
 use crate::store::block_cache::BlockCache;
 use crate::store::client::{Created, ObjectInfo, Store};
-use crate::store::clock::{StoreClock, SystemClock};
+use crate::store::clock::StoreClock;
 use crate::store::error::{StoreError, unfit};
-use crate::store::format::{Manifest, NameRecord, PackRef};
+use crate::store::format::{Deletion, Holder, Manifest, NameRecord, PackRef, Sections};
 use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::key::{Folder, Key};
 use crate::store::removals::Stay;
@@ -74,23 +75,10 @@ pub struct VolumeStoreOptions {
     pub block_cache: Option<BlockCache>,
 }
 
-impl VolumeStoreOptions {
-    /// The usual options for `writer`.
-    pub fn new(writer: WriterId) -> Self {
-        Self {
-            writer,
-            notes: Arc::<NotesInMemory>::default(),
-            host: HostName::nearest(""),
-            clock: Arc::new(SystemClock),
-            metadata_bytes_max: 64 << 20,
-            upload_bytes_max: 256 << 20,
-            recent_bytes_max: 0,
-            pack_bytes_max: u64::MAX,
-            read_bytes_max: 64 << 20,
-            zstd_level: 1,
-            block_cache: None,
-        }
-    }
+/// A manifest, and its bytes in the store.
+pub(super) struct EncodedManifest {
+    pub manifest: Arc<Manifest>,
+    pub bytes: Bytes,
 }
 
 /// Shared by all volumes of a process.
@@ -174,51 +162,26 @@ impl Host {
         self.options.pack_bytes_max.saturating_sub(self.upload_bytes())
     }
 
-    /// Takes a volume with a manifest whose number this host has just read to be free. Returns whether the manifest is the newest:
-    /// this process may have stood still since the reading, so that others took the number and higher ones, and garbage
-    /// collection freed the number again.
-    ///
-    /// The writer before may stand still for any time, and its clock as well, and then create the same number. So a fence comes
-    /// before the manifest: garbage collection never frees a number with a fence, and that writer finds the manifest.
-    ///
-    /// # Errors
-    /// [`VolumeError::Deleted`] when garbage collection removed the whole volume meanwhile.
-    pub async fn create_newest(&self, manifest: &Manifest) -> Result<bool, VolumeError> {
-        let Manifest { volume, number, created_unix_millis, .. } = *manifest;
-        let fence = Key::Fence(volume, number);
-        let _: Created = self.store.mark(&fence, NameRecord { volume, created_unix_millis }).await?;
-        if self.create_noted(manifest, &encode(manifest)?).await? == Created::Existed
-            || self.store.newest_manifest(volume, Some(number)).await?.is_some()
-        {
-            return Ok(false);
-        }
-        // Other manifests prove nothing: they may have arrived after the end of the volume.
-        if self.store.is_buried(volume).await? {
-            self.store.delete(&[Key::Manifest(volume, number)]).await?;
-            return Err(VolumeError::Deleted { volume });
-        }
-        Ok(true)
-    }
-
     /// Notes a manifest, then creates it.
-    pub async fn create_noted(&self, manifest: &Manifest, encoded: &Bytes) -> Result<Created, VolumeError> {
-        self.note_manifest(manifest, encoded).await?;
-        self.create_after_note(manifest, encoded).await
+    pub async fn create_noted(&self, manifest: &EncodedManifest) -> Result<Created, VolumeError> {
+        self.note_manifest(manifest).await?;
+        self.create_after_note(manifest).await
     }
 
-    /// Notes that the store is about to be asked to create `manifest`. The caller may still decide not to ask.
-    pub async fn note_manifest(&self, manifest: &Manifest, encoded: &Bytes) -> Result<(), VolumeError> {
-        self.note(manifest.volume, manifest.number, hash_of(encoded)).await
+    /// Notes that the store is about to be asked to create `next`. The caller may still decide not to ask.
+    pub async fn note_manifest(&self, next: &EncodedManifest) -> Result<(), VolumeError> {
+        self.note(next.manifest.volume, next.manifest.number, next.hash()).await
     }
 
     /// Asks the store to create a noted manifest.
-    pub async fn create_after_note(
-        &self,
-        manifest: &Manifest,
-        encoded: &Bytes,
-    ) -> Result<Created, VolumeError> {
-        let key = Key::Manifest(manifest.volume, manifest.number);
-        Ok(self.store.create(&key, std::slice::from_ref(encoded)).await?)
+    pub async fn create_after_note(&self, next: &EncodedManifest) -> Result<Created, VolumeError> {
+        let key = Key::Manifest(next.manifest.volume, next.manifest.number);
+        Ok(self.store.create(&key, std::slice::from_ref(&next.bytes)).await?)
+    }
+
+    /// Takes back the note on a manifest that the store does not have and can never get.
+    pub fn withdraw_note(&self, next: &EncodedManifest) {
+        self.options.notes.withdraw(next.manifest.volume, next.manifest.number, next.hash());
     }
 
     async fn note(&self, volume: VolumeId, number: u64, hash: ManifestHash) -> Result<(), VolumeError> {
@@ -330,13 +293,143 @@ impl Host {
         found.sort_by_key(|info| info.created_unix_millis);
         Ok(found)
     }
+
+    /// The manifest after `newest` with which this host takes the volume.
+    pub fn next_of(&self, newest: Manifest) -> Manifest {
+        Manifest {
+            number: next_number(newest.number),
+            epoch: next_number(newest.epoch),
+            writer: self.options.writer,
+            created_unix_millis: self.options.clock.unix_millis(),
+            sections: self.holding(&newest.sections),
+            ..newest
+        }
+    }
+
+    /// `sections` with this host as the holder, and without uploaded packs: a manifest that continues an upload lists the
+    /// uploaded packs itself.
+    pub fn holding(&self, sections: &Sections) -> Sections {
+        Sections { uploaded: Vec::new(), ..self.held_as(sections, false) }
+    }
+
+    pub fn held_as(&self, sections: &Sections, released: bool) -> Sections {
+        let holder = Some(Holder { host: self.options.host.clone(), released });
+        Sections { holder, ..sections.clone() }
+    }
+
+    /// An error when the volume of `newest` is deleted.
+    pub async fn check_not_deleted(&self, newest: &Manifest) -> Result<(), VolumeError> {
+        let volume = newest.volume;
+        // Earlier versions marked a deleted volume by an object of its own.
+        if newest.sections.deleted.is_some() || self.store.is_marked_deleted(volume, newest.writer).await? {
+            return Err(VolumeError::Deleted { volume });
+        }
+        Ok(())
+    }
+
+    /// The other host that has the volume of `newest`, whose bytes have this `hash`, and has not released the volume. A copy of this
+    /// host is another host, though it writes under the same name: what it wrote is not noted here.
+    pub fn other_holder(&self, newest: &Manifest, hash: &ManifestHash) -> Option<Box<Held>> {
+        let holder = newest.sections.holder.as_ref();
+        let is_noted = || self.options.notes.intended(newest.volume, newest.number, hash) == Some(true);
+        // Earlier versions named no holder, and took no notes.
+        let is_own = newest.writer == self.options.writer && (holder.is_none() || is_noted());
+        (!is_own && !newest.is_released()).then(|| {
+            Box::new(Held {
+                name: newest.name.clone(),
+                host: holder.map(|holder| holder.host.clone()),
+                heard_unix_millis: newest.created_unix_millis,
+            })
+        })
+    }
+
+    /// The error of a `name` that `volume` has: two requests, to name the host.
+    pub async fn name_taken(&self, name: &StoreName, volume: VolumeId) -> VolumeError {
+        let newest = self.store.latest_manifest_hashed(volume, None).await.ok().flatten();
+        let held = newest.and_then(|(newest, hash)| self.other_holder(&newest, &hash));
+        VolumeError::NameTaken { name: name.clone(), held }
+    }
+
+    /// Gives `name` to a volume without a manifest, or with the first manifest only: the caller tells a creation whose answer was
+    /// lost from the creation of somebody else.
+    pub async fn claim(&self, name: &StoreName) -> Result<VolumeId, VolumeError> {
+        for _ in 0..ROUNDS_MAX {
+            let volume = VolumeId::random(self.store.entropy());
+            let created_unix_millis = self.options.clock.unix_millis();
+            let record = NameRecord { volume, created_unix_millis };
+            if self.store.create_name(name, &record).await? == Created::Created {
+                return Ok(volume);
+            }
+            // The name was in use a moment ago, and may be free now.
+            let Some(record) = self.store.name(name).await? else { continue };
+            let Some(newest) = self.store.latest_manifest(record.volume, None).await? else {
+                if self.store.is_buried(record.volume).await? {
+                    self.remove_name(name, record.volume, false).await?;
+                    continue;
+                }
+                return Ok(record.volume);
+            };
+            match self.check_not_deleted(&newest).await {
+                Ok(()) if newest.number == 1 => return Ok(record.volume),
+                Ok(()) => return Err(self.name_taken(name, record.volume).await),
+                // The deletion of the volume stopped before the name was removed.
+                Err(VolumeError::Deleted { .. }) => self.remove_name(name, record.volume, false).await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(VolumeError::NameTaken { name: name.clone(), held: None })
+    }
+
+    /// Creates the object below `deleted/` that leads from the name of a volume to the volume. Called before the volume is
+    /// deleted.
+    pub async fn note_deleted(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
+        let record = NameRecord { volume, created_unix_millis: self.options.clock.unix_millis() };
+        let _: Created = self.store.mark(&Key::Deleted(name.clone(), volume), record).await?;
+        Ok(())
+    }
+
+    /// Removes `name` if `name` means `volume`; `unless_back`, only if the volume is not had back under the same name meanwhile. One after
+    /// the other within this process. Not atomic between hosts: when two hosts remove the name at once, and another host gives the name
+    /// to another volume between the two removals, that volume loses the name.
+    pub async fn remove_name(
+        &self,
+        name: &StoreName,
+        volume: VolumeId,
+        unless_back: bool,
+    ) -> Result<(), StoreError> {
+        let lock = self.store.name_removal(name);
+        let _lock = lock.lock().await;
+        if self.store.name(name).await?.is_none_or(|record| record.volume != volume) {
+            return Ok(());
+        }
+        let newest = if unless_back { self.store.latest_manifest(volume, None).await? } else { None };
+        if newest.is_none_or(|newest| newest.sections.deleted.is_some()) {
+            self.store.delete(&[Key::Name(name.clone())]).await?;
+        }
+        Ok(())
+    }
 }
 
-pub(super) fn encode(manifest: &Manifest) -> Result<Bytes, VolumeError> {
-    let key = Key::Manifest(manifest.volume, manifest.number);
-    Ok(manifest.encode().map_err(|source| unfit(&key, source))?.into())
+impl Manifest {
+    /// Whether the deletion of the volume can no longer be undone.
+    pub(in crate::store) fn is_gone(&self) -> bool {
+        self.sections.deleted == Some(Deletion::ForGood)
+    }
+
+    /// Whether the host that had the volume has released the volume, and has nothing left on the way to the store.
+    pub(in crate::store) fn is_released(&self) -> bool {
+        self.sections.holder.as_ref().is_some_and(|holder| holder.released)
+    }
 }
 
-pub(super) fn hash_of(encoded: &Bytes) -> ManifestHash {
-    *blake3::hash(encoded).as_bytes()
+impl EncodedManifest {
+    pub fn of(manifest: Manifest) -> Result<Self, VolumeError> {
+        let key = Key::Manifest(manifest.volume, manifest.number);
+        let bytes = manifest.encode().map_err(|source| unfit(&key, source))?.into();
+        Ok(Self { manifest: Arc::new(manifest), bytes })
+    }
+
+    fn hash(&self) -> ManifestHash {
+        *blake3::hash(&self.bytes).as_bytes()
+    }
 }

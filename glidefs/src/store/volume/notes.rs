@@ -7,13 +7,11 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::{Mutex, MutexGuard};
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
+use super::error::date;
 use super::types::{Fence, Taker};
-use crate::locks::MutexExt;
 use crate::store::ids::VolumeId;
 use crate::units::Seq;
 
@@ -51,8 +49,7 @@ pub struct Divergence {
 impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { number, cut, found_number, found_cut, found_unix_millis, found } = self;
-        let made = i64::try_from(*found_unix_millis).ok().and_then(chrono::DateTime::from_timestamp_millis);
-        let made = made.unwrap_or_default().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+        let made = date(*found_unix_millis);
         write!(
             f,
             "this host goes on from manifest {number} with sequence numbers up to {}; the newest manifest in the store is \
@@ -191,58 +188,5 @@ impl Intents {
     /// The answer to [`Notes::highest`] by these notes.
     pub fn highest(&self, volume: VolumeId) -> Option<u64> {
         self.0.get(&volume)?.manifests.iter().map(|(number, _)| *number).max()
-    }
-}
-
-/// Notes in memory only: enough for a process that never resumes a volume.
-#[derive(Debug, Default)]
-pub struct NotesInMemory(Mutex<(Intents, Losses)>);
-
-/// Lost volumes with the epoch of the loss.
-type Losses = HashMap<(VolumeId, u64), Loss>;
-
-impl NotesInMemory {
-    fn lock(&self) -> MutexGuard<'_, (Intents, Losses)> {
-        // Each call on the map is a complete change, so a panic elsewhere leaves the map usable.
-        self.0.lock_whole()
-    }
-}
-
-impl Notes for NotesInMemory {
-    fn intend(
-        &self,
-        volume: VolumeId,
-        number: u64,
-        hash: ManifestHash,
-    ) -> BoxFuture<'static, io::Result<()>> {
-        self.lock().0.add(volume, number, hash);
-        async { Ok(()) }.boxed()
-    }
-
-    fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
-        self.lock().0.find(volume, number, hash)
-    }
-
-    fn highest(&self, volume: VolumeId) -> Option<u64> {
-        self.lock().0.highest(volume)
-    }
-
-    fn lose(&self, volume: VolumeId, epoch: u64, loss: &Loss) -> BoxFuture<'static, io::Result<()>> {
-        self.lock().1.insert((volume, epoch), loss.clone());
-        async { Ok(()) }.boxed()
-    }
-
-    fn loss(&self, volume: VolumeId, epoch: u64) -> Option<Loss> {
-        self.lock().1.get(&(volume, epoch)).cloned()
-    }
-
-    fn withdraw(&self, volume: VolumeId, number: u64, hash: ManifestHash) {
-        self.lock().0.withdraw(volume, number, &hash);
-    }
-
-    fn forget(&self, past: Past) {
-        let mut known = self.lock();
-        known.0.forget(past);
-        known.1.retain(|(volume, epoch), _| !past.has_loss(*volume, *epoch));
     }
 }

@@ -3,20 +3,19 @@
 //! Owns these operations. Does not own which operation a user wants. Invariant: no operation copies data, and no operation
 //! that ends well lists a pack as content which garbage collection may have removed.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::commit::Committed;
-use super::create::Beginning;
 use super::error::VolumeError;
 use super::limits::{ROUNDS_MAX, UPLOAD_TIME_MAX};
 use super::types::{SnapshotInfo, StatePoint, Taker};
-use super::volume_store::VolumeStore;
+use super::volume_store::{Beginning, VolumeStore};
 use super::writer::VolumeWriter;
 use super::writer::new_packs::NewPacks;
 use crate::store::client::Created;
-use crate::store::format::{Manifest, Origin, PackRef, Sections, Snapshot};
+use crate::store::format::{Manifest, PackRef, Sections, Snapshot};
 use crate::store::ids::{PackId, StoreName};
 use crate::store::key::Key;
 
@@ -33,13 +32,8 @@ impl VolumeStore {
     pub async fn fork(&self, from: &StatePoint, name: &StoreName) -> Result<VolumeWriter, VolumeError> {
         let begun = self.now();
         let (state, newest) = self.host.state_and_newest(from).await?;
-        let beginning = Beginning {
-            size_sectors: state.size_sectors,
-            origin: Some(Origin { volume: state.volume, manifest: state.number }),
-            packs: state.packs.clone(),
-            damaged: state.sections.damaged.clone(),
-            properties: newest.as_ref().unwrap_or(&state).sections.properties,
-        };
+        let properties = newest.as_ref().unwrap_or(&state).sections.properties;
+        let beginning = Beginning::fork_of(&state, properties);
         let fork = self.host.begin(name, beginning).await?;
         let used = async {
             // No clock tells for sure how long this host stood still.
@@ -62,10 +56,6 @@ impl VolumeStore {
         let is_newest = now == Some(newest.number);
         Ok(if is_newest { packs_beside(&state, &newest) } else { state.packs })
     }
-
-    fn now(&self) -> Duration {
-        self.host.options.clock.since_boot()
-    }
 }
 
 impl VolumeWriter {
@@ -78,9 +68,8 @@ impl VolumeWriter {
     pub async fn snapshot(&self, name: &StoreName) -> Result<SnapshotInfo, VolumeError> {
         let _change = self.shared.change.lock().await;
         let host = &self.host;
-        let begun = host.options.clock.since_boot();
-        self.writable()?;
-        self.check_newest().await?;
+        let begun = self.now();
+        self.confirm().await?;
         self.check_snapshot(name).await?;
         let mut manifest = (*self.manifest().await?).clone();
         // Packs of an upload that goes on belong to a later state.
@@ -99,12 +88,11 @@ impl VolumeWriter {
             self.check_newest().await?;
             // As long as the manifest is the newest, the manifest uses the packs. No clock tells for sure how long this host stood
             // still.
-            let is_used =
-                in_time(begun, host.options.clock.since_boot()).is_ok() && self.head().number == number;
+            let is_used = in_time(begun, self.now()).is_ok() && self.head().number == number;
             let packs = if is_used { Vec::new() } else { snapshot.manifest.packs.clone() };
             match host.will_stay(self.id(), packs).await {
                 Err(VolumeError::Gone { .. }) => {
-                    let elapsed = host.options.clock.since_boot().saturating_sub(begun);
+                    let elapsed = self.now().saturating_sub(begun);
                     Err(VolumeError::TooSlow { elapsed })
                 }
                 stay => stay,
@@ -149,12 +137,19 @@ impl VolumeWriter {
 
     /// Snapshots of this volume: one request.
     pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, VolumeError> {
-        VolumeStore::of(self.host.clone()).snapshots(self.id()).await
+        let mut found = BTreeMap::new();
+        for SnapshotInfo { name, created_unix_millis } in self.host.snapshot_keys(self.id()).await? {
+            found.entry(name.without_unique()).or_insert(created_unix_millis);
+        }
+        let info = |(name, created_unix_millis)| SnapshotInfo { name, created_unix_millis };
+        Ok(found.into_iter().map(info).collect())
     }
 
     /// Deletes a snapshot: two requests. A missing snapshot counts as deleted.
     pub async fn delete_snapshot(&self, name: &StoreName) -> Result<(), VolumeError> {
-        VolumeStore::of(self.host.clone()).delete_snapshot(self.id(), name).await
+        let keys = self.host.keys_of_snapshot(self.id(), name).await?;
+        let keys: Vec<_> = keys.into_iter().map(|key| Key::Snapshot(self.id(), key)).collect();
+        Ok(self.host.store.delete(&keys).await?)
     }
 
     /// Goes back to a snapshot: three requests; if the newest manifest does not list all packs of the snapshot, three more, and one
@@ -169,7 +164,7 @@ impl VolumeWriter {
     pub async fn rollback(&self, name: &StoreName) -> Result<Committed, VolumeError> {
         let _change = self.shared.change.lock().await;
         self.refresh().await?;
-        let begun = self.host.options.clock.since_boot();
+        let begun = self.now();
         // The caller gives the rollback up for a snapshot that is gone.
         let is_missing = |error: &VolumeError| matches!(error, VolumeError::NoSuchSnapshot { .. });
         let snapshot = || self.host.store.insist(is_missing, || self.host.snapshot(self.id(), name));
@@ -191,7 +186,7 @@ impl VolumeWriter {
             if !listed.are_kept_by(&base) {
                 self.keep(&listed).await?;
                 // A manifest that came too late names packs that may be gone. They are no content, so nothing is lost.
-                in_time(begun, self.host.options.clock.since_boot())?;
+                in_time(begun, self.now())?;
             }
             // Also of packs that an earlier manifest keeps: an earlier rollback may have been refused after that manifest.
             let beside = packs_beside(&state, &base);
@@ -203,7 +198,7 @@ impl VolumeWriter {
                 }
             }
             if let Some(published) = self.publish(&listed, edit).await? {
-                return Ok(self.committed(&published, &NewPacks::default()));
+                return Ok(self.committed(&published));
             }
         }
         Err(VolumeError::Contended { volume: self.id() })
@@ -217,7 +212,7 @@ impl VolumeWriter {
     /// the older manifest.
     pub async fn fork_known(&self, name: &StoreName, manifest: Option<u64>) -> Result<Self, VolumeError> {
         let host = &self.host;
-        let begun = host.options.clock.since_boot();
+        let begun = self.now();
         let gone = || VolumeError::Gone { volume: self.id() };
         let base = match manifest {
             Some(number) => Arc::new(host.store.manifest(self.id(), number).await?),
@@ -230,17 +225,11 @@ impl VolumeWriter {
         if base.epoch > self.writer().epoch || base.number > self.head().number {
             return Err(VolumeError::Fenced(Taker::of(&base)));
         }
-        let beginning = Beginning {
-            size_sectors: base.size_sectors,
-            origin: Some(Origin { volume: base.volume, manifest: base.number }),
-            packs: base.packs.clone(),
-            damaged: base.sections.damaged.clone(),
-            properties: self.properties_after(&base),
-        };
+        let beginning = Beginning::fork_of(&base, self.properties_after(&base));
         let fork = host.begin(name, beginning).await?;
         // From now on the new volume lists the packs.
         let stay = host.will_stay(self.id(), base.packs.clone()).await;
-        let stay = stay.and_then(|()| in_time(begun, host.options.clock.since_boot()));
+        let stay = stay.and_then(|()| in_time(begun, self.now()));
         or_undo(stay, || fork.delete()).await?;
         Ok(fork)
     }

@@ -5,7 +5,6 @@
 //! zero; a sector that the manifest lists as damaged is an error, whatever packs have of the sector.
 
 pub(super) mod fetch;
-pub(super) mod loaded;
 pub(super) mod metadata;
 pub(super) mod pack_reader;
 pub(super) mod read_memory;
@@ -19,17 +18,17 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 
-use self::loaded::LoadedManifest;
-use self::pack_reader::{Keeping, PackReader, blocks_bytes};
+use self::pack_reader::{PackReader, needed};
 use self::read_memory::holding;
 use self::resolve::{Part, Resolution};
+use self::rows::LoadedManifest;
 use super::crowd::Crowd;
 use super::error::VolumeError;
 use super::types::ReadExtent;
 #[cfg(test)]
 use super::types::between;
 use crate::store::client::Store;
-use crate::store::format::{Manifest, PackRef};
+use crate::store::format::PackRef;
 use crate::store::turns::Reader;
 use crate::units::SectorRange;
 
@@ -43,15 +42,7 @@ pub struct View {
     reader: Arc<PackReader>,
     /// The store, whose GETs for readers take turns with those of other volumes.
     store: Store,
-    loaded: Arc<LoadedManifest>,
-}
-
-/// The packs and blocks that a READ needs, all on this host.
-struct Here {
-    packs: Vec<PackRef>,
-    parts: Vec<Part>,
-    /// Memory for the READ, bytes.
-    bytes: u64,
+    pub(super) loaded: Arc<LoadedManifest>,
 }
 
 impl View {
@@ -60,22 +51,13 @@ impl View {
         Self { reader, store, loaded }
     }
 
-    /// The manifest of this state.
-    pub fn manifest(&self) -> &Manifest {
-        &self.loaded.manifest
-    }
-
-    /// Whether a pack may have something of `range`, or a sector of `range` is damaged. If not, all of `range` is zero. Makes no
-    /// request.
-    pub fn covers(&self, range: SectorRange) -> bool {
-        self.loaded.covers(range)
-    }
-
     /// The bytes of `range`. The caller bounds the length: all of `range` is in memory at once.
     #[cfg(test)]
     pub async fn read(&self, range: SectorRange) -> Result<Bytes, VolumeError> {
         self.loaded.check(range)?;
-        Ok(join(range, &self.stored(range).await?))
+        let (packs, parts) = self.resolve(range).await?;
+        let block_cache = self.reader.block_cache.as_ref();
+        Ok(join(range, &self.reader.fetch(&self.store, &packs, &parts, block_cache).await?))
     }
 
     /// The bytes of `range` for a READ of a device that needs only `parts` of it: damage elsewhere is no error, and the bytes elsewhere
@@ -83,11 +65,12 @@ impl View {
     ///
     /// # Errors
     /// [`VolumeError::Damaged`] when a sector of `parts` is damaged.
+    ///
+    /// Blocks missing in the block cache cost one request for each run of blocks near each other in a pack. Indexes not in memory
+    /// cost one request each.
     pub async fn read_parts(&self, range: SectorRange, parts: &[SectorRange]) -> Result<Bytes, VolumeError> {
         parts.iter().try_for_each(|part| self.loaded.check(*part))?;
-        let Some(reader) = self.store.reader else {
-            return Ok(join(range, &Box::pin(self.stored(range)).await?));
-        };
+        let reader = self.store.reader(self.loaded.manifest.volume);
         // In boxes, so that a READ that waits for a place takes little memory.
         if let Some(bytes) = Box::pin(self.read_here(reader, range)).await {
             return Ok(bytes);
@@ -96,7 +79,8 @@ impl View {
         Box::pin(async {
             let (packs, parts) = self.resolve(range).await?;
             let memory = self.reader.read_memory.remote.take(reader, memory_bytes(range, &parts)).await;
-            let extents = self.reader.fetch(&self.store, &packs, &parts, Keeping::BlockCache).await?;
+            let block_cache = self.reader.block_cache.as_ref();
+            let extents = self.reader.fetch(&self.store, &packs, &parts, block_cache).await?;
             Ok(holding(join(range, &extents), memory))
         })
         .await
@@ -104,43 +88,34 @@ impl View {
 
     /// The bytes of `range`, if this host has all indexes and blocks; makes no request.
     async fn read_here(&self, reader: Reader, range: SectorRange) -> Option<Bytes> {
-        let here = self.open_here(range)?;
-        let (here, memory) = match self.reader.read_memory.local.try_take(reader.volume, here.bytes) {
-            Some(memory) => (here, memory),
+        let (mut packs, mut parts) = self.open_here(range)?;
+        let bytes = memory_bytes(range, &parts);
+        let memory = match self.reader.read_memory.local.try_take(reader.volume, bytes) {
+            Some(memory) => memory,
             None => {
-                let bytes = here.bytes;
                 // Looked for again after the wait: the block cache may give the blocks up meanwhile.
-                drop(here);
+                drop((packs, parts));
                 let memory = self.reader.read_memory.local.take(reader, bytes).await;
-                (self.open_here(range)?, memory)
+                (packs, parts) = self.open_here(range)?;
+                memory
             }
         };
-        let extents = self.reader.fetch_here(&here.packs, &here.parts).await?;
+        let extents = self.reader.fetch_here(&packs, &parts).await?;
         Some(holding(join(range, &extents), memory))
     }
 
     /// The packs and blocks that a READ of `range` needs, if this host seems to have all of these. Makes no request.
-    fn open_here(&self, range: SectorRange) -> Option<Here> {
+    fn open_here(&self, range: SectorRange) -> Option<(Vec<PackRef>, Vec<Part>)> {
         let mut resolution = Resolution::new(range);
         for pack in self.loaded.reaching(range) {
-            let index = self.reader.index_here(pack)?;
+            let index = self.reader.metadata.index_here(pack)?;
             resolution.look_up(pack, &index);
             if resolution.is_complete() {
                 break;
             }
         }
         let (packs, parts) = resolution.finish();
-        let bytes = memory_bytes(range, &parts);
-        self.reader.has(&packs, &parts).then_some(Here { packs, parts, bytes })
-    }
-
-    /// The content of `range` as packs have it, damaged sectors included: ascending extents without gaps, which cover `range`.
-    ///
-    /// Blocks missing in the block cache cost one request for each run of blocks near each other in a pack. Indexes not in memory
-    /// cost one request each.
-    async fn stored(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
-        let (packs, parts) = self.resolve(range).await?;
-        self.reader.fetch(&self.store, &packs, &parts, Keeping::BlockCache).await
+        self.reader.has(&packs, &parts).then_some((packs, parts))
     }
 
     /// Fetches blocks of `range` into the block cache. Returns the stored bytes fetched.
@@ -173,7 +148,7 @@ impl View {
     #[cfg(test)]
     pub fn index_holders(&self, range: SectorRange) -> usize {
         let pack = self.loaded.reaching(range).next().unwrap();
-        Arc::strong_count(&self.reader.index_here(pack).unwrap()) - 2
+        Arc::strong_count(&self.reader.metadata.index_here(pack).unwrap()) - 2
     }
 
     /// How many packs the manifest lists, and how many of these a read of one sector may have to ask.
@@ -209,7 +184,8 @@ impl View {
 
 /// Memory for a READ of `range` in `parts`, bytes: the blocks, and the bytes of the range.
 fn memory_bytes(range: SectorRange, parts: &[Part]) -> u64 {
-    blocks_bytes(parts).saturating_add(range.bytes().unwrap_or(u64::MAX))
+    let blocks_bytes: u64 = needed(parts).iter().map(|(_, entry)| entry.plain_bytes() as u64).sum();
+    blocks_bytes.saturating_add(range.bytes().unwrap_or(u64::MAX))
 }
 
 /// The bytes of `range`, which `extents` cover.

@@ -5,7 +5,6 @@
 //! work that goes on for an export which another export has replaced, a merge for example, shares its state with the other
 //! export.
 
-mod loss;
 pub(super) mod new_packs;
 mod newest;
 pub(super) mod publish;
@@ -128,13 +127,15 @@ impl VolumeWriter {
 
     /// The state to remember, with which [`super::VolumeStore::resume`] goes on from here.
     pub fn state(&self) -> Resume {
-        let head = self.head().clone();
-        let manifest = self.host.reader.metadata.manifest_here(self.shared.id, head.number);
+        let state = self.state_with(None);
+        let manifest = self.host.reader.metadata.manifest_here(state.volume, state.number);
         let manifest = manifest.and_then(|loaded| loaded.manifest.encode().ok()).map(Bytes::from);
-        self.resume_from(&head, manifest)
+        Resume { manifest, ..state }
     }
 
-    fn resume_from(&self, head: &Head, manifest: Option<Bytes>) -> Resume {
+    /// As [`Self::state`], with the bytes of the newest manifest.
+    pub(super) fn state_with(&self, manifest: Option<Bytes>) -> Resume {
+        let head = self.head();
         Resume {
             volume: self.shared.id,
             writer: head.own.writer,
@@ -156,15 +157,11 @@ impl VolumeWriter {
     /// not in memory, where the first read brings it, for a volume that this writer has lost, and while the store may have a newer
     /// manifest of this host.
     pub fn is_blank(&self) -> bool {
-        let (number, is_lost) = {
-            let head = self.head();
-            (head.number, head.lost.is_some())
-        };
+        let is_lost = self.head().lost.is_some();
         if is_lost || self.may_be_behind() {
             return false;
         }
-        let here = self.host.reader.metadata.manifest_here(self.shared.id, number);
-        here.is_some_and(|loaded| {
+        self.loaded_here().is_some_and(|loaded| {
             let Manifest { cut, origin, packs, sections, .. } = &*loaded.manifest;
             *cut == Seq(0) && origin.is_none() && packs.is_empty() && sections.damaged.is_empty()
         })
@@ -224,6 +221,6 @@ impl VolumeWriter {
     }
 
     pub(super) fn head(&self) -> MutexGuard<'_, Head> {
-        self.shared.head()
+        self.shared.head.lock_whole()
     }
 }

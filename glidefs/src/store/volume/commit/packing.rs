@@ -1,7 +1,8 @@
 //! How a cut becomes packs.
 //!
-//! Owns which sectors of a cut go into which pack. Does not own when packs are made, nor where packs go. Invariant: every sector
-//! of a cut is in exactly one new pack, or in a pack uploaded by an earlier try.
+//! Owns the content of a commit (extents of a cut, and zeroes from the new end of a shrinking volume), and which sectors go into which
+//! pack. Does not own when packs are made, nor where packs go. Invariant: every sector of a cut is in exactly one new pack, or in a
+//! pack uploaded by an earlier try.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,28 +10,90 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::content::CutContent;
 use super::upload::Span;
 use crate::store::format::{EncodedPack, PackBuilder, PackOptions};
-use crate::store::volume::cut::CutExtent;
+use crate::store::volume::cut::{CutExtent, CutSource};
 use crate::store::volume::error::{VolumeError, bad_cut};
 use crate::store::volume::types::between;
-use crate::units::SECTOR_BYTES;
+use crate::units::{SECTOR_BYTES, Seq};
 
 /// Sectors of a cut read at once: whole blocks.
 const READ_SECTORS: u64 = (1 << 20) / SECTOR_BYTES;
 
+/// A fingerprint of content by ranges and sequence numbers: each write has its own sequence number, so equal numbers mean equal
+/// data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store::volume) struct ContentHash([u8; 32]);
+
+/// The content of a commit.
+#[derive(Clone)]
+pub(in crate::store::volume) struct CutContent {
+    pub cut: Arc<dyn CutSource>,
+    pub zero_from: Option<u64>,
+}
+
+impl CutContent {
+    pub fn first_seq(&self) -> Seq {
+        self.cut.extents().iter().map(|extent| extent.seq).min().unwrap_or(self.cut.seq())
+    }
+
+    /// Bytes of data, without zeroes.
+    pub fn data_bytes(&self) -> u64 {
+        let data = self.cut.extents().iter().filter(|extent| !extent.zero);
+        data.filter_map(|extent| extent.range.bytes()).fold(0, u64::saturating_add)
+    }
+
+    /// A fingerprint of everything that decides the content of packs. Extents split since have the same fingerprint.
+    pub fn hash(&self) -> ContentHash {
+        let mut hasher = blake3::Hasher::new();
+        let mut hash = |extent: CutExtent| {
+            hasher.update(&extent.range.start().to_le_bytes());
+            hasher.update(&extent.range.count().to_le_bytes());
+            hasher.update(&extent.seq.0.to_le_bytes());
+            hasher.update(&[extent.zero.into()]);
+        };
+        let mut joined: Option<CutExtent> = None;
+        for extent in (0..).map_while(|at| self.extent(at)) {
+            let continues = |last: &CutExtent| {
+                (last.range.end(), last.seq, last.zero) == (extent.range.start(), extent.seq, extent.zero)
+            };
+            joined = match joined {
+                Some(last) if continues(&last) => {
+                    Some(CutExtent { range: between(last.range.start(), extent.range.end()), ..last })
+                }
+                last => {
+                    last.into_iter().for_each(&mut hash);
+                    Some(extent)
+                }
+            };
+        }
+        joined.into_iter().for_each(&mut hash);
+        hasher.update(&self.cut.seq().0.to_le_bytes());
+        ContentHash(*hasher.finalize().as_bytes())
+    }
+
+    /// Extent number `at`; the zeroes at the end of the volume are the last extent.
+    pub fn extent(&self, at: usize) -> Option<CutExtent> {
+        let extents = self.cut.extents();
+        let tail = || {
+            let from = self.zero_from.filter(|from| at == extents.len() && *from < u64::MAX)?;
+            Some(CutExtent { range: between(from, u64::MAX), seq: self.cut.seq(), zero: true })
+        };
+        extents.get(at).copied().or_else(tail)
+    }
+}
+
 /// Content whose beginning is packed.
 pub(in crate::store::volume) struct Packing {
-    content: CutContent,
+    pub content: CutContent,
     /// The first extent with unpacked sectors, or the extent before.
     extent: usize,
     /// Every sector before this one is packed.
     at: u64,
     /// Later sectors that are in packs already, as (first, one past the last): ascending, without overlaps.
     kept: VecDeque<(u64, u64)>,
-    /// Bytes of data not packed yet.
-    left_bytes: u64,
+    /// Bytes of data not packed yet, at most.
+    pub left_bytes: u64,
 }
 
 /// A pack of a cut.
@@ -49,15 +112,6 @@ impl Packing {
         let left_bytes = content.data_bytes().saturating_sub(kept_bytes);
         let kept = kept.iter().map(|span| (span.from, span.to)).collect();
         Self { content, extent: 0, at: 0, kept, left_bytes }
-    }
-
-    pub fn hash(&self) -> &CutContent {
-        &self.content
-    }
-
-    /// Bytes of data still to be packed, at most.
-    pub fn left_bytes(&self) -> u64 {
-        self.left_bytes
     }
 
     /// Whether everything is packed.
@@ -124,7 +178,7 @@ impl Packing {
         } else {
             let bytes = usize::try_from(piece.range.count() * SECTOR_BYTES);
             let mut data = vec![0; bytes.unwrap_or_else(|_| unreachable!("at most READ_SECTORS"))];
-            self.content.cut.read(piece.range, &mut data).map_err(VolumeError::cut)?;
+            self.content.cut.read(piece.range, &mut data).map_err(|error| VolumeError::Cut(error.into()))?;
             self.left_bytes = self.left_bytes.saturating_sub(data.len() as u64);
             builder.push_data(piece.range.start(), Bytes::from(data)).map_err(bad_cut)?;
         }

@@ -7,12 +7,12 @@
 //! manifest of the try.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use super::content::ContentHash;
+use super::packing::ContentHash;
 use crate::locks::MutexExt;
-use crate::store::format::{Manifest, PackRef};
+use crate::store::format::Manifest;
 use crate::store::ids::PackId;
 use crate::store::volume::limits::UPLOAD_TIME_MAX;
 use crate::store::volume::writer::new_packs::{NewPack, NewPacks, is_passed};
@@ -49,11 +49,8 @@ pub(in crate::store::volume) struct Span {
     pub lost: Vec<SectorRange>,
     /// Bytes of data in the pack, before compression.
     pub data_bytes: u64,
-    pub pack: PackRef,
-    /// When the upload of the pack began.
-    pub begun: Duration,
-    /// Number of the newest manifest then, as far as the writer knew.
-    pub after: u64,
+    /// The pack, and when its upload began.
+    pub new: NewPack,
 }
 
 /// Progress of a cut's upload.
@@ -68,19 +65,19 @@ pub struct UploadProgress {
 impl Upload {
     /// Progress of the upload so far.
     pub fn progress(&self) -> UploadProgress {
-        let inner = self.lock();
+        let inner = self.0.lock_whole();
         let uploaded_bytes = inner.spans.iter().fold(0, |bytes, span| span.data_bytes.saturating_add(bytes));
         UploadProgress { total_bytes: inner.total_bytes, uploaded_bytes }
     }
 
     /// Forgets the cut: the next commit is of another cut, or there is none.
     pub fn clear(&self) {
-        *self.lock() = Inner::default();
+        *self.0.lock_whole() = Inner::default();
     }
 
     /// Forgets packs that lack lost content: the content may be readable again.
     pub(in crate::store::volume) fn forget_lossy(&self) {
-        self.lock().spans.retain(|span| span.lost.is_empty());
+        self.0.lock_whole().spans.retain(|span| span.lost.is_empty());
     }
 
     /// Begins a try at `now`: the upload of `content`, which has `total_bytes` of data, for the manifest after `base`. Returns
@@ -92,54 +89,49 @@ impl Upload {
         now: Duration,
         base: &Manifest,
     ) -> Vec<Span> {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock_whole();
         inner.total_bytes = total_bytes;
         if inner.content != Some(content) {
             inner.content = Some(content);
             inner.spans.clear();
         }
         let kept: HashSet<PackId> = base.sections.uploaded.iter().copied().collect();
-        let is_kept = |span: &Span| kept.contains(&span.pack.pack);
+        let is_kept = |span: &Span| kept.contains(&span.new.pack.pack);
         let is_young =
-            |span: &Span| now.saturating_sub(span.begun) <= REUSE_TIME_MAX && !is_passed(base, span.after);
-        inner.spans.retain(|span| is_kept(span) || is_young(span));
+            |new: &NewPack| now.saturating_sub(new.begun) <= REUSE_TIME_MAX && !is_passed(base, new.after);
+        inner.spans.retain(|span| is_kept(span) || is_young(&span.new));
         let unkept = inner.spans.iter().filter(|span| !is_kept(span));
-        inner.unkept_since = unkept.map(|span| span.begun).min();
+        inner.unkept_since = unkept.map(|span| span.new.begun).min();
         inner.spans.clone()
     }
 
     /// Whether a manifest should keep the packs uploaded so far, before the rest is uploaded.
     pub(in crate::store::volume) fn wants_keeping(&self, now: Duration) -> bool {
-        self.lock().unkept_since.is_some_and(|since| now.saturating_sub(since) >= KEEP_TIME)
+        self.0.lock_whole().unkept_since.is_some_and(|since| now.saturating_sub(since) >= KEEP_TIME)
     }
 
     /// Remembers a pack that is in the store.
     pub(in crate::store::volume) fn add(&self, span: Span) {
-        let mut inner = self.lock();
-        inner.unkept_since = Some(inner.unkept_since.map_or(span.begun, |since| since.min(span.begun)));
+        let mut inner = self.0.lock_whole();
+        inner.unkept_since =
+            Some(inner.unkept_since.map_or(span.new.begun, |since| since.min(span.new.begun)));
         let at = inner.spans.partition_point(|other| other.from < span.from);
         inner.spans.insert(at, span);
     }
 
     /// Whether a pack lacks content lost before the pack was made.
     pub fn has_losses(&self) -> bool {
-        self.lock().spans.iter().any(|span| !span.lost.is_empty())
+        self.0.lock_whole().spans.iter().any(|span| !span.lost.is_empty())
     }
 
     /// Sectors that the packs lack because the content was lost, in no order.
     pub(in crate::store::volume) fn lost(&self) -> Vec<SectorRange> {
-        self.lock().spans.iter().flat_map(|span| span.lost.iter().copied()).collect()
+        self.0.lock_whole().spans.iter().flat_map(|span| span.lost.iter().copied()).collect()
     }
 
     /// All packs, for the manifest.
     pub(in crate::store::volume) fn uploads(&self) -> NewPacks {
         // Ranges ascend, so the packs ascend too.
-        let new = |span: &Span| NewPack { pack: span.pack, begun: span.begun, after: span.after };
-        self.lock().spans.iter().map(new).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // No code that can panic runs under the lock in the middle of a change.
-        self.0.lock_whole()
+        self.0.lock_whole().spans.iter().map(|span| span.new).collect()
     }
 }

@@ -26,7 +26,6 @@ use crate::store::volume::error::{VolumeError, bad_cut};
 use crate::store::volume::limits::MERGED_BYTES_MAX;
 use crate::store::volume::types::ReadExtent;
 use crate::store::volume::types::{between, reach};
-use crate::store::volume::view::pack_reader::Keeping;
 use crate::store::volume::view::resolve::{Content, Part, Resolution};
 use crate::store::volume::view::rows::Rows;
 use crate::store::volume::writer::VolumeWriter;
@@ -329,7 +328,7 @@ impl Merge {
         let others: Vec<Part> = parts.iter().filter(|part| whole_block(part).is_none()).copied().collect();
         let (stored, extents) = try_join!(
             host.reader.stored_blocks(&host.store, packs, &whole),
-            host.reader.fetch(&host.store, packs, &others, Keeping::Nothing),
+            host.reader.fetch(&host.store, packs, &others, None),
         )?;
         let (mut stored, mut extents) = (stored.into_iter(), extents.into_iter());
         // Each part has its place in one of the two answers.

@@ -87,12 +87,6 @@ impl MergeLimits {
     };
 }
 
-impl Default for MergeLimits {
-    fn default() -> Self {
-        Self::USUAL
-    }
-}
-
 /// Neighbours in the list on one level.
 #[derive(Debug)]
 struct Level {
@@ -104,7 +98,7 @@ struct Level {
 
 /// Whether a step of compaction is due when no pack is left out.
 pub(in crate::store::volume) fn is_due(packs: &[PackRef]) -> bool {
-    plan_step(packs, &MergeLimits::default(), |_| false).is_some()
+    plan_step(packs, &MergeLimits::USUAL, |_| false).is_some()
 }
 
 /// The next step, if one is due.

@@ -96,7 +96,7 @@ async fn a_pack_that_is_missing_or_damaged_is_left_out_of_merging_until_it_comes
         let pack = volume.view().await.unwrap().manifest().packs[25];
         let bytes = change(&world, &pack, loses).await;
         let volume = world.daemon(1).volumes.resume(&Resume { manifest: None, ..volume.state() });
-        let limits = MergeLimits::default();
+        let limits = MergeLimits::USUAL;
         assert!(compact_all(&volume, &limits).await > 0, "{kind}");
         let merged = volume.view().await.unwrap().manifest().packs.len();
         assert!(merged < 25, "{kind}: {merged} packs are left");
@@ -137,14 +137,14 @@ async fn a_step_that_needs_a_pack_which_is_left_out_fails_until_the_pack_is_back
     let pack = volume.view().await.unwrap().manifest().packs[3];
     let bytes = change(&world, &pack, |_| None).await;
     let volume = world.daemon(1).volumes.resume(&Resume { manifest: None, ..volume.state() });
-    while compact(&volume, &MergeLimits::default()).await.is_some() {}
+    while compact(&volume, &MergeLimits::USUAL).await.is_some() {}
     for _ in 0..3 {
         let error = volume.compact().await.unwrap_err();
         assert!(matches!(error, VolumeError::PacksLeftOut { packs: 1, .. }), "{error}");
     }
     restore(&world, &pack, bytes).await;
     world.advance_hours(2);
-    assert!(compact_all(&volume, &MergeLimits::default()).await > 0);
+    assert!(compact_all(&volume, &MergeLimits::USUAL).await > 0);
     assert_eq!(volume.view().await.unwrap().manifest().packs.len(), 1);
 }
 
@@ -162,13 +162,13 @@ async fn zeroes_hide_what_is_older_where_a_merge_of_all_packs_meets_a_missing_on
     }
     let bytes = change(&world, &pack, |_| None).await;
     let volume = world.daemon(1).volumes.resume(&Resume { manifest: None, ..volume.state() });
-    compact_all(&volume, &MergeLimits::default()).await;
+    compact_all(&volume, &MergeLimits::USUAL).await;
     tags(&volume, range(0, 60), &[vec![0; 50], vec![1; 10]].concat()).await;
     restore(&world, &pack, bytes).await;
     let expected = [vec![0; 50], vec![1; 10], vec![3; 8], vec![1; 32]].concat();
     tags(&volume, range(0, 100), &expected).await;
     world.advance_hours(2);
-    assert_eq!(compact_all(&volume, &MergeLimits::default()).await, 1);
+    assert_eq!(compact_all(&volume, &MergeLimits::USUAL).await, 1);
     tags(&volume, range(0, 100), &expected).await;
 }
 

@@ -26,7 +26,7 @@ async fn what_was_committed_is_read_and_the_rest_is_zero() {
     tags(&volume, range(5, 3), &[0, 0, 0]).await;
     let committed =
         volume.commit(MemoryCut::new(3, &[(8, 8, 1), (16, 4, 2), (300, 2, 0)]), SIZE).await.unwrap();
-    assert_eq!((committed.packs, committed.resume.cut, committed.resume.number), (1, Seq(3), 2));
+    assert_eq!((committed.crowd.packs, committed.resume.cut, committed.resume.number), (1, Seq(3), 2));
     tags(&volume, range(6, 16), &[0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0]).await;
     volume.commit(MemoryCut::new(5, &[(9, 1, 7), (12, 6, 0)]), SIZE).await.unwrap();
     tags(&volume, range(8, 12), &[1, 7, 1, 1, 0, 0, 0, 0, 0, 0, 2, 2]).await;
@@ -140,7 +140,7 @@ async fn a_large_cut_becomes_several_packs_side_by_side() {
     let cut = Arc::new(BigCut(vec![extent(3, 5), extent(8, sectors), extent(sectors + 9, 1)]));
     let before = daemon.requests();
     let committed = volume.commit(cut, SIZE).await.unwrap();
-    assert_eq!(committed.packs, 3);
+    assert_eq!(committed.crowd.packs, 3);
     assert_eq!(daemon.since(before), [0, 4, 0, 0, 0]);
     assert_eq!(volume.crowd().map(|crowd| crowd.fan_out), Some(1));
     for start in [3, 65_530, 65_700, sectors - 100] {

@@ -337,7 +337,7 @@ async fn a_name_that_two_take_from_a_deleted_volume_stays_with_the_next_volume()
         world.objects.next_reads_for(reads);
         let slow = tokio::spawn({
             let host = host.clone();
-            async move { host.remove_name_of_deleted(&name("vm"), deleted).await }
+            async move { host.remove_name(&name("vm"), deleted, true).await }
         });
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         assert!(!slow.is_finished());

@@ -191,7 +191,7 @@ async fn a_read_and_a_merge_of_packs_with_long_indexes_hold_few_of_these() {
     let manifest = volume.manifest().await.unwrap();
     assert_eq!(manifest.packs.len(), usize::from(PACKS));
     let step = everything(&manifest.packs[..16]);
-    let mut merge = Merge::new(volume.clone(), &manifest, &step, &MergeLimits::default());
+    let mut merge = Merge::new(volume.clone(), &manifest, &step, &MergeLimits::USUAL);
     for _ in 0..3 {
         let bytes = merge.look_on().await.unwrap();
         assert!((WINDOWS_BYTES_MAX / 2..=WINDOWS_BYTES_MAX + 10_000).contains(&bytes), "{bytes} bytes");
@@ -209,7 +209,7 @@ async fn a_merge_takes_memory_for_its_indexes() {
         let (volume, _) = with_long_indexes(&world, count).await;
         let manifest = volume.manifest().await.unwrap();
         let step = everything(&manifest.packs);
-        let mut merge = Merge::new(volume.clone(), &manifest, &step, &MergeLimits::default());
+        let mut merge = Merge::new(volume.clone(), &manifest, &step, &MergeLimits::USUAL);
         world.objects.read_for(3_600_000);
         let mut run = merge.run().boxed();
         assert!(tokio::time::timeout(Duration::from_millis(10), &mut run).await.is_err());

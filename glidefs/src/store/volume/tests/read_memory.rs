@@ -82,7 +82,7 @@ async fn indexes_on_their_way_take_turns_at_a_bounded_memory() {
     let daemon = world.daemon_with_read_memory(1, BYTES_MAX, None);
     let volume = daemon.volumes.resume(&state);
     let other = Reader { volume: VolumeId([7; 16]), weight: WEIGHT_DEFAULT };
-    let taken = volume.host.reader.read_memory.index(other, BYTES_MAX).await;
+    let taken = volume.host.reader.read_memory.indexes.take(other, BYTES_MAX).await;
     let before = daemon.requests();
     assert!(is_stuck(read(volume.clone(), 0)).await);
     assert_eq!(daemon.since(before)[0], 0, "no index is fetched");
@@ -90,7 +90,7 @@ async fn indexes_on_their_way_take_turns_at_a_bounded_memory() {
     read(volume.clone(), 0).await.unwrap();
     assert_eq!(daemon.since(before)[0], 2, "index and block");
     // An index longer than all of the memory has its turn as well.
-    drop(volume.host.reader.read_memory.index(other, 2 * BYTES_MAX).await);
+    drop(volume.host.reader.read_memory.indexes.take(other, 2 * BYTES_MAX).await);
 }
 
 #[tokio::test(start_paused = true)]

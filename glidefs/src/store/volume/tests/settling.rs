@@ -76,7 +76,7 @@ async fn the_pack_goes_to_the_store_while_the_cut_settles_and_the_manifest_waits
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     let before = daemon.requests();
     let committed = volume.commit(Settling::new(&world, volume.id(), 3), SIZE).await.unwrap();
-    assert_eq!((committed.packs, daemon.since(before)), (1, [0, 2, 0, 0, 0]));
+    assert_eq!((committed.crowd.packs, daemon.since(before)), (1, [0, 2, 0, 0, 0]));
     tags(&volume, range(0, 8), &[3; 8]).await;
 }
 

@@ -108,8 +108,7 @@ impl Simulation {
     /// Begins the next step, over sectors written at random.
     #[expect(clippy::cast_precision_loss, reason = "the figures are far smaller")]
     fn begin(&mut self) -> Option<Work> {
-        let PlannedStep { inputs, level, begin } =
-            plan_step(&self.packs, &MergeLimits::default(), |_| false)?;
+        let PlannedStep { inputs, level, begin } = plan_step(&self.packs, &MergeLimits::USUAL, |_| false)?;
         let inputs = self.packs[inputs].to_vec();
         let (outputs, at) = self.merged(&inputs, level, begin);
         let read = |pack: &PackRef| {
@@ -182,16 +181,16 @@ fn new_packs_are_merged_while_a_long_merge_of_old_ones_is_unfinished() {
     // Results of an unfinished merge from level 3 to 4, and the rest of that merge.
     let old = [vec![half(100)], (0..8).map(|at| long(200 + at, 3)).collect()].concat();
     let rest = PlannedStep { inputs: 1..9, level: 4, begin: VOLUME_SECTORS / 2 };
-    assert_eq!(plan_step(&old, &MergeLimits::default(), |_| false), Some(rest));
+    assert_eq!(plan_step(&old, &MergeLimits::USUAL, |_| false), Some(rest));
     for level in 0..3 {
         let new: Vec<PackRef> = (0..8).map(|at| long(at, level)).collect();
         let first = PlannedStep { inputs: 0..8, level: level + 1, begin: 0 };
-        assert_eq!(plan_step(&[&new[..], &old].concat(), &MergeLimits::default(), |_| false), Some(first));
+        assert_eq!(plan_step(&[&new[..], &old].concat(), &MergeLimits::USUAL, |_| false), Some(first));
     }
     // The merge of a level takes neither results of another merge nor the rest of another merge.
     let above: Vec<PackRef> = (0..8).map(|at| long(at, 4)).collect();
     let rest = PlannedStep { inputs: 9..17, level: 4, begin: VOLUME_SECTORS / 2 };
-    assert_eq!(plan_step(&[&above[..], &old].concat(), &MergeLimits::default(), |_| false), Some(rest));
+    assert_eq!(plan_step(&[&above[..], &old].concat(), &MergeLimits::USUAL, |_| false), Some(rest));
 }
 
 #[test]

@@ -141,8 +141,7 @@ async fn a_rollback_to_packs_that_were_merged_since_is_there_or_not() {
 
 #[tokio::test]
 async fn compaction_changes_no_content_wherever_it_stops() {
-    let compact =
-        async |volume: &VolumeWriter| volume.compact_within(&MergeLimits::default()).await.map(drop);
+    let compact = async |volume: &VolumeWriter| volume.compact_within(&MergeLimits::USUAL).await.map(drop);
     and_another_host_opens_it(&BEFORE, compact).await;
     let compact = async |_: &Daemon, volume: &VolumeWriter| volume.compact().await.map(drop);
     assert!(at_each_request(false, &BEFORE, compact).await > 10);
@@ -154,7 +153,7 @@ async fn a_fork_that_stopped_can_be_made_again_under_its_name() {
         let fork = match volume.fork(&name("fork")).await {
             // The answer to the first manifest was lost: the volume exists.
             Err(VolumeError::NameTaken { .. }) => {
-                let volumes = super::super::VolumeStore::of(volume.host.clone());
+                let volumes = super::super::VolumeStore { host: volume.host.clone() };
                 volumes.take_over(&name("fork")).await?
             }
             fork => fork?,

@@ -14,11 +14,12 @@ use crate::store::block_cache::BlockCache;
 use crate::store::client::{Store, StoreOptions};
 use crate::store::error::BoxError;
 use crate::store::faulty::Seeded;
+use crate::store::format::Manifest;
 use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::key::{Folder, Key};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::stats::{Operation, StoreStats};
-use crate::store::volume::view::loaded::LoadedManifest;
+use crate::store::volume::view::rows::LoadedManifest;
 use crate::store::volume::{
     Committed, CutExtent, CutSource, StatePoint, Upload, View, VolumeError, VolumeStore, VolumeStoreOptions,
     VolumeWriter,
@@ -56,7 +57,21 @@ impl VolumeWriter {
 
     /// A new volume with the content of the last commit: see [`VolumeStore::fork`].
     pub async fn fork(&self, name: &StoreName) -> Result<Self, VolumeError> {
-        VolumeStore::of(self.host.clone()).fork(&StatePoint { volume: self.id(), snapshot: None }, name).await
+        VolumeStore { host: self.host.clone() }
+            .fork(&StatePoint { volume: self.id(), snapshot: None }, name)
+            .await
+    }
+}
+
+impl View {
+    /// The manifest of this state.
+    pub fn manifest(&self) -> &Manifest {
+        &self.loaded.manifest
+    }
+
+    /// As [`VolumeWriter::covers`], of this state.
+    pub fn covers(&self, range: SectorRange) -> bool {
+        self.loaded.covers(range)
     }
 }
 
@@ -66,6 +81,18 @@ impl VolumeStore {
         let manifest = Arc::new(self.host.state_and_newest(point).await?.0);
         let (reader, store) = (Arc::clone(&self.host.reader), self.host.store.clone());
         Ok(View::new(reader, store, Arc::new(LoadedManifest::of(manifest))))
+    }
+
+    /// As [`VolumeWriter::delete_snapshot`], of any volume.
+    pub async fn delete_snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<(), VolumeError> {
+        let keys = self.host.keys_of_snapshot(volume, name).await?;
+        let keys: Vec<_> = keys.into_iter().map(|key| Key::Snapshot(volume, key)).collect();
+        Ok(self.host.store.delete(&keys).await?)
+    }
+
+    /// Memory of manifests and pack indexes, bytes.
+    pub fn metadata_bytes(&self) -> usize {
+        self.host.reader.metadata.bytes()
     }
 
     /// Memory for packs being made and uploaded, bytes: what was set aside.

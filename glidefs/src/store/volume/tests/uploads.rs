@@ -9,9 +9,9 @@ use crate::store::format::fuzzing::sample_manifest;
 use crate::store::format::{Manifest, PACK_BYTES_TARGET, PackOptions, PackRef};
 use crate::store::ids::{PackId, VolumeId};
 use crate::store::key::Folder;
-use crate::store::volume::commit::content::{ContentHash, CutContent};
-use crate::store::volume::commit::packing::Packing;
+use crate::store::volume::commit::packing::{ContentHash, CutContent, Packing};
 use crate::store::volume::commit::upload::{Span, Upload};
+use crate::store::volume::writer::new_packs::NewPack;
 use crate::store::volume::{CutExtent, CutSource, UploadProgress, VolumeWriter};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
@@ -48,9 +48,7 @@ fn span(from: u8, hours: u64) -> Span {
         to: from + 10,
         lost: Vec::new(),
         data_bytes: 10 * SECTOR_BYTES,
-        pack,
-        begun: Duration::from_hours(hours),
-        after: 0,
+        new: NewPack { pack, begun: Duration::from_hours(hours), after: 0 },
     }
 }
 
@@ -97,7 +95,11 @@ async fn packs_of_a_cut_that_failed_are_not_uploaded_again() {
     assert!(world.objects.go_on());
     let before = daemon.requests();
     let committed = volume.commit_on(cut(), SIZE, &upload).await.unwrap();
-    assert_eq!((committed.packs, daemon.since(before)), (3, [0, 2, 0, 0, 0]), "a pack and the manifest");
+    assert_eq!(
+        (committed.crowd.packs, daemon.since(before)),
+        (3, [0, 2, 0, 0, 0]),
+        "a pack and the manifest"
+    );
     assert_eq!(upload.progress().uploaded_bytes, total_bytes);
     holds_the_cut(&volume).await;
     // And on another host.

@@ -5,7 +5,7 @@
 //! ended. A merge that copies whole blocks has GETs of its own (`pack_reader`).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -51,18 +51,14 @@ pub(in crate::store::volume) struct Fetcher {
     pending: Arc<Mutex<PendingGets>>,
 }
 
-#[derive(Debug, Default)]
-struct PendingGets {
-    blocks: HashMap<BlockId, PendingBlock>,
-    gets: u64,
-}
+/// Blocks on their way. A block stands here until its GET has ended and the block cache has the block. If the readers of a GET give up
+/// before, its blocks stay until another GET takes their place, or they are swept.
+type PendingGets = HashMap<BlockId, PendingBlock>;
 
 #[derive(Debug)]
 struct PendingBlock {
     get: WeakShared<BoxFuture<'static, GetResult>>,
     position: usize,
-    /// Number of the GET, which tells GETs for the same block apart.
-    number: u64,
 }
 
 impl Fetcher {
@@ -72,7 +68,11 @@ impl Fetcher {
         supply: Supply<'_>,
         entries: &[IndexEntry],
     ) -> Result<Vec<Bytes>, Arc<StoreError>> {
-        let waits = self.join_or_begin(supply, entries);
+        let (waits, _) = self.join_or_begin(supply, entries);
+        if let Some(block_cache) = supply.block_cache {
+            let here = waits.iter().filter(|wait| matches!(wait, Wait::Here(_))).count();
+            block_cache.counters().misses.add((entries.len() - here) as u64);
+        }
         let data = waits.into_iter().map(|wait| async move {
             match wait {
                 Wait::Here(block) => Ok(block),
@@ -87,40 +87,26 @@ impl Fetcher {
 
     /// Fetches those of `entries` that are neither in the block cache nor under way. Returns the stored bytes fetched.
     pub async fn keep(&self, supply: Supply<'_>, entries: &[IndexEntry]) -> Result<u64, Arc<StoreError>> {
-        let (gets, bytes) = self.begin_missing(supply, entries);
-        try_join_all(gets).await?;
+        let is_here = |entry: &IndexEntry| {
+            supply.block_cache.is_some_and(|block_cache| block_cache.has(supply.pack.pack, entry))
+        };
+        let missing: Vec<IndexEntry> = entries.iter().filter(|entry| !is_here(entry)).copied().collect();
+        let (_, begun) = self.join_or_begin(supply, &missing);
+        let bytes: u64 = begun.iter().map(|(_, stored_bytes)| stored_bytes).sum();
+        try_join_all(begun.into_iter().map(|(get, _)| get)).await?;
         Ok(bytes)
     }
 
-    fn begin_missing(&self, supply: Supply<'_>, entries: &[IndexEntry]) -> (Vec<SharedGet>, u64) {
-        // Dropped after the lock is released: dropping the last handle of a GET locks, in [`GetEnd`].
-        let mut under_way = Vec::new();
-        let (mut gets, mut bytes) = (Vec::new(), 0);
-        let mut pending = self.lock();
-        let mut missing = Vec::new();
-        for entry in entries {
-            match pending.wait(supply.pack, entry) {
-                Some(wait) => under_way.push(wait),
-                None if supply
-                    .block_cache
-                    .is_some_and(|block_cache| block_cache.has(supply.pack.pack, entry)) => {}
-                None => missing.push(*entry),
-            }
-        }
-        let mut rest = &missing[..];
-        while !rest.is_empty() {
-            let (get, behind) = rest.split_at(get_length(rest, |_| true));
-            bytes += get.iter().map(|entry| u64::from(entry.stored_bytes)).sum::<u64>();
-            gets.push(self.begin(&mut pending, supply, get));
-            rest = behind;
-        }
-        drop(pending);
-        (gets, bytes)
-    }
-
-    fn join_or_begin(&self, supply: Supply<'_>, entries: &[IndexEntry]) -> Vec<Wait> {
+    /// Where each of `entries` is or will be; and the GETs begun for those that were neither in memory nor under way, each with its
+    /// length in stored bytes.
+    fn join_or_begin(
+        &self,
+        supply: Supply<'_>,
+        entries: &[IndexEntry],
+    ) -> (Vec<Wait>, Vec<(SharedGet, u64)>) {
         let mut waits: Vec<Option<Wait>> = Vec::with_capacity(entries.len());
-        let mut pending = self.lock();
+        let mut begun = Vec::new();
+        let mut pending = self.pending.lock_whole();
         for entry in entries {
             // The GET for this block may have ended after the caller looked into the block cache.
             let here = || {
@@ -129,11 +115,7 @@ impl Fetcher {
                     .and_then(|block_cache| block_cache.get_here(supply.pack.pack, entry))
                     .map(Wait::Here)
             };
-            waits.push(pending.wait(supply.pack, entry).or_else(here));
-        }
-        if let Some(block_cache) = supply.block_cache {
-            let here = waits.iter().flatten().filter(|wait| matches!(wait, Wait::Here(_))).count();
-            block_cache.counters().misses.add((entries.len() - here) as u64);
+            waits.push(wait(&pending, supply.pack, entry).or_else(here));
         }
         let mut first = 0;
         while first < entries.len() {
@@ -142,53 +124,50 @@ impl Fetcher {
                 continue;
             }
             let until = first + get_length(&entries[first..], |next| waits[first + next].is_none());
-            let get = self.begin(&mut pending, supply, &entries[first..until]);
+            let wanted = &entries[first..until];
+            let get = self.begin(&mut pending, supply, wanted);
             for (position, wait) in waits[first..until].iter_mut().enumerate() {
                 *wait = Some(Wait::Coming(get.clone(), position));
             }
+            begun.push((get, wanted.iter().map(|entry| u64::from(entry.stored_bytes)).sum::<u64>()));
             first = until;
         }
-        drop(pending);
-        waits.into_iter().flatten().collect()
+        (waits.into_iter().flatten().collect(), begun)
     }
 
     fn begin(&self, pending: &mut PendingGets, supply: Supply<'_>, entries: &[IndexEntry]) -> SharedGet {
-        pending.gets += 1;
-        let number = pending.gets;
-        let blocks: Vec<BlockId> =
-            entries.iter().map(|entry| (supply.pack.pack, entry.offset_bytes)).collect();
-        let end = GetEnd { pending: Arc::downgrade(&self.pending), blocks: blocks.clone(), number };
+        if pending.len() + entries.len() > pending.capacity() {
+            pending.retain(|_, block| block.get.upgrade().is_some());
+        }
         let (store, block_cache) = (supply.store.clone(), supply.block_cache.cloned());
-        let (pack, entries) = (*supply.pack, entries.to_vec());
+        let (pack, needed, gets) = (*supply.pack, entries.to_vec(), Arc::clone(&self.pending));
         let get = async move {
-            let _end = end;
-            let blocks = store.blocks(&pack, &entries).await.map_err(Arc::new)?;
-            if let Some(block_cache) = block_cache {
-                block_cache.keep(pack.pack, &entries, &blocks);
+            let result = store.blocks(&pack, &needed).await.map_err(Arc::new);
+            if let (Some(block_cache), Ok(blocks)) = (block_cache, &result) {
+                block_cache.keep(pack.pack, &needed, blocks);
             }
-            Ok(Arc::from(blocks))
+            let mut pending = gets.lock_whole();
+            for entry in &needed {
+                // A block in a GET that a reader waits for is in no other GET.
+                pending.remove(&(pack.pack, entry.offset_bytes));
+            }
+            result.map(Arc::from)
         };
         let get: SharedGet = get.boxed().shared();
-        for (position, block) in blocks.into_iter().enumerate() {
+        for (position, entry) in entries.iter().enumerate() {
             // The future was not polled yet, so a weak handle exists.
             if let Some(get) = get.downgrade() {
-                pending.blocks.insert(block, PendingBlock { get, position, number });
+                pending.insert((supply.pack.pack, entry.offset_bytes), PendingBlock { get, position });
             }
         }
         get
     }
-
-    fn lock(&self) -> MutexGuard<'_, PendingGets> {
-        self.pending.lock_whole()
-    }
 }
 
-impl PendingGets {
-    /// Where to wait for a block, if a GET for the block is under way.
-    fn wait(&self, pack: &PackRef, entry: &IndexEntry) -> Option<Wait> {
-        let block = self.blocks.get(&(pack.pack, entry.offset_bytes))?;
-        Some(Wait::Coming(block.get.upgrade()?, block.position))
-    }
+/// Where to wait for a block, if a GET for the block is under way.
+fn wait(pending: &PendingGets, pack: &PackRef, entry: &IndexEntry) -> Option<Wait> {
+    let block = pending.get(&(pack.pack, entry.offset_bytes))?;
+    Some(Wait::Coming(block.get.upgrade()?, block.position))
 }
 
 /// How many of `entries`, which are not empty, go into one GET: all before the first entry that is too far behind its
@@ -214,23 +193,4 @@ pub(super) fn get_length(entries: &[IndexEntry], wanted: impl Fn(usize) -> bool)
         until += 1;
     }
     until
-}
-
-/// Forgets a GET that has ended, or that nobody waits for any more.
-struct GetEnd {
-    pending: Weak<Mutex<PendingGets>>,
-    blocks: Vec<BlockId>,
-    number: u64,
-}
-
-impl Drop for GetEnd {
-    fn drop(&mut self) {
-        let Some(pending) = self.pending.upgrade() else { return };
-        let mut pending = pending.lock_whole();
-        for block in &self.blocks {
-            if pending.blocks.get(block).is_some_and(|block| block.number == self.number) {
-                pending.blocks.remove(block);
-            }
-        }
-    }
 }

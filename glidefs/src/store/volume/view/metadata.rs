@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use foyer_memory::{Cache, CacheBuilder, LruConfig};
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared, WeakShared};
+use futures_util::future::{BoxFuture, WeakShared};
 
-use super::loaded::LoadedManifest;
+use super::rows::LoadedManifest;
 use crate::locks::MutexExt;
 use crate::store::error::StoreError;
 use crate::store::format::{Manifest, PackIndex, PackRef};
@@ -40,16 +40,14 @@ enum Item {
 const LOADS_CHECKED: usize = 64;
 
 type Loading = BoxFuture<'static, Result<Item, Arc<StoreError>>>;
-type Load = Shared<Loading>;
 
 /// A bounded cache of manifests and pack indexes.
 #[derive(Debug)]
 pub(in crate::store::volume) struct Metadata {
-    bytes_max: usize,
     kept: Cache<Id, Item>,
-    /// Loads under way, each for as long as somebody waits for the load. A load stands here until
-    /// its object is in `kept`, and whoever begins a load looks into `kept` under this lock.
-    loads: Mutex<HashMap<Id, WeakShared<Loading>>>,
+    /// Loads under way, each for as long as somebody waits for the load. A load stands here until its object is in `kept`, and
+    /// whoever begins a load looks into `kept` under this lock. So the load that ends is the one which stands here.
+    loads: Arc<Mutex<HashMap<Id, WeakShared<Loading>>>>,
     #[cfg(test)]
     seen: Mutex<Seen>,
 }
@@ -78,9 +76,8 @@ impl Metadata {
             // With another ratio, an object that was just used would be the first to go.
             .with_eviction_config(LruConfig { high_priority_pool_ratio: 0.0 });
         Self {
-            bytes_max,
             kept: kept.build(),
-            loads: Mutex::default(),
+            loads: Arc::default(),
             #[cfg(test)]
             seen: Mutex::default(),
         }
@@ -158,12 +155,12 @@ impl Metadata {
     pub fn put_manifest(&self, manifest: &Arc<Manifest>) {
         let loaded = Arc::new(LoadedManifest::of(manifest.clone()));
         self.kept.remove(&Id::Manifest(manifest.volume, manifest.number - 1));
-        self.keep(Id::Manifest(manifest.volume, manifest.number), Item::Manifest(loaded));
+        keep(&self.kept, Id::Manifest(manifest.volume, manifest.number), Item::Manifest(loaded));
     }
 
     /// Keeps the index of a pack made by this process.
     pub fn put_index(&self, pack: &PackRef, index: PackIndex) {
-        self.keep(Id::of_index(pack), Item::Index(Arc::new(index)));
+        keep(&self.kept, Id::of_index(pack), Item::Index(Arc::new(index)));
     }
 
     /// Forgets the index of a pack that the newest manifest no longer lists.
@@ -200,39 +197,34 @@ impl Metadata {
                 if loads.len() >= LOADS_CHECKED {
                     loads.retain(|_, weak| weak.upgrade().is_some());
                 }
-                let load: Load = load().map(|result| result.map_err(Arc::new)).boxed().shared();
+                let (load, kept, pending) = (load(), self.kept.clone(), Arc::clone(&self.loads));
+                let load = async move {
+                    let result = load.await.map_err(Arc::new);
+                    // Frees what gives way, so not under the lock; and before the load is forgotten, as another one would begin.
+                    if let Ok(item) = &result {
+                        keep(&kept, id, item.clone());
+                    }
+                    pending.lock_whole().remove(&id);
+                    result
+                };
+                let load = load.boxed().shared();
                 // The future was not polled yet, so a weak handle exists.
                 loads.extend(load.downgrade().map(|weak| (id, weak)));
                 load
             })
         };
-        let result = load.clone().await;
-        let is_current = |loads: &HashMap<Id, WeakShared<Loading>>| {
-            loads.get(&id).and_then(WeakShared::upgrade).is_some_and(|current| current.ptr_eq(&load))
-        };
-        // The first waiter that is woken keeps the object for all.
-        if is_current(&self.loads.lock_whole()) {
-            // Frees what gives way, so not under the lock; and before the load is forgotten, as another one would begin.
-            if let Ok(item) = &result {
-                self.keep(id, item.clone());
-            }
-            let mut loads = self.loads.lock_whole();
-            if is_current(&loads) {
-                loads.remove(&id);
-            }
-        }
-        result
+        load.await
     }
 
     fn get(&self, id: Id) -> Option<Item> {
         self.kept.get(&id).map(|kept| kept.value().clone())
     }
+}
 
-    /// Keeps `item` in place of others that were not used for longer. An item that fills all of the memory is not kept.
-    fn keep(&self, id: Id, item: Item) {
-        if item.bytes() <= self.bytes_max {
-            self.kept.insert(id, item);
-        }
+/// Keeps `item` in `kept`, in place of others that were not used for longer. An item that fills all of the memory is not kept.
+fn keep(kept: &Cache<Id, Item>, id: Id, item: Item) {
+    if item.bytes() <= kept.capacity() {
+        kept.insert(id, item);
     }
 }
 

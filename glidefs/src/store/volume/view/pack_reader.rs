@@ -12,12 +12,10 @@ use super::metadata::Metadata;
 use super::read_memory::ReadMemory;
 use super::recent::RecentPacks;
 use super::resolve::Part;
-use crate::fair::WEIGHT_DEFAULT;
 use crate::store::block_cache::BlockCache;
 use crate::store::client::Store;
 use crate::store::error::StoreError;
 use crate::store::format::{IndexEntry, PackIndex, PackRef};
-use crate::store::turns::Reader;
 use crate::store::volume::error::VolumeError;
 use crate::store::volume::types::ReadExtent;
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -34,15 +32,6 @@ pub(in crate::store::volume) struct PackReader {
 
 crate::units::debug_by_name!(PackReader);
 
-/// Whether the block cache keeps fetched blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store::volume) enum Keeping {
-    /// Blocks are looked up in the block cache, and kept there.
-    BlockCache,
-    /// The block cache is passed by: each block is needed once.
-    Nothing,
-}
-
 impl PackReader {
     /// The index of a pack, from `store` when the index is not in memory. Indexes on their way take turns at a bounded memory.
     pub(in crate::store::volume) async fn index(
@@ -52,19 +41,13 @@ impl PackReader {
     ) -> Result<Arc<PackIndex>, Arc<StoreError>> {
         let load = || {
             let (store, pack) = (store.clone(), *pack);
-            let reader = Reader { volume: pack.volume, weight: WEIGHT_DEFAULT };
-            let memory = self.read_memory.index(store.reader.unwrap_or(reader), PackIndex::load_bytes(&pack));
+            let indexes = Arc::clone(&self.read_memory.indexes);
             async move {
-                let _memory = memory.await;
+                let _memory = indexes.take(store.reader(pack.volume), PackIndex::load_bytes(&pack)).await;
                 store.pack_index(&pack).await
             }
         };
         self.metadata.index(pack, load).await
-    }
-
-    /// The index of a pack, if the index is in memory.
-    pub fn index_here(&self, pack: &PackRef) -> Option<Arc<PackIndex>> {
-        self.metadata.index_here(pack)
     }
 
     /// Whether this host seems to have each block of `parts`.
@@ -77,16 +60,16 @@ impl PackReader {
         })
     }
 
-    /// Data of `parts`, which were resolved in `packs`. Blocks that no nearer place has come from `store`.
+    /// Data of `parts`, which were resolved in `packs`. Blocks that no nearer place has come from `store`. They
+    /// are looked up in `block_cache` and kept there; without one, as where each block is needed once, they are not kept.
     pub(in crate::store::volume) async fn fetch(
         &self,
         store: &Store,
         packs: &[PackRef],
         parts: &[Part],
-        keeping: Keeping,
+        block_cache: Option<&BlockCache>,
     ) -> Result<Vec<ReadExtent>, VolumeError> {
         let needed = needed(parts);
-        let block_cache = self.block_cache.as_ref().filter(|_| keeping == Keeping::BlockCache);
         let mut blocks = self.blocks_here(packs, &needed, block_cache).await;
         let places: Vec<usize> = (0..needed.len()).filter(|place| blocks[*place].is_none()).collect();
         let requests = places.chunk_by(|a, b| needed[*a].0 == needed[*b].0).map(|chunk| {
@@ -174,13 +157,8 @@ impl PackReader {
     }
 }
 
-/// Memory for the blocks that `parts` need, bytes.
-pub(in crate::store::volume) fn blocks_bytes(parts: &[Part]) -> u64 {
-    needed(parts).iter().map(|(_, entry)| entry.plain_bytes() as u64).sum()
-}
-
 /// Blocks that `parts` need, each once, by pack and offset in the pack.
-fn needed(parts: &[Part]) -> Vec<(usize, IndexEntry)> {
+pub(super) fn needed(parts: &[Part]) -> Vec<(usize, IndexEntry)> {
     let mut needed: Vec<(usize, IndexEntry)> = parts.iter().filter_map(Part::block).collect();
     needed.sort_unstable_by_key(|(pack, entry)| (*pack, entry.offset_bytes));
     needed.dedup_by_key(|(pack, entry)| (*pack, entry.offset_bytes));

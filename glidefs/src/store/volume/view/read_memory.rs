@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::store::turns::{Reader, Turn, Turns};
+use crate::store::turns::{Turn, Turns};
 
 /// Most READs at once that look for data in the store: four for each GET under way, as some wait for memory meanwhile.
 const PLACES: u64 = 256;
@@ -34,7 +34,7 @@ pub(in crate::store::volume) struct ReadMemory {
     /// Bytes, for blocks on this host.
     pub local: Arc<Turns>,
     /// Bytes, for indexes being fetched and decoded.
-    indexes: Arc<Turns>,
+    pub indexes: Arc<Turns>,
 }
 
 impl ReadMemory {
@@ -48,12 +48,6 @@ impl ReadMemory {
     /// Memory taken by READs, bytes.
     pub fn bytes(&self) -> u64 {
         self.remote.taken().saturating_add(self.local.taken())
-    }
-
-    /// Waits for memory to fetch and decode an index, which takes `bytes` meanwhile.
-    pub fn index(&self, reader: Reader, bytes: u64) -> impl Future<Output = Turn> + use<> {
-        let indexes = Arc::clone(&self.indexes);
-        async move { indexes.take(reader, bytes).await }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use bytes::Bytes;
 
@@ -48,7 +48,7 @@ impl RecentPacks {
         }
         let whole = Bytes::from(whole);
         let index = PackIndex::decode(&slice(&whole, place.index())?, &place).ok();
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock_whole();
         inner.bytes += whole.len() as u64;
         inner.order.push_back(place.pack);
         let before = inner.packs.insert(place.pack, whole);
@@ -62,18 +62,18 @@ impl RecentPacks {
     /// Forgets the oldest packs as long as all together take more than the answer of `bytes_max`, bytes.
     pub fn shrink_to(&self, bytes_max: impl Fn() -> u64) {
         // The memory is freed after the lock.
-        let forgotten = self.lock().shrink_to(bytes_max());
+        let forgotten = self.inner.lock_whole().shrink_to(bytes_max());
         drop(forgotten);
     }
 
     /// Memory of all packs, bytes.
     pub fn bytes(&self) -> u64 {
-        self.lock().bytes
+        self.inner.lock_whole().bytes
     }
 
     /// Frees the memory of a pack.
     pub fn forget(&self, pack: PackId) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock_whole();
         let forgotten = inner.remove(pack);
         if forgotten.is_some() {
             inner.order.retain(|other| *other != pack);
@@ -84,19 +84,15 @@ impl RecentPacks {
 
     /// Whether `pack` is here.
     pub fn has(&self, pack: PackId) -> bool {
-        self.lock().packs.contains_key(&pack)
+        self.inner.lock_whole().packs.contains_key(&pack)
     }
 
     /// The data of an entry of `pack`; `None` when the pack is not here, or the data does not match the entry.
     pub fn block(&self, pack: PackId, entry: &IndexEntry) -> Option<Bytes> {
-        let stored = slice(self.lock().packs.get(&pack)?, entry.block())?;
+        let stored = slice(self.inner.lock_whole().packs.get(&pack)?, entry.block())?;
         let block = decode_block(entry, &stored).ok()?;
         // An uncompressed block is a slice, and would keep the pack in memory.
         Some(if entry.codec == Codec::Stored { Bytes::copy_from_slice(&block) } else { block })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock_whole()
     }
 }
 

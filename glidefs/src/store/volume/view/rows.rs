@@ -1,11 +1,15 @@
 //! Which packs of a manifest have something of a range, without a look at each pack.
 //!
-//! Owns the search. Does not own the list of packs, which every call gets anew.
+//! Owns the search, and the questions that a manifest in memory answers without a request. Does not own how long the manifest stays
+//! in memory (`metadata`).
 
 use std::borrow::Borrow;
+use std::sync::Arc;
 
-use crate::store::format::PackRef;
+use crate::store::format::{Manifest, PackRef};
 use crate::store::volume::crowd::Crowd;
+use crate::store::volume::damage;
+use crate::store::volume::error::VolumeError;
 use crate::store::volume::types::overlaps;
 use crate::units::SectorRange;
 
@@ -70,5 +74,34 @@ impl Rows {
         let ends = self.starts.iter().skip(1).copied().chain([self.packs]);
         let row = |(start, end): (&u32, u32)| packs.get(*start as usize..end as usize).unwrap_or_default();
         self.starts.iter().zip(ends).map(row)
+    }
+}
+
+/// A manifest in memory, with the rows of its packs.
+#[derive(Debug)]
+pub(in crate::store::volume) struct LoadedManifest {
+    pub manifest: Arc<Manifest>,
+    pub rows: Rows,
+}
+
+impl LoadedManifest {
+    pub fn of(manifest: Arc<Manifest>) -> Self {
+        Self { rows: Rows::of(&manifest.packs), manifest }
+    }
+
+    /// Whether a read of `range` may find something other than zeroes.
+    pub fn covers(&self, range: SectorRange) -> bool {
+        self.reaching(range).next().is_some() || self.check(range).is_err()
+    }
+
+    /// An error when a sector of `range` is damaged.
+    pub fn check(&self, range: SectorRange) -> Result<(), VolumeError> {
+        let found = damage::first_in(&self.manifest.sections.damaged, range);
+        found.map_or(Ok(()), |range| Err(VolumeError::Damaged { range }))
+    }
+
+    /// The packs that may have something of `range`, newest first.
+    pub fn reaching(&self, range: SectorRange) -> impl Iterator<Item = &PackRef> {
+        self.rows.reaching(&self.manifest.packs, range)
     }
 }

@@ -1,7 +1,7 @@
 //! Packs that no manifest is known to keep: uploaded a moment ago, or of a snapshot to go back to.
 //!
-//! Owns the identity and the upload of a new pack, how old such a pack may be, and the last look at sectors that the manifest gives up. Does not own creating the manifest
-//! (`publish`).
+//! Owns the identity and the upload of a new pack, how old such a pack may be, and the last look at sectors that the manifest gives
+//! up. Does not own creating the manifest (`publish`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::VolumeWriter;
 use crate::store::client::Created;
+use crate::store::error::BoxError;
 use crate::store::format::{EncodedPack, Manifest, PackOptions, PackRef};
 use crate::store::ids::{PackId, VolumeId};
 use crate::store::volume::cut::CutSource;
@@ -20,6 +21,7 @@ use crate::units::Seq;
 const BACK: &str = "sectors that the disk failed to read can be read again";
 
 /// A pack that perhaps no manifest lists yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store::volume) struct NewPack {
     pub pack: PackRef,
     /// The start of the upload, or a time at which the pack was in use.
@@ -61,7 +63,8 @@ impl NewPacks {
     /// are on one disk that was away, a note that waited for the disk proves that the disk is back.
     pub(super) async fn look_again(&self) -> Result<(), VolumeError> {
         let Some(cut) = self.gives_up.clone() else { return Ok(()) };
-        let look = move || if cut.has_come_back() { Err(VolumeError::cut(BACK.into())) } else { Ok(()) };
+        let back = || VolumeError::Cut(BoxError::from(BACK).into());
+        let look = move || if cut.has_come_back() { Err(back()) } else { Ok(()) };
         blocking(look).await
     }
 

@@ -1,33 +1,20 @@
 //! How the next manifest of a volume comes into the store.
 //!
-//! Owns the race for the next number. Does not own what a manifest lists, nor what follows when another manifest has the number
-//! (`newest`). Invariant: a manifest is noted before the store is asked to create the manifest.
+//! Owns the race for the next number, and the manifest that releases a volume or takes it back. Does not own what a manifest lists
+//! otherwise, nor what follows when another manifest has the number (`newest`). Invariant: a manifest is noted before the store is
+//! asked to create the manifest.
 
 use std::sync::Arc;
 use std::time::Duration;
-
-use bytes::Bytes;
 
 use super::VolumeWriter;
 use super::new_packs::NewPacks;
 use crate::store::client::Created;
 use crate::store::format::{Manifest, Sections};
 use crate::store::volume::error::VolumeError;
-use crate::store::volume::host::encode;
+use crate::store::volume::host::EncodedManifest;
 use crate::store::volume::limits::{GRACE_MIN, ROUNDS_MAX};
 use crate::store::volume::types::{Resume, next_number};
-
-/// The next manifest, made before all packs of the manifest are in the store.
-pub(in crate::store::volume) struct Draft {
-    pub manifest: Manifest,
-    pub encoded: Bytes,
-}
-
-/// A manifest that is in the store, with its bytes.
-pub(in crate::store::volume) struct Published {
-    pub manifest: Arc<Manifest>,
-    pub encoded: Bytes,
-}
 
 impl VolumeWriter {
     /// Creates the next manifest: `edit` of the newest one, which may be newer than the caller knows. Number, fence, date and
@@ -38,7 +25,7 @@ impl VolumeWriter {
         &self,
         uploads: &NewPacks,
         edit: impl Fn(&Manifest) -> Option<Manifest> + Send,
-    ) -> Result<Option<Published>, VolumeError> {
+    ) -> Result<Option<EncodedManifest>, VolumeError> {
         self.publish_from(None, uploads, edit).await
     }
 
@@ -47,11 +34,11 @@ impl VolumeWriter {
         &self,
         base: &Manifest,
         edit: impl Fn(&Manifest) -> Option<Manifest>,
-    ) -> Result<Option<Draft>, VolumeError> {
+    ) -> Result<Option<EncodedManifest>, VolumeError> {
         let Some(manifest) = edit(base) else { return Ok(None) };
         let own = self.head().own;
         let properties = self.properties_after(base);
-        let manifest = Manifest {
+        let draft = Manifest {
             number: next_number(base.number),
             epoch: own.epoch,
             writer: own.writer,
@@ -59,39 +46,37 @@ impl VolumeWriter {
             sections: Sections { properties, ..manifest.sections },
             ..manifest
         };
-        let encoded = encode(&manifest)?;
-        Ok(Some(Draft { manifest, encoded }))
+        EncodedManifest::of(draft).map(Some)
     }
 
     /// As [`Self::publish`], beginning with the manifest `noted`, if any, which the caller has made with the same `edit` and noted
     /// already.
     pub(in crate::store::volume) async fn publish_from(
         &self,
-        mut noted: Option<Draft>,
+        mut noted: Option<EncodedManifest>,
         uploads: &NewPacks,
         edit: impl Fn(&Manifest) -> Option<Manifest> + Send,
-    ) -> Result<Option<Published>, VolumeError> {
+    ) -> Result<Option<EncodedManifest>, VolumeError> {
         self.refresh().await?;
         for _ in 0..ROUNDS_MAX {
             let base = self.manifest().await?;
             let noted = noted.take().filter(|noted| noted.manifest.number == next_number(base.number));
             let is_noted = noted.is_some();
             let draft = if is_noted { noted } else { self.draft(&base, &edit)? };
-            let Some(Draft { manifest, encoded }) = draft else { return Ok(None) };
+            let Some(draft) = draft else { return Ok(None) };
             let begun = self.now();
             uploads.check_age(&base, begun)?;
             if !is_noted {
-                self.host.note_manifest(&manifest, &encoded).await?;
+                self.host.note_manifest(&draft).await?;
             }
             uploads.look_again().await?;
-            if self.host.create_after_note(&manifest, &encoded).await? == Created::Created {
-                let manifest = Arc::new(manifest);
-                self.published(&manifest, begun).await?;
-                return Ok(Some(Published { manifest, encoded }));
+            if self.host.create_after_note(&draft).await? == Created::Created {
+                self.published(&draft.manifest, begun).await?;
+                return Ok(Some(draft));
             }
-            let found = Box::pin(self.adopt_or_yield(manifest.number, base.number, begun)).await?;
-            if *found == manifest {
-                return Ok(Some(Published { manifest: found, encoded }));
+            let found = Box::pin(self.adopt_or_yield(draft.manifest.number, base.number, begun)).await?;
+            if found == draft.manifest {
+                return Ok(Some(draft));
             }
         }
         Err(VolumeError::Contended { volume: self.shared.id })
@@ -112,7 +97,29 @@ impl VolumeWriter {
         if in_time { Ok(()) } else { self.check_newest().await }
     }
 
-    pub(in crate::store::volume) fn resume_published(&self, published: &Published) -> Resume {
-        self.resume_from(&self.head().clone(), Some(published.encoded.clone()))
+    /// Releases the volume to any other host: two requests. The next commit of this writer takes the volume back, unless another
+    /// host has opened the volume.
+    pub async fn release(&self) -> Result<Resume, VolumeError> {
+        self.hold_as(true).await
+    }
+
+    /// Takes back a volume that this host may have released: two requests. Always creates a manifest: a release that is still on
+    /// its way has the number of that manifest, and comes too late.
+    pub async fn hold(&self) -> Result<Resume, VolumeError> {
+        self.hold_as(false).await
+    }
+
+    async fn hold_as(&self, released: bool) -> Result<Resume, VolumeError> {
+        let _change = self.shared.change.lock().await;
+        self.confirm().await?;
+        let host = &self.host;
+        let edit = |base: &Manifest| {
+            let sections = host.held_as(&base.sections, released);
+            let is_done =
+                released && base.is_released() && self.properties_after(base) == base.sections.properties;
+            (!is_done).then(|| Manifest { sections, ..base.clone() })
+        };
+        let published = self.publish(&NewPacks::default(), edit).await?;
+        Ok(published.map_or_else(|| self.state(), |published| self.state_with(Some(published.bytes))))
     }
 }

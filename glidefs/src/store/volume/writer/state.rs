@@ -4,19 +4,18 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU16;
-use std::sync::{Mutex, MutexGuard, Weak};
+use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
 use crate::fair::WEIGHT_DEFAULT;
-use crate::locks::MutexExt;
 use crate::properties::Properties;
 use crate::store::format::Manifest;
 use crate::store::ids::{PackId, VolumeId};
 use crate::store::volume::damage;
 use crate::store::volume::notes::Loss;
 use crate::store::volume::types::{Fence, Resume};
-use crate::store::volume::view::loaded::LoadedManifest;
 use crate::store::volume::view::readahead::Streams;
+use crate::store::volume::view::rows::LoadedManifest;
 use crate::units::Seq;
 
 #[derive(Debug)]
@@ -28,7 +27,7 @@ pub(in crate::store::volume) struct WriterState {
     pub compaction: tokio::sync::Mutex<Compaction>,
     /// Streams of reads, for reading ahead.
     pub streams: Mutex<Streams>,
-    head: Mutex<Head>,
+    pub head: Mutex<Head>,
     /// Share of the volume among others, in GETs and in time for uploads.
     pub weight: AtomicU16,
     /// The properties that every manifest of this writer names.
@@ -74,10 +73,6 @@ impl WriterState {
             properties: Mutex::default(),
             here: Mutex::default(),
         }
-    }
-
-    pub fn head(&self) -> MutexGuard<'_, Head> {
-        self.head.lock_whole()
     }
 }
 
