@@ -20,7 +20,7 @@ use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
-use crate::cache::volume::waiters::Teller;
+use crate::cache::volume::gate::Teller;
 use crate::observe::trace::Part;
 use crate::units::{ExportId, Seq};
 

@@ -233,7 +233,9 @@ impl Volume {
                 return None;
             }
             let mut inner = self.lock();
-            next = inner.layers.evict_from(table, mark, next?, EXTENTS_MAX);
+            let from = next?;
+            let range = SectorRange::new(from, u64::MAX.saturating_sub(from))?;
+            next = inner.layers.evict(table, range, EXTENTS_MAX, |_, seq| seq <= mark);
             self.note_index(&inner);
         }
         next
