@@ -24,10 +24,8 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod through;
-mod write;
 mod zero;
 
-use std::io;
 use std::sync::Arc;
 
 use self::read::state::Reads;
@@ -102,13 +100,6 @@ impl<T: Token> Shard<T> {
         }
     }
 
-    /// Takes a FLUSH. The token comes back when every write to this volume acknowledged before, by any shard, survives a power
-    /// cut.
-    pub fn flush(&mut self, volume: &Arc<Volume>, token: T) {
-        let Some(token) = self.enter(volume, token) else { return };
-        sync::flush(self, volume, token);
-    }
-
     /// Ends a turn of the worker's loop: appends the open batch and begins the syncs that are due. Call this also when the
     /// progress hook has woken the worker and no request has arrived.
     pub fn turn(&mut self) {
@@ -139,15 +130,6 @@ impl<T: Token> Shard<T> {
     /// The operations to begin now, each exactly once.
     pub fn wants(&mut self) -> std::vec::Drain<'_, Want<T::Part>> {
         self.wanted.drain(..)
-    }
-
-    /// Takes the result of the [`Want::Sync`] with this `op`.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "the worker has no more use for the result, as in `read_done`"
-    )]
-    pub fn sync_done(&mut self, op: u32, result: io::Result<()>) {
-        sync::done(self, op, &result);
     }
 
     /// Whether no request is inside: none in the batch, none waiting, none to collect.

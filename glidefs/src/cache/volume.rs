@@ -3,24 +3,23 @@
 //!
 //! Owns the state, and the lock around the state; the methods are in the children, by subject. Does not own segments, nor when a
 //! cut is made (`writeback/due`). Invariants: a sequence number is given out once (`appends`); a place with an append not known
-//! to be stable is in `unsynced` before the request of the append is acknowledged (`unsynced`); a cut is complete when every
+//! to be stable is in `unsynced` before the request of the append is acknowledged (`appends`); a cut is complete when every
 //! write of the cut has been appended or has failed (`cuts`).
 
 pub(super) mod appends;
 pub(in crate::cache) mod budget;
 pub(in crate::cache) mod budgeted;
 pub mod cells;
-mod cleaning;
+mod content;
 pub(super) mod crowding;
 pub(super) mod cuts;
-mod doubted;
 mod doubts;
 pub mod durability;
 pub mod error;
 pub mod extent;
 pub mod fetch;
 pub mod flush_habit;
-mod gate;
+pub(super) mod gate;
 pub(in crate::cache) mod hold;
 pub mod index;
 pub(in crate::cache) mod layer;
@@ -29,15 +28,9 @@ pub mod linked;
 pub(in crate::cache) mod loading;
 #[cfg(test)]
 mod longest;
-mod plan;
 pub mod queue;
 pub(in crate::cache) mod ranks;
-mod sample;
 pub mod store_link;
-mod unnoted;
-mod unsynced;
-pub(super) mod waiters;
-mod waits;
 pub(super) mod zeroes;
 
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -45,9 +38,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use self::budget::Usage;
+use self::cuts::Sample;
 use self::flush_habit::FlushHabit;
 use self::gate::Gate;
-use self::sample::Sample;
 use crate::cache::log::table::{Place, SegmentTable};
 use crate::cache::volume::layer::Dead;
 use crate::cache::volume::layers::{Layers, SeqMarks};
@@ -87,7 +80,7 @@ struct Inner {
     last_seq: u64,
     /// Numbers to leave out before the next one given out: an earlier life of the daemon may have given these out.
     skipped_seqs: u64,
-    /// Content may be left to the store (`unnoted`), and a sector may have other content then.
+    /// Content may be left to the store (`linked`), and a sector may have other content then.
     may_leave: bool,
     /// Nothing up to here is taken from the log by recovery.
     evicted: Seq,

@@ -13,11 +13,9 @@
 mod carry;
 pub(in crate::cache) mod cut;
 mod dirty;
-mod doubts;
 mod due;
 pub(in crate::cache) mod engine;
 mod merging;
-mod stable;
 mod steps;
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,8 @@
 //!
 //! Owns process limits, who may open the daemon's files, and how the cache is written to. Does not own recovery (`cache`).
 
-use std::fs;
 use std::collections::HashSet;
+use std::fs;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 mod samples;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use self::samples::{
     api_samples, cache_samples, clean_samples, collection_samples, shard_samples, store_samples,

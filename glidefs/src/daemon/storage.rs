@@ -14,7 +14,7 @@ use crate::properties::Properties;
 use crate::router::{Begun, Catalog, CatalogHandle, ExportName, InitialContent, Storage};
 use crate::store::volume::{self, Resume, StatePoint, VolumeError, check_size};
 use crate::store::{Access, StoreError, VolumeId};
-use crate::units::{ExportId, SECTOR_BYTES, unix_millis};
+use crate::units::{ExportId, SECTOR_BYTES};
 
 /// The cache, and the store if one is configured.
 pub struct DaemonStorage {
@@ -138,11 +138,10 @@ impl Storage for DaemonStorage {
             InitialContent::TakeOver => side.volumes.take_over(&name).await?,
             InitialContent::Deleted { of } => side.volumes.undelete(&of, &name).await?,
             InitialContent::Fork { of, snapshot } => {
-                let found = match origin {
-                    Some(origin) => Some(origin),
-                    None => side.volumes.find(&of).await?,
+                let volume = match origin {
+                    Some(origin) => origin,
+                    None => side.volumes.named(&of).await?,
                 };
-                let volume = found.ok_or(VolumeError::NoSuchName { name: of })?;
                 side.volumes.fork(&StatePoint { volume, snapshot }, &name).await?
             }
         };

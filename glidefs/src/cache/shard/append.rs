@@ -1,4 +1,5 @@
-//! Writes: admission, the open batch of the common lane, the append of the batch as one record, and the change to the next segment.
+//! Writes: admission, the check of a WRITE and the choice of its lane, the open batch of the common lane, the append of the batch as one
+//! record, and the change to the next segment. Does not own what the other lane does with a WRITE (`through`).
 //!
 //! Invariants: all admitted requests together have room in the active segment, or together in an empty segment; an append
 //! succeeds for every request in the record, and then all are indexed, or fails for every request, and then none is indexed.
@@ -7,10 +8,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::request::{Admission, Reservation, Token};
+use super::request::{Admission, Reservation, Token, WriteSums};
 use super::state::{Flight, Load, Log, Pending, WRITE_FRAMES_MAX};
 use super::zero::{self, ZERO_ENTRIES_MAX};
-use super::{Shard, flight, sync};
+use super::{Shard, flight, sync, through};
 use crate::cache::handoff::Way;
 use crate::cache::log::format::frame_crc;
 use crate::cache::log::segment::{Room, SegmentWriter};
@@ -58,9 +59,10 @@ impl<T: Token> Shard<T> {
         release(self, reservation.room);
     }
 
-    /// Takes a DISCARD or `WRITE_ZEROES` of `range`, at most 32 TiB. With `fua` the token comes back when the zeroes survive a
-    /// power cut.
-    pub fn zero(
+    /// Takes a WRITE of `range`, 1 byte to [`crate::units::REQUEST_BYTES_MAX`], from the token's buffer, and adds
+    /// the WRITE to the open batch. The bytes of the buffer after the range, up to the end of the range's last frame, are
+    /// overwritten with zeroes. With `fua` the token comes back when the data survives a power cut.
+    pub fn write(
         &mut self,
         volume: &Arc<Volume>,
         range: SectorRange,
@@ -68,8 +70,38 @@ impl<T: Token> Shard<T> {
         reservation: Reservation,
         token: T,
     ) {
-        let Some(token) = self.enter(volume, token) else { return self.cancel(reservation) };
-        zero::zero(self, volume, range, fua, reservation.room, token);
+        self.write_summed(volume, range, fua, reservation, (token, None));
+    }
+
+    /// As [`Self::write`]. Where `sums` are given, these are of the bytes in the buffer, and the bytes after the range are zeroes.
+    pub fn write_summed(
+        &mut self,
+        volume: &Arc<Volume>,
+        range: SectorRange,
+        fua: bool,
+        reservation: Reservation,
+        (token, sums): (T, Option<WriteSums>),
+    ) {
+        let Some(mut token) = self.enter(volume, token) else { return self.cancel(reservation) };
+        let room = reservation.room;
+        let bytes = range.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
+        let frames = bytes.div_ceil(FRAME_BYTES);
+        let fits = frames > 0 && frames <= WRITE_FRAMES_MAX && token.buffer().len() >= frames * FRAME_BYTES;
+        if !fits || room_of(bytes).frames > room.frames {
+            release(self, room);
+            self.finish(token, Err(IoError::TooLarge));
+            return;
+        }
+        let crcs = sums.and_then(|sums| sums.of(frames));
+        if crcs.is_none() {
+            // The checksum covers the padding, and must not depend on the former content of the buffer.
+            token.buffer()[bytes..frames * FRAME_BYTES].fill(0);
+        }
+        let volume = Arc::clone(volume);
+        let pending = Pending { token, volume, range, frames, entries: 1, crcs, fua, room };
+        if let Err(pending) = through::join(self, pending) {
+            take(self, pending);
+        }
     }
 
     /// Ends requests that wait for a segment and are of a volume where no request may wait any more.
@@ -264,12 +296,10 @@ fn append<T: Token>(shard: &mut Shard<T>) -> bool {
         take_apart(shard, Way::Common);
         return false;
     }
-    let spare = shard.log.common.flights.spare_load();
-    let load = std::mem::replace(&mut shard.log.common.open, spare);
-    for pending in &load.joined {
-        release(shard, pending.room);
-    }
-    flight::start(shard, Way::Common, load);
+    let rooms = shard.log.common.open.joined.iter().map(|pending| pending.room);
+    let room = rooms.fold(Room::default(), Room::plus);
+    release(shard, room);
+    flight::start(shard, Way::Common);
     true
 }
 

@@ -16,15 +16,16 @@ use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::segment::{Mark, SegmentWriter};
 use crate::units::{FRAME_BYTES, PIECE_BYTES};
 
-/// Writes the record of `load`, or a first piece of the record, or hands the record out to be written. The active segment has room for
-/// the record.
-pub(super) fn start<T: Token>(shard: &mut Shard<T>, way: Way, mut load: Load<T>) {
+/// Writes the open batch of a lane as a record, or a first piece of the record, or hands the record out to be written. The active segment
+/// has room for the record.
+pub(super) fn start<T: Token>(shard: &mut Shard<T>, way: Way) {
     let Shard { shared, log, wanted, next_append, .. } = shard;
-    let Lane { active, flights, .. } = log.lane(way);
+    let Lane { active, open, flights } = log.lane(way);
     let Some(active) = active else {
         debug_assert!(false, "a record is written only when there is a segment for it");
         return;
     };
+    let mut load = std::mem::replace(open, flights.loads.pop().unwrap_or_default());
     let mark = active.place_record(&shared.table, &mut load.batch);
     let place = active.place();
     debug_assert!(place.end < shared.table.segment_frames(), "a record leaves room for footer and trailer");

@@ -242,9 +242,4 @@ impl<T: Token> Flights<T> {
     pub fn has_rest(&self) -> bool {
         matches!(self.steps.front(), Some(LogStep::Land(Flight { rest: Some(_), .. })))
     }
-
-    /// An empty load, with memory from an earlier one where possible.
-    pub fn spare_load(&mut self) -> Load<T> {
-        self.loads.pop().unwrap_or_default()
-    }
 }

@@ -35,7 +35,8 @@ impl<'a> Segment<'a> {
         self.crcs.as_ref()?.as_deref()
     }
 
-    /// As [`compare`].
+    /// Compares `bytes`, frames from `first` on, with the checksums; `None` when the checksums are neither in memory nor in the page
+    /// cache.
     pub fn compare(&self, shared: &Shared, pages: &mut Pages, first: u32, bytes: &[u8]) -> Option<Verdict> {
         if let Some(crcs) = self.crcs() {
             return Some(Verdict::of(first, crcs_of(bytes), |frame| crcs.get(frame)));
@@ -58,32 +59,15 @@ impl<'a> Segment<'a> {
         Some(Verdict::Right)
     }
 
-    /// As [`are_known`].
+    /// Whether [`Self::compare`] would have the checksums of the frames `first..first + frames`.
     pub fn are_known(&self, shared: &Shared, pages: &mut Pages, first: u32, frames: u32) -> bool {
         self.crcs().is_some()
             || pages_of(first, frames).into_iter().all(|page| find(shared, pages, self.info, page).is_some())
     }
 }
 
-/// Compares `bytes`, frames from `first` on of segment number `number`, with the checksums; `None` when the checksums are neither in
-/// memory nor in the page cache. The caller has pinned the segment.
-pub(super) fn compare(
-    shared: &Shared,
-    pages: &mut Pages,
-    number: u32,
-    first: u32,
-    bytes: &[u8],
-) -> Option<Verdict> {
-    Segment::of(shared, number).compare(shared, pages, first, bytes)
-}
-
 fn crcs_of(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.chunks_exact(FRAME_BYTES).map(frame_crc)
-}
-
-/// Whether [`compare`] would have the checksums of the frames `first..first + frames`.
-pub(super) fn are_known(shared: &Shared, pages: &mut Pages, number: u32, first: u32, frames: u32) -> bool {
-    Segment::of(shared, number).are_known(shared, pages, first, frames)
 }
 
 /// The pages with the sums of the frames `first..first + frames`.

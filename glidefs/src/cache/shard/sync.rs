@@ -20,7 +20,7 @@ use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
-use crate::cache::volume::waiters::Teller;
+use crate::cache::volume::gate::Teller;
 use crate::observe::trace::Part;
 use crate::units::{ExportId, Seq};
 
@@ -136,6 +136,18 @@ impl<T: Token> Syncs<T> {
         self.waiters.is_empty() && self.under_way.is_empty() && self.stored.is_empty()
     }
 
+    /// Ends `token` when all of `places` are stable and the store has `store`.
+    fn wait(&mut self, places: &[Place], store: Option<InStore>, token: T, done: &mut Done<T>) {
+        let waiter = Waiter { token, open: places.len(), outcome: Ok(()), store };
+        if places.is_empty() {
+            return self.end(waiter, done);
+        }
+        let waiter = self.waiters.insert(waiter);
+        for place in places {
+            self.need(*place, waiter);
+        }
+    }
+
     /// Ends a waiter without needs, or puts the waiter among those that wait for the store.
     fn end(&mut self, waiter: Waiter<T>, done: &mut Done<T>) {
         let Waiter { token, outcome, store, .. } = waiter;
@@ -189,41 +201,14 @@ impl<T: Token> Syncs<T> {
     }
 }
 
-pub(super) fn flush<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, token: T) {
-    volume.flush_habit.flushed();
-    let mut places = std::mem::take(&mut shard.syncs.places);
-    places.clear();
-    match volume.flush(&shard.shared.table, &mut places) {
-        Ok(covers) if places.is_empty() => {
-            shard.stats.empty_flushes.add(1);
-            let waiter = Waiter { token, open: 0, outcome: Ok(()), store: InStore::of(volume, covers) };
-            shard.syncs.end(waiter, &mut shard.done);
-        }
-        Ok(covers) => {
-            shard.stats.sync_waiters.add(1);
-            let store = InStore::of(volume, covers);
-            let waiter = Waiter { token, open: places.len(), outcome: Ok(()), store };
-            let waiter = shard.syncs.waiters.insert(waiter);
-            for place in &places {
-                shard.syncs.need(*place, waiter);
-            }
-        }
-        Err(error) => shard.finish(token, Err(error)),
-    }
-    shard.syncs.places = places;
-}
-
 /// Ends `token` when `place` is stable and the store has `store`.
 pub(super) fn wait_for<T: Token>(shard: &mut Shard<T>, place: Place, store: Option<InStore>, mut token: T) {
     token.give_back();
     token.enters(Part::Sync);
-    if place.stability(&shard.shared.table) == Stability::Stable {
-        let waiter = Waiter { token, open: 0, outcome: Ok(()), store };
-        return shard.syncs.end(waiter, &mut shard.done);
-    }
-    shard.stats.sync_waiters.add(1);
-    let waiter = shard.syncs.waiters.insert(Waiter { token, open: 1, outcome: Ok(()), store });
-    shard.syncs.need(place, waiter);
+    let is_stable = place.stability(&shard.shared.table) == Stability::Stable;
+    let places: &[Place] = if is_stable { &[] } else { &[place] };
+    shard.stats.sync_waiters.add(places.len() as u64);
+    shard.syncs.wait(places, store, token, &mut shard.done);
 }
 
 pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
@@ -298,34 +283,61 @@ fn begin<T: Token>(shard: &mut Shard<T>, at: usize) {
     wanted.push(Want::Sync { op, file: Arc::clone(file) });
 }
 
-pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: &io::Result<()>) {
-    let Some(flight) = shard.syncs.under_way.try_remove(op as usize) else {
-        debug_assert!(false, "no sync {op} is under way");
-        return;
-    };
-    if let Err(error) = result {
-        shard.stats.sync_errors.add(1);
-        if let Some(suppressed) = shard.bad_syncs.pass() {
-            tracing::error!(
-                file = shard.shared.disk.segment_name(flight.hold.number),
-                error = error as &dyn std::error::Error,
-                suppressed,
-                "the cache disk failed to make data stable; FLUSH fails for the exports concerned until the data was written again"
-            );
+impl<T: Token> Shard<T> {
+    /// Takes a FLUSH. The token comes back when every write to this volume acknowledged before, by any shard, survives a power
+    /// cut.
+    pub fn flush(&mut self, volume: &Arc<Volume>, token: T) {
+        let Some(token) = self.enter(volume, token) else { return };
+        volume.flush_habit.flushed();
+        let mut places = std::mem::take(&mut self.syncs.places);
+        places.clear();
+        match volume.flush(&self.shared.table, &mut places) {
+            Ok(covers) => {
+                let count =
+                    if places.is_empty() { &self.stats.empty_flushes } else { &self.stats.sync_waiters };
+                count.add(1);
+                let store = InStore::of(volume, covers);
+                self.syncs.wait(&places, store, token, &mut self.done);
+            }
+            Err(error) => self.finish(token, Err(error)),
         }
+        self.syncs.places = places;
     }
-    let Syncing { hold, segment_id, covers } = flight;
-    let number = hold.number;
-    hold.end(covers, result.is_ok());
-    if result.is_err() {
-        shard.shared.signal.raise();
-    }
-    let same = |target: &Target| (target.number, target.segment_id) == (number, segment_id);
-    let found = shard.syncs.targets.iter().position(same);
-    debug_assert!(found.is_some(), "a target is kept until its sync has ended");
-    if let Some(at) = found {
-        debug_assert!(shard.syncs.targets[at].busy, "one sync at a time is under way for a target");
-        shard.syncs.targets[at].busy = false;
-        settle(shard, at);
+
+    /// Takes the result of the [`Want::Sync`] with this `op`.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "the worker has no more use for the result, as in `read_done`"
+    )]
+    pub fn sync_done(&mut self, op: u32, result: io::Result<()>) {
+        let Some(flight) = self.syncs.under_way.try_remove(op as usize) else {
+            debug_assert!(false, "no sync {op} is under way");
+            return;
+        };
+        if let Err(error) = &result {
+            self.stats.sync_errors.add(1);
+            if let Some(suppressed) = self.bad_syncs.pass() {
+                tracing::error!(
+                    file = self.shared.disk.segment_name(flight.hold.number),
+                    error = error as &dyn std::error::Error,
+                    suppressed,
+                    "the cache disk failed to make data stable; FLUSH fails for the exports concerned until the data was written again"
+                );
+            }
+        }
+        let Syncing { hold, segment_id, covers } = flight;
+        let number = hold.number;
+        hold.end(covers, result.is_ok());
+        if result.is_err() {
+            self.shared.signal.raise();
+        }
+        let same = |target: &Target| (target.number, target.segment_id) == (number, segment_id);
+        let found = self.syncs.targets.iter().position(same);
+        debug_assert!(found.is_some(), "a target is kept until its sync has ended");
+        if let Some(at) = found {
+            debug_assert!(self.syncs.targets[at].busy, "one sync at a time is under way for a target");
+            self.syncs.targets[at].busy = false;
+            settle(self, at);
+        }
     }
 }

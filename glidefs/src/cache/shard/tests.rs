@@ -6,6 +6,7 @@ mod sums;
 mod through;
 mod zeroes;
 
+use std::io;
 use std::sync::Arc;
 
 use super::*;

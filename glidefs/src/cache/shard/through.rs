@@ -14,7 +14,7 @@
 
 use super::append::{add_data, release, take_apart};
 use super::request::Token;
-use super::state::{Load, Pending, WRITE_FRAMES_MAX};
+use super::state::{Pending, WRITE_FRAMES_MAX};
 use super::{Shard, flight};
 use crate::cache::handoff::Way;
 
@@ -82,7 +82,7 @@ fn memory_frames(frames: usize) -> usize {
 /// Hands the open batch out to be written, unless too many records are under way: then requests gather meanwhile. The requests go the
 /// common way if the segment was given up because a record in front of them failed, or if a sync of it has failed.
 fn append<T: Token>(shard: &mut Shard<T>) {
-    let (lane, table) = (&mut shard.log.through, &shard.shared.table);
+    let (lane, table) = (&shard.log.through, &shard.shared.table);
     if lane.open.batch.is_empty() {
         return;
     }
@@ -92,9 +92,7 @@ fn append<T: Token>(shard: &mut Shard<T>) {
     if !lane.flights.may_start() {
         return;
     }
-    let spare = lane.flights.spare_load();
-    let load: Load<T> = std::mem::replace(&mut lane.open, spare);
-    flight::start(shard, Way::Through, load);
+    flight::start(shard, Way::Through);
 }
 
 impl<T: Token> Shard<T> {

@@ -8,11 +8,10 @@
 use std::sync::Arc;
 
 use super::append::{refuse, release, take};
-use super::request::Token;
+use super::request::{Reservation, Token};
 use super::state::{Pending, Zeroes};
 use super::{Shard, sync};
 use crate::cache::log::format::{Entry, EntryKind};
-use crate::cache::log::segment::Room;
 use crate::cache::log::table::Place;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
@@ -25,23 +24,29 @@ const SHARE_EXTENTS: usize = 256;
 /// Most entries a zero range is divided into.
 pub(super) const ZERO_ENTRIES_MAX: u32 = 16;
 
-pub(super) fn zero<T: Token>(
-    shard: &mut Shard<T>,
-    volume: &Arc<Volume>,
-    range: SectorRange,
-    fua: bool,
-    room: Room,
-    token: T,
-) {
-    if range.is_empty() || entries_of(range) > u64::from(ZERO_ENTRIES_MAX) {
-        release(shard, room);
-        shard.finish(token, Err(IoError::TooLarge));
-        return;
+impl<T: Token> Shard<T> {
+    /// Takes a DISCARD or `WRITE_ZEROES` of `range`, at most 32 TiB. With `fua` the token comes back when the zeroes survive a
+    /// power cut.
+    pub fn zero(
+        &mut self,
+        volume: &Arc<Volume>,
+        range: SectorRange,
+        fua: bool,
+        reservation: Reservation,
+        token: T,
+    ) {
+        let Some(token) = self.enter(volume, token) else { return self.cancel(reservation) };
+        let room = reservation.room;
+        if range.is_empty() || entries_of(range) > u64::from(ZERO_ENTRIES_MAX) {
+            release(self, room);
+            self.finish(token, Err(IoError::TooLarge));
+            return;
+        }
+        let volume = Arc::clone(volume);
+        let mut pending = Pending { token, volume, range, frames: 0, entries: 0, crcs: None, fua, room };
+        pending.measure();
+        take(self, pending);
     }
-    let mut pending =
-        Pending { token, volume: Arc::clone(volume), range, frames: 0, entries: 0, crcs: None, fua, room };
-    pending.measure();
-    take(shard, pending);
 }
 
 /// Adds zeroes to the open batch, which has room for them, or ends the request where nothing has to be recorded.

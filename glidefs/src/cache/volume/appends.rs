@@ -1,11 +1,12 @@
 //! The sequence numbers of a volume: given out before an append, landed with the append or with the append's failure.
 //!
-//! Owns the numbers not landed yet, and the numbers of failed appends. Does not own the append itself (`shard/append`).
-//! Invariants: each number given out lands at most once, and always unless the volume is removed meanwhile; a cut is complete
-//! when every number of the cut has landed.
+//! Owns the numbers not landed yet, the numbers of failed appends, and the places of appends not known to be stable. Does not own the
+//! append itself (`shard/append`), nor the sync (`shard/sync`). Invariants: each number given out lands at most once, and always unless
+//! the volume is removed meanwhile; a cut is complete when every number of the cut has landed; a place is in the list before the request
+//! of the append is acknowledged, and until a sync has made it stable; the list has one place for each use of a segment file.
 
 use super::{Inner, Volume};
-use crate::cache::log::table::{Place, SegmentTable};
+use crate::cache::log::table::{Place, SegmentTable, Stability};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Extent};
 use crate::cache::volume::ranks::Ranks;
@@ -62,7 +63,7 @@ impl Volume {
         for extent in extents {
             let Inner { layers, sample, .. } = &mut *inner;
             sample.look_at(layers, &extent);
-            layers.insert(table, extent);
+            layers.insert(table, None, extent);
         }
         inner.note_append(self.store_link(), first);
         inner.remember(table, place);
@@ -129,7 +130,7 @@ impl Volume {
             if extent.seq <= inner.evicted && !matches!(extent.backing, Backing::Doubt { .. }) {
                 left_out += 1;
             } else {
-                inner.layers.put_back(table, ranks, extent);
+                inner.layers.insert(table, Some(ranks), extent);
                 put_back += 1;
             }
         }
@@ -148,6 +149,21 @@ impl Volume {
     ) -> Vec<SectorRange> {
         let inner = self.lock();
         if seq > inner.evicted { inner.layers.older_parts(range, seq, is_note) } else { Vec::new() }
+    }
+
+    /// Takes note that data of the volume ends at `place`, which is not stable.
+    pub(in crate::cache) fn must_sync(&self, table: &SegmentTable, place: Place) {
+        self.lock().remember(table, place);
+    }
+
+    /// Adds to `needs` every place which must become stable before a cut may leave the host; fails when one of the places never
+    /// will.
+    pub(in crate::cache) fn unsynced(
+        &self,
+        table: &SegmentTable,
+        needs: &mut Vec<Place>,
+    ) -> Result<(), IoError> {
+        self.lock().unsynced(table, needs)
     }
 }
 
@@ -196,5 +212,35 @@ impl Inner {
             "writes under way for a cut are under way for later cuts too"
         );
         completes
+    }
+
+    pub(super) fn unsynced(&mut self, table: &SegmentTable, needs: &mut Vec<Place>) -> Result<(), IoError> {
+        let mut outcome = Ok(());
+        self.unsynced.retain(|place| match place.stability(table) {
+            Stability::Stable => false,
+            Stability::Unsynced => {
+                needs.push(*place);
+                true
+            }
+            Stability::Lost => {
+                outcome = Err(IoError::Sync);
+                true
+            }
+        });
+        outcome
+    }
+
+    pub(super) fn remember(&mut self, table: &SegmentTable, place: Place) {
+        let is_same = |known: &Place| known.number == place.number && known.segment_id == place.segment_id;
+        if let Some(known) = self.unsynced.iter_mut().find(|known| is_same(known)) {
+            known.end = known.end.max(place.end);
+            return;
+        }
+        self.unsynced.retain(|known| known.stability(table) != Stability::Stable);
+        debug_assert!(
+            self.unsynced.iter().all(|known| !is_same(known)),
+            "one place for each use of a segment file"
+        );
+        self.unsynced.push(place);
     }
 }

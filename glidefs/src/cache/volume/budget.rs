@@ -11,7 +11,6 @@ mod pool;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use self::pool::Bounds;
 pub use self::pool::Coming;
@@ -75,7 +74,7 @@ pub(in crate::cache) struct Budget {
     pub index: Pool,
     pub log: Pool,
     /// Whether a write fails where only the client could end the wait.
-    fails: bool,
+    pub fails: bool,
     /// Some volume came near its share or bound since the last look of the keeper.
     asked: AtomicBool,
 }
@@ -110,11 +109,6 @@ impl Budget {
         }
     }
 
-    /// Whether a write fails where only the client could end the wait.
-    pub fn fails(&self) -> bool {
-        self.fails
-    }
-
     /// Has the keeper make room.
     pub fn ask(&self) {
         self.asked.store(true, Ordering::Relaxed);
@@ -128,10 +122,11 @@ impl Budget {
 
 /// The use that one volume makes of one resource, and the writes held back by the budget.
 #[derive(Debug, Default)]
-struct Use {
+pub(super) struct Use {
     bytes: AtomicU64,
-    held: AtomicU64,
-    held_nanos: AtomicU64,
+    /// Writes held back by the budget, and the time in which writes were held back.
+    pub held: AtomicU64,
+    pub held_nanos: AtomicU64,
 }
 
 /// The use that one volume makes of the budgets.
@@ -184,25 +179,8 @@ impl Usage {
         self.budget.get().map(|budget| &**budget)
     }
 
-    /// Counts a write held back by the budget of `resource`.
-    pub fn count_held(&self, resource: Resource) {
-        self.of(resource).held.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts time in which writes were held back by the budget of `resource`.
-    pub fn count_time(&self, resource: Resource, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.of(resource).held_nanos.fetch_add(nanos, Ordering::Relaxed);
-    }
-
-    /// Writes held back, and the time in which writes were held back, nanoseconds.
-    pub fn held(&self, resource: Resource) -> (u64, u64) {
-        let used = self.of(resource);
-        (used.held.load(Ordering::Relaxed), used.held_nanos.load(Ordering::Relaxed))
-    }
-
     #[inline]
-    fn of(&self, resource: Resource) -> &Use {
+    pub fn of(&self, resource: Resource) -> &Use {
         match resource {
             Resource::Index => &self.index,
             Resource::Log => &self.log,

@@ -6,6 +6,7 @@
 //! log, and only where writeback makes room: no write of a volume which is lost or has no store.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::budget::{Budget, Claim, Coming, Resource};
@@ -162,7 +163,7 @@ impl Volume {
 
     /// Whether a write fails which can only go on when the client makes room.
     pub fn fails_when_full(&self) -> bool {
-        self.usage.budget().is_some_and(Budget::fails)
+        self.usage.budget().is_some_and(|budget| budget.fails)
     }
 
     /// Whether a write held back waits for the client alone to make room.
@@ -190,17 +191,19 @@ impl Volume {
 
     /// Counts a write held back by [`Self::index_pace`] or [`Self::log_pace`].
     pub fn count_held(&self, resource: Resource) {
-        self.usage.count_held(resource);
+        self.usage.of(resource).held.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts time in which writes were held back by [`Self::index_pace`] or [`Self::log_pace`].
     pub fn count_held_time(&self, resource: Resource, time: Duration) {
-        self.usage.count_time(resource, time);
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.usage.of(resource).held_nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 
     /// The figures of the budget at this moment. Takes no lock.
     pub fn usage(&self, resource: Resource) -> UsageFigures {
-        let (held, held_nanos) = self.usage.held(resource);
+        let used = self.usage.of(resource);
+        let (held, held_nanos) = (used.held.load(Ordering::Relaxed), used.held_nanos.load(Ordering::Relaxed));
         let waits = resource == Resource::Index || self.can_be_written_back();
         let is_full = waits
             && self
@@ -230,7 +233,9 @@ impl Volume {
                 return None;
             }
             let mut inner = self.lock();
-            next = inner.layers.evict_from(table, mark, next?, EXTENTS_MAX);
+            let from = next?;
+            let range = SectorRange::new(from, u64::MAX.saturating_sub(from))?;
+            next = inner.layers.evict(table, range, EXTENTS_MAX, |_, seq| seq <= mark);
             self.note_index(&inner);
         }
         next

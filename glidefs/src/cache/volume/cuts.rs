@@ -4,14 +4,13 @@
 //! Owns the decision which writes a cut covers. Does not own when a cut is due (`writeback/due`), nor how a cut gets to the store
 //! (`writeback/carry`). Invariants: cuts ascend; only a complete cut leaves the host; the first cut is carried first.
 
-use super::sample::Sample;
 use super::{Inner, Volume};
 use crate::cache::log::table::{Place, SegmentTable};
 use crate::cache::volume::error::IoError;
-use crate::cache::volume::extent::Extent;
+use crate::cache::volume::extent::{Backing, Extent};
 use crate::cache::volume::hold::EXTENTS_MAX;
 use crate::cache::volume::layer::Dead;
-use crate::cache::volume::layers::Frozen;
+use crate::cache::volume::layers::{Dirty, Frozen, Layers};
 use crate::units::Seq;
 
 /// Most cuts of a volume at the same time.
@@ -91,26 +90,14 @@ impl Volume {
     /// Extents of the first cut, and bytes of data.
     pub(in crate::cache) fn cut_size(&self) -> (usize, u64) {
         let inner = self.lock();
-        inner.layers.cuts().front().map_or((0, 0), |cut| (cut.len(), cut.live_bytes()))
+        inner.layers.cuts().front().map_or((0, 0), |cut| (cut.index.len(), cut.index.live_bytes()))
     }
 
     /// The extents of the first cut, which is complete. A complete cut stays as the cut is until the store has the cut or the cut
     /// is taken back, and the caller does neither meanwhile. Only places change, when data moves or is lost; so looking through the
     /// sectors in ascending order, one range under each hold of the lock, finds each extent once.
     pub(in crate::cache) fn cut_extents(&self) -> Vec<Extent> {
-        let mut found = Vec::new();
-        let mut next = Some(0);
-        while let Some(from) = next {
-            let (some, behind) = self.cut_extents_from(from, EXTENTS_MAX);
-            found.extend(some);
-            next = behind;
-        }
-        found
-    }
-
-    /// One range of the extents of the first cut: `limit` extents at most from sector `from` on, and the sector to go on from.
-    pub(in crate::cache) fn cut_extents_from(&self, from: u64, limit: usize) -> (Vec<Extent>, Option<u64>) {
-        self.lock().layers.frozen_from(from, limit)
+        self.extents(|inner, from| inner.layers.frozen_from(from, EXTENTS_MAX))
     }
 
     /// Takes note of some extents of the first cut, which the store has, until about `limit` extents were touched: the extents
@@ -183,10 +170,49 @@ impl Inner {
             return;
         }
         self.sample = Sample::default();
-        let mut cut = Frozen::at(Seq(self.last_seq));
-        cut.under_way = self.under_way;
-        cut.since = self.active_since.take();
-        cut.failed = std::mem::take(&mut self.failed);
-        self.layers.freeze(cut);
+        self.layers.freeze(Frozen {
+            last: Seq(self.last_seq),
+            under_way: self.under_way,
+            since: self.active_since.take(),
+            failed: std::mem::take(&mut self.failed),
+            ..Frozen::default()
+        });
+    }
+}
+
+/// One of so many extents is looked at, chosen by a hash of the sequence number: the habits of writers do not bias the sample.
+const SAMPLE_EVERY: u64 = 8;
+/// 2^64 by the golden ratio (Knuth, The Art of Computer Programming, 6.4).
+const SAMPLE_HASH: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// A sample of the writes since the last cut: do they replace content of cuts, or add content? The answer decides whether data gathers
+/// in the active layer or makes a cut behind others. Sectors of the extents looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sample {
+    /// Sectors that a cut has too.
+    again: u64,
+    /// Sectors with no content in cuts nor in the active layer.
+    new: u64,
+}
+
+impl Sample {
+    /// Looks at an extent about to be inserted, if the hash chooses the extent.
+    pub fn look_at(&mut self, layers: &Layers, extent: &Extent) {
+        let is_its_turn = extent.seq.0.wrapping_mul(SAMPLE_HASH) < u64::MAX / SAMPLE_EVERY;
+        if layers.cuts().is_empty() || !is_its_turn || !matches!(extent.backing, Backing::Data { .. }) {
+            return;
+        }
+        let sectors = extent.range.count();
+        match layers.where_dirty(extent.range) {
+            // The active layer does not grow.
+            Dirty::Active => {}
+            Dirty::Cut => self.again = self.again.saturating_add(sectors),
+            Dirty::Not => self.new = self.new.saturating_add(sectors),
+        }
+    }
+
+    /// Whether the writes mostly replace content of cuts.
+    pub fn is_mostly_again(&self) -> bool {
+        self.again > self.new
     }
 }

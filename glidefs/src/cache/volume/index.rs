@@ -10,7 +10,8 @@ mod map;
 use std::ops::ControlFlow;
 
 use self::leaf::Item;
-use self::map::{Bulk, ExtentMap};
+use self::map::ExtentMap;
+pub use self::map::IndexLoader;
 use crate::cache::log::table::Refs;
 use crate::cache::volume::extent::{Backing, Extent, Piece};
 use crate::cache::volume::hold;
@@ -187,50 +188,6 @@ impl Index {
             Some(Item { start: before.start, count: before.count.checked_add(item.count)?, ..item })
         });
         joined.unwrap_or(item)
-    }
-}
-
-/// An index while extents are added at the end: many times faster than [`Index::insert`].
-#[derive(Debug, Default)]
-pub struct IndexLoader {
-    bulk: Bulk,
-    max_seq: Seq,
-}
-
-impl IndexLoader {
-    /// Adds `extent`, of at most `u32::MAX` sectors; `false`, and nothing is added, when `extent` starts before the end of the last
-    /// one. `refs` is told of the extents of a leaf when the leaf is full, or by [`Self::close`].
-    #[inline]
-    pub fn push(&mut self, extent: &Extent, refs: &mut impl FnMut(Refs)) -> bool {
-        let Ok(count) = u32::try_from(extent.range.count()) else { return false };
-        let item = Item { start: extent.range.start(), seq: extent.seq, count, backing: extent.backing };
-        let is_added = self.bulk.push(item, refs);
-        if is_added {
-            self.max_seq = self.max_seq.max(extent.seq);
-        }
-        is_added
-    }
-
-    /// Tells `refs` of all extents added. The next extent does not continue the last one.
-    pub fn close(&mut self, refs: &mut impl FnMut(Refs)) {
-        self.bulk.close(refs);
-    }
-
-    /// Adds the extents of `next`, which is closed: many at once, where these lie behind the last extent. An extent which starts
-    /// before goes to `refused`, and `refs` is told that `next` loses the extent.
-    pub(super) fn append(
-        &mut self,
-        next: Self,
-        refs: &mut impl FnMut(Refs),
-        mut refused: impl FnMut(Extent),
-    ) {
-        self.max_seq = self.max_seq.max(next.max_seq);
-        self.bulk.append(next.bulk, refs, |item| _ = whole(item).map(&mut refused));
-    }
-
-    /// The index.
-    pub fn finish(self, refs: &mut impl FnMut(Refs)) -> Index {
-        Index { extents: self.bulk.finish(refs), max_seq: self.max_seq }
     }
 }
 

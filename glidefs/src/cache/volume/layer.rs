@@ -5,30 +5,24 @@
 
 use std::ops::Deref;
 
-use super::extent::Extent;
+use allocator_api2::vec::Vec as CellVec;
+
+use super::cells::Cells;
+use super::extent::{Backing, Extent};
 use super::index::Index;
 use super::ranks::Ranks;
-use crate::cache::log::table::SegmentTable;
+use crate::cache::log::table::{Refs, SegmentTable};
 use crate::units::{SectorRange, Seq};
 
 /// Unpacking so many bytes of an index takes about as long as touching an extent.
 const UNPACKED_BYTES: u64 = 64;
 
-/// The relation of a layer's content to the store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Kind {
-    /// The store does not have the content.
-    #[default]
-    Dirty,
-    /// The store has the content as well: the content may be evicted.
-    Clean,
-}
-
 /// An index with counted references.
 #[derive(Debug, Default)]
 pub(super) struct Layer {
     index: Index,
-    kind: Kind,
+    /// The store has the content as well: the content may be evicted.
+    is_clean: bool,
 }
 
 /// Reads of a layer are reads of its index; what changes the index counts references.
@@ -43,7 +37,7 @@ impl Deref for Layer {
 impl Layer {
     /// An empty layer for content in the store.
     pub fn clean() -> Self {
-        Self { index: Index::default(), kind: Kind::Clean }
+        Self { index: Index::default(), is_clean: true }
     }
 
     /// Makes `index` the content of the layer, which is empty. The references of `index` are counted by the caller.
@@ -52,48 +46,40 @@ impl Layer {
         self.index = index;
     }
 
-    /// Makes `extent` the content of its sectors, except sectors with newer content.
-    pub fn insert(&mut self, table: &SegmentTable, extent: Extent) {
-        let kind = self.kind;
-        self.index.insert(extent, &mut |refs| {
-            table.count_refs(refs);
-            if kind == Kind::Clean {
-                table.count_clean(refs);
-            }
-        });
-    }
-
-    /// As [`Self::insert`], at a start: `ranks` decide between extents of an equal sequence number.
-    pub fn put_back(&mut self, table: &SegmentTable, ranks: &Ranks, extent: Extent) {
-        let kind = self.kind;
-        self.index.put_back(extent, ranks, &mut |refs| {
-            table.count_refs(refs);
-            if kind == Kind::Clean {
-                table.count_clean(refs);
-            }
-        });
+    /// Makes `extent` the content of its sectors, except sectors with newer content. At a start `ranks` decide between extents of an
+    /// equal sequence number; without them the last one inserted stays.
+    pub fn insert(&mut self, table: &SegmentTable, ranks: Option<&Ranks>, extent: Extent) {
+        let is_clean = self.is_clean;
+        let mut refs = |refs| count(table, is_clean, refs);
+        match ranks {
+            Some(ranks) => self.index.put_back(extent, ranks, &mut refs),
+            None => self.index.insert(extent, &mut refs),
+        }
     }
 
     /// Forgets the content of `range`.
     pub fn remove(&mut self, table: &SegmentTable, range: SectorRange) {
-        let kind = self.kind;
-        self.index.remove(range, &mut |refs| {
-            if kind == Kind::Clean {
-                table.count_clean(refs);
+        let is_clean = self.is_clean;
+        self.index.remove(range, &mut |refs| count(table, is_clean, refs));
+    }
+
+    /// Forgets the content of `range` for which `is` returns true.
+    pub fn remove_if(&mut self, table: &SegmentTable, range: SectorRange, is: impl Fn(Backing, Seq) -> bool) {
+        let mut found = CellVec::new_in(Cells);
+        self.index.lookup(range, |piece| {
+            if piece.backing.is_some_and(|backing| is(backing, piece.seq)) {
+                found.push(piece.range);
             }
-            table.count_refs(refs);
         });
+        for part in found {
+            self.remove(table, part);
+        }
     }
 
     /// Forgets some extents of a layer that is not in use any more; `false` when none is left.
     fn forget_some(&mut self, table: &SegmentTable) -> bool {
-        let kind = self.kind;
-        self.index.forget_some(&mut |refs| {
-            if kind == Kind::Clean {
-                table.count_clean(refs);
-            }
-            table.count_refs(refs);
-        })
+        let is_clean = self.is_clean;
+        self.index.forget_some(&mut |refs| count(table, is_clean, refs))
     }
 
     /// Moves extents of `self`, first ones first, to `to`, except sectors with newer content there, until about `limit` extents
@@ -112,7 +98,7 @@ impl Layer {
             let saved_bytes =
                 |layers: [&Self; 2]| layers.map(|layer| layer.saved_bytes()).iter().sum::<u64>();
             let saved_before = saved_bytes([&*self, &*to]);
-            to.insert(table, part);
+            to.insert(table, None, part);
             self.remove(table, part.range);
             let unpacked_bytes = saved_before.saturating_sub(saved_bytes([&*self, &*to]));
             let unpacked = usize::try_from(unpacked_bytes / UNPACKED_BYTES).unwrap_or(usize::MAX);
@@ -128,6 +114,17 @@ impl Layer {
                 visit(piece.range);
             }
         });
+    }
+}
+
+/// Counts a change in the references of a layer. In between, a segment has more extents missing in the store, never fewer.
+fn count(table: &SegmentTable, is_clean: bool, refs: Refs) {
+    if is_clean && refs.extents < 0 {
+        table.count_clean(refs);
+    }
+    table.count_refs(refs);
+    if is_clean && refs.extents >= 0 {
+        table.count_clean(refs);
     }
 }
 

@@ -11,15 +11,13 @@
 //! `clean` forgets. A volume without a store has everything in `active`. Once the store knows which content is lost, the doubt ends,
 //! and no doubted content is read from here.
 
-mod frozen;
-mod leaving;
 mod look_up;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use allocator_api2::vec::Vec as CellVec;
 
-pub(in crate::cache) use self::frozen::Frozen;
 pub(in crate::cache) use self::look_up::Looks;
 use super::cells::{CELL_BYTES_MAX, Cells};
 use super::doubts::{Doubt, Doubts};
@@ -64,22 +62,36 @@ pub(in crate::cache) enum Dirty {
     Not,
 }
 
+/// A cut: the content, and the figures of the writes.
+#[derive(Debug, Default)]
+pub(in crate::cache) struct Frozen {
+    pub(in crate::cache::volume) index: Layer,
+    /// Last sequence number of the cut. Each cut has a higher one than the cuts before.
+    pub last: Seq,
+    /// Numbers up to `last` which have neither been appended nor failed.
+    pub under_way: u64,
+    /// When the oldest of the content was appended.
+    pub since: Option<Duration>,
+    /// Highest of the cut's failed numbers.
+    pub failed: Seq,
+}
+
 impl Default for Layers {
     fn default() -> Self {
-        Self {
-            active: Layer::default(),
-            frozen: VecDeque::new(),
-            clean: Layer::clean(),
-            stored: Seq::default(),
-            doubts: Doubts::default(),
-        }
+        Self::new(Seq(0))
     }
 }
 
 impl Layers {
     /// Empty layers of a volume which is in the store up to `stored`.
     pub fn new(stored: Seq) -> Self {
-        Self { stored, ..Self::default() }
+        Self {
+            active: Layer::default(),
+            frozen: VecDeque::new(),
+            clean: Layer::clean(),
+            stored,
+            doubts: Doubts::default(),
+        }
     }
 
     /// Whether there is no content, no cut and no doubt, and the store has everything up to `stored`.
@@ -168,28 +180,14 @@ impl Layers {
         self.clean.live_bytes()
     }
 
-    /// Makes `extent` the content of its sectors, except sectors with newer content.
-    pub fn insert(&mut self, table: &SegmentTable, extent: Extent) {
+    /// Makes `extent` the content of its sectors, except sectors with newer content. For `ranks` see [`Layer::insert`].
+    pub fn insert(&mut self, table: &SegmentTable, ranks: Option<&Ranks>, extent: Extent) {
         if let Backing::Doubt { number } = extent.backing {
             return self.doubts.insert(table, extent.seq, extent.range, number);
         }
-        if extent.seq > self.stored {
-            self.layer_mut(extent.seq).insert(table, extent);
-        } else {
-            self.clean.insert(table, extent);
-        }
-    }
-
-    /// As [`Self::insert`], at a start: `ranks` decide between extents of an equal sequence number.
-    pub fn put_back(&mut self, table: &SegmentTable, ranks: &Ranks, extent: Extent) {
-        if let Backing::Doubt { number } = extent.backing {
-            return self.doubts.insert(table, extent.seq, extent.range, number);
-        }
-        if extent.seq > self.stored {
-            self.layer_mut(extent.seq).put_back(table, ranks, extent);
-        } else {
-            self.clean.put_back(table, ranks, extent);
-        }
+        let is_clean = self.is_clean(extent.seq);
+        let layer = if is_clean { &mut self.clean } else { self.layer_mut(extent.seq) };
+        layer.insert(table, ranks, extent);
     }
 
     /// The layer of write `seq`, which is not in the store.
@@ -257,38 +255,17 @@ impl Layers {
         next
     }
 
-    /// Forgets the clean parts of a beginning of `range` which come from write `seq` in segment `number`. Looks at about `limit`
-    /// extents. Returns the sector to go on from, unless all of `range` was looked at.
+    /// Forgets the clean content of a beginning of `range` for which `is` returns true. Looks at about `limit` extents. Returns the
+    /// sector to go on from, unless all of `range` was looked at.
     pub fn evict(
         &mut self,
         table: &SegmentTable,
         range: SectorRange,
-        (seq, number): (Seq, u32),
         limit: usize,
+        is: impl Fn(Backing, Seq) -> bool,
     ) -> Option<u64> {
         let (range, next) = beginning(range, [&self.clean], limit);
-        let mut found = CellVec::new_in(Cells);
-        self.clean.parts(range, seq, number, |part| found.push(part));
-        for part in found {
-            self.clean.remove(table, part);
-        }
-        next
-    }
-
-    /// Forgets clean extents up to `mark` from sector `from` on. Looks at about `limit` extents. Returns the sector to go on from,
-    /// unless all extents behind were looked at.
-    pub fn evict_from(&mut self, table: &SegmentTable, mark: Seq, from: u64, limit: usize) -> Option<u64> {
-        let range = SectorRange::new(from, u64::MAX.saturating_sub(from))?;
-        let (range, next) = beginning(range, [&self.clean], limit);
-        let mut found = CellVec::new_in(Cells);
-        self.clean.lookup(range, |piece| {
-            if piece.backing.is_some() && piece.seq <= mark {
-                found.push(piece.range);
-            }
-        });
-        for part in found {
-            self.clean.remove(table, part);
-        }
+        self.clean.remove_if(table, range, is);
         next
     }
 
@@ -342,6 +319,79 @@ impl Layers {
         }
         dead
     }
+
+    /// Makes the active layer a cut, with the figures of `cut`.
+    pub fn freeze(&mut self, cut: Frozen) {
+        debug_assert!(cut.last > self.cut() && cut.index.is_empty(), "the numbers of cuts ascend");
+        self.frozen.push_back(Frozen { index: std::mem::take(&mut self.active), ..cut });
+    }
+
+    /// Makes extents of the first cut, which is in the store, clean, until about `limit` extents were touched. Returns whether none
+    /// is left in the cut. If the cut ends a doubt, all clean data is out of use with the cut's: write down beforehand that nothing
+    /// up to the cut may be taken from the log any more.
+    pub fn thaw_some(&mut self, table: &SegmentTable, limit: usize) -> (bool, Dead) {
+        let mut dead = Dead::default();
+        let Some(cut) = self.frozen.front_mut() else { return (true, dead) };
+        let is_last = cut.index.move_some(table, &mut self.clean, limit);
+        if is_last {
+            let last = cut.last;
+            debug_assert!(last > self.stored, "the history in the store only grows");
+            let doubted = self.is_doubted();
+            self.stored = last;
+            self.frozen.pop_front();
+            if doubted && !self.is_doubted() {
+                dead = self.forget_clean();
+            }
+        }
+        (is_last, dead)
+    }
+
+    /// Makes extents of the first cut a part of the second, or of the active layer where there is no second, until about `limit`
+    /// extents were touched. Returns `true` when none is left: then it is as if the first cut had not been made. The older content
+    /// goes to the layer of the newer, and never hides newer content there; so readers find the same content all the time.
+    pub fn undo_some(&mut self, table: &SegmentTable, limit: usize) -> bool {
+        let Some(mut first) = self.frozen.pop_front() else { return true };
+        let joined = self.frozen.front_mut().map_or(&mut self.active, |second| &mut second.index);
+        if !first.index.move_some(table, joined, limit) {
+            self.frozen.push_front(first);
+            return false;
+        }
+        if let Some(second) = self.frozen.front_mut() {
+            second.since = first.since.or(second.since);
+            second.failed = second.failed.max(first.failed);
+        }
+        true
+    }
+
+    /// Forgets dirty content up to `mark` from sector `from` on. Looks at about `limit` extents. Returns the sector to go on from,
+    /// unless all extents behind were looked at. No reader finds older content in the place: clean content must be gone, and a sector
+    /// leaves all dirty layers at once.
+    pub fn leave_from(&mut self, table: &SegmentTable, mark: Seq, from: u64, limit: usize) -> Option<u64> {
+        debug_assert!(self.clean.is_empty(), "older content must not show up");
+        let Self { active, frozen, .. } = self;
+        let share = (limit / (1 + frozen.len())).max(1);
+        let range = SectorRange::new(from, u64::MAX.saturating_sub(from))?;
+        let dirty = frozen.iter().map(|cut| &cut.index).chain([&*active]);
+        let (range, next) = beginning(range, dirty, share);
+        for layer in frozen.iter_mut().map(|cut| &mut cut.index).chain([active]) {
+            layer.remove_if(table, range, |_, seq| seq <= mark);
+        }
+        next
+    }
+
+    /// Notes that everything up to `mark` is in the store, when all such content has left the dirty layers. Returns the highest
+    /// failed number of cuts that so came to an end.
+    pub fn left(&mut self, mark: Seq) -> Seq {
+        debug_assert!(mark > self.stored, "the history in the store only grows");
+        self.stored = mark;
+        let mut failed = Seq(0);
+        while let Some(cut) = self.frozen.front().filter(|cut| cut.last <= mark) {
+            debug_assert!(cut.index.is_empty() && cut.under_way == 0, "the cut has no later number");
+            failed = failed.max(cut.failed);
+            self.frozen.pop_front();
+        }
+        failed
+    }
 }
 
 /// The beginning of `range` where none of `layers` has more than `limit` extents, and the sector to go on from.
@@ -361,7 +411,7 @@ fn relocate(layer: &mut Layer, table: &SegmentTable, copy: Extent, from: u32) {
     let mut found = CellVec::new_in(Cells);
     layer.parts(copy.range, copy.seq, from, |part| found.push(part));
     for extent in found.into_iter().filter_map(|part| copy.part(part)) {
-        layer.insert(table, extent);
+        layer.insert(table, None, extent);
     }
 }
 

@@ -9,7 +9,6 @@ use super::Volume;
 use crate::cache::log::format::{Kept, KeptExtent};
 use crate::cache::log::table::{Refs, SegmentTable};
 use crate::cache::volume::extent::{Backing, Extent};
-use crate::cache::volume::hold::EXTENTS_MAX;
 use crate::cache::volume::index::IndexLoader;
 use crate::cache::volume::layers::SeqMarks;
 use crate::cache::volume::ranks::Ranks;
@@ -160,11 +159,12 @@ impl Volume {
         SeqMarks { stored: inner.layers.stored(), evicted: inner.evicted }
     }
 
-    /// All content of the volume by first sector, for tests.
+    /// All content of the volume by first sector.
+    #[cfg(test)]
     pub fn content(&self) -> Vec<KeptExtent> {
         let (mut found, mut from) = (Vec::new(), Some(0));
         while let Some(sector) = from {
-            let slice = self.slice(sector, EXTENTS_MAX, |_| true);
+            let slice = self.slice(sector, super::hold::EXTENTS_MAX, |_| true);
             found.extend(slice.extents);
             from = slice.next;
         }
@@ -201,7 +201,7 @@ impl Volume {
         inner.layers.load(active, clean);
         inner.last_seq = inner.last_seq.max(last.0);
         for extent in rest {
-            inner.layers.put_back(table, ranks, extent);
+            inner.layers.insert(table, Some(ranks), extent);
         }
         self.note_index(&inner);
         loaded

@@ -69,7 +69,7 @@ impl<N: Fn() -> Duration> Works<N> {
         self.once("cut: made", |works| works.volume.cut_now());
         let mut from = Some(0);
         self.repeat("cut: some extents read", |works| {
-            from = works.volume.cut_extents_from(from.unwrap_or(u64::MAX), EXTENTS_MAX).1;
+            from = works.volume.lock().layers.frozen_from(from.unwrap_or(u64::MAX), EXTENTS_MAX).1;
             from.is_none()
         });
         self.fill("write above a cut");

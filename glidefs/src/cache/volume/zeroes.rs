@@ -166,7 +166,7 @@ impl Volume {
             let (end, met) = inner.layers.reach(rest.seq, rest.range, limit - touched);
             let part = SectorRange::new(carving.at, end.saturating_sub(carving.at));
             if let Some(part) = part.and_then(|part| rest.part(part)) {
-                inner.layers.insert(table, part);
+                inner.layers.insert(table, None, part);
             }
             carving.at = end;
             touched += met + 1;

@@ -2,16 +2,15 @@
 //!
 //! Owns the order of the steps and the permits for the steps. Does not own when a cut is made (`engine`). Invariants: a cut is
 //! stable on the local disk before a manifest tells the store of the cut; FLUSHes are told of the cut when the store has the manifest;
-//! the catalog has the cut before the extents of the cut count as clean; an export has at most one of the permits, because a volume
-//! has one cut on the way, and gives a permit for a large cut up after a turn in proportion to the weight. Permits are given in order
-//! of arrival, those for small cuts apart.
+//! the catalog has the cut before the extents of the cut count as clean; once the store has the sectors damaged by a doubt, no data that
+//! was in doubt is taken from the log; an export has at most one of the permits, because a volume has one cut on the way, and gives a
+//! permit for a large cut up after a turn in proportion to the weight. Permits are given in order of arrival, those for small cuts apart.
 
 use std::sync::Arc;
 
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use super::cut::{Cut, OnUnread};
-use super::doubts;
 use super::steps::{
     Failure, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, bar, blocking, failure, persist, tell_if_stopped, write_down,
 };
@@ -21,7 +20,9 @@ use crate::cache::volume::Volume;
 use crate::cache::volume::cuts::CutState;
 use crate::cache::volume::hold::MOVED_MAX;
 use crate::cache::volume::store_link::StoreLink;
+use crate::store::StoreName;
 use crate::store::volume::{Resume, VolumeError};
+use crate::units::Seq;
 
 /// Most cuts being uploaded at the same time, and most small ones beside: these take little of the line to the store, and somebody
 /// may wait for each of them.
@@ -54,15 +55,13 @@ pub(super) enum Carried {
     Done { compact: bool },
     /// The cut was taken back, because some data of the cut cannot be read.
     Undone,
-    /// Another writer has the volume, or the volume was deleted.
-    Fenced,
-    /// The export was removed.
-    Removed,
+    /// Another writer has the volume, or the export was removed.
+    Lost,
 }
 
 /// Carries the cut of `volume` to the store, with as many tries as needed.
 pub(super) async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Permits) -> Carried {
-    let Some(link) = volume.store_link() else { return Carried::Removed };
+    let Some(link) = volume.store_link() else { return Carried::Lost };
     // Only later tries of the same cut may use the packs uploaded for the cut.
     link.upload.clear();
     let carried = carry_on(shared, volume, link, permits).await;
@@ -86,11 +85,11 @@ async fn carry_on(
                 shared.writeback_ended();
                 return Carried::Done { compact };
             }
-            Err(Failure::Removed) => return Carried::Removed,
+            Err(Failure::Removed) => return Carried::Lost,
             Err(Failure::Fenced) => {
                 link.fence();
                 shared.writeback_ended();
-                return Carried::Fenced;
+                return Carried::Lost;
             }
             Err(failure @ (Failure::Source | Failure::TooDamaged)) => {
                 link.set_unreadable(true);
@@ -160,7 +159,7 @@ async fn try_carry(
         false
     } else {
         if let Some((doubt, _)) = volume.doubt() {
-            doubts::keep_state(volume, link, doubt).await?;
+            keep_state(volume, link, doubt).await?;
         }
         let committed = if cut.has_lost_stored() {
             drop(permit);
@@ -263,4 +262,30 @@ async fn tell_news(
     let (committed, compact) = commit(volume, link, cut, &permits.small, permit).await?;
     note(shared, volume, committed).await?;
     Ok(compact)
+}
+
+/// Keeps the state in the store as a snapshot before a cut that ends a doubt, unless an earlier try made the snapshot: the cut has the
+/// reliable writes and marks all other sectors as damaged, while most of the state before is whole.
+async fn keep_state(volume: &Arc<Volume>, link: &StoreLink, doubt: Seq) -> Result<(), Failure> {
+    let Ok(name) = format!("before-doubt-{}", doubt.0).parse::<StoreName>() else {
+        debug_assert!(false, "a name of letters, digits and hyphens is valid");
+        return Ok(());
+    };
+    match link.remote.snapshot(&name).await {
+        Ok(_) => {
+            tracing::warn!(
+                export = volume.id().0,
+                snapshot = %name,
+                "records of the export may be lost: the state in the store is kept as a snapshot, to go back to or to fork"
+            );
+            Ok(())
+        }
+        Err(VolumeError::SnapshotExists { .. }) => Ok(()),
+        Err(error @ VolumeError::SnapshotBroken { .. }) => {
+            // An earlier try arrived so late that packs are gone. The name is only for this snapshot; the next try gives it again.
+            let deleted = link.remote.delete_snapshot(&name).await;
+            Err(failure(volume, deleted.as_ref().err().unwrap_or(&error)))
+        }
+        Err(error) => Err(failure(volume, &error)),
+    }
 }

@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::stable::make_stable;
+use crate::cache::keeper::sealing;
 use crate::cache::log::format::frame_crc;
 use crate::cache::log::scan::{is_of_the_medium, offset, read_again};
 use crate::cache::log::sums::Verdict;
-use crate::cache::log::table::frames_of;
+use crate::cache::log::table::{Place, Stability, frames_of};
 use crate::cache::shared::Shared;
 use crate::cache::verify::compare;
 use crate::cache::volume::Volume;
@@ -53,7 +53,7 @@ pub(in crate::cache) struct Cut {
     stored: Seq,
     /// Some of that content is lost.
     lost_stored: AtomicBool,
-    /// Sectors of lost content: first sector, and number of sectors.
+    /// Sectors of lost content: first sector, and number of sectors. Whole between its own calls, as `unread` is.
     lost: Mutex<BTreeMap<u64, u64>>,
     /// Segment numbers and frames given up because the disk did not read the frame.
     unread: Mutex<Vec<(u32, u32)>>,
@@ -114,22 +114,12 @@ impl Cut {
 
     /// Whether content is known to be lost, as far as the cut was read until now.
     pub fn has_losses(&self) -> bool {
-        !self.lost().is_empty()
+        !self.lost.lock_whole().is_empty()
     }
 
     /// Whether the cut has no use because content is lost here, which the store has.
     pub fn has_lost_stored(&self) -> bool {
         self.lost_stored.load(Ordering::Acquire)
-    }
-
-    fn lost(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
-        // A panic of another thread cannot leave a half-changed map.
-        self.lost.lock_whole()
-    }
-
-    fn unread(&self) -> MutexGuard<'_, Vec<(u32, u32)>> {
-        // A panic of another thread cannot leave a half-changed list.
-        self.unread.lock_whole()
     }
 
     /// Copies the bytes of `piece` to `out`, a buffer of the same length. The bytes of lost frames are undefined.
@@ -219,7 +209,7 @@ impl Cut {
         };
         if self.on_unread == OnUnread::GiveUp && is_of_the_medium(&error) {
             self.shared.figures.lost_frames.fetch_add(1, Ordering::Relaxed);
-            self.unread().push((number, frame));
+            self.unread.lock_whole().push((number, frame));
             return Ok(Err("the disk does not read the frame"));
         }
         let file = self.shared.disk.segment_name(number);
@@ -255,7 +245,7 @@ impl Cut {
     }
 
     fn lose(&self, range: SectorRange) {
-        let mut lost = self.lost();
+        let mut lost = self.lost.lock_whole();
         let count = lost.entry(range.start()).or_default();
         *count = range.count().max(*count);
     }
@@ -337,19 +327,58 @@ impl CutSource for Cut {
     }
 
     fn damaged(&self) -> Vec<SectorRange> {
-        self.lost().iter().filter_map(|(start, count)| SectorRange::new(*start, *count)).collect()
+        self.lost.lock_whole().iter().filter_map(|(start, count)| SectorRange::new(*start, *count)).collect()
     }
 
     fn may_come_back(&self) -> bool {
-        !self.unread().is_empty()
+        !self.unread.lock_whole().is_empty()
     }
 
     fn has_come_back(&self) -> bool {
-        let unread = self.unread().clone();
+        let unread = self.unread.lock_whole().clone();
         let mut bytes = vec![0; FRAME_BYTES];
         unread.into_iter().any(|(number, frame)| {
             let read = self.read_frames(number, frame, &mut bytes);
             read.is_ok() && self.compare(number, frame, &bytes) == Verdict::Right
         })
+    }
+}
+
+/// Syncs the segments appended to by `volume` until all appended data is stable, which may be more than the data of a cut.
+///
+/// # Errors
+/// [`IoError::Sync`] when some of the data is not stable after a sync. The keeper writes such data once more.
+async fn make_stable(shared: &Arc<Shared>, volume: &Volume) -> Result<(), IoError> {
+    let mut needs = Vec::new();
+    volume.unsynced(&shared.table, &mut needs)?;
+    for place in needs {
+        sync_to(shared, place).await?;
+    }
+    volume.unsynced(&shared.table, &mut Vec::new())
+}
+
+/// Waits until `place` is stable. A thread is taken only where nobody else has the file, and the file only on that thread; so whoever waits
+/// here holds up no other sync, even while there is no thread.
+async fn sync_to(shared: &Arc<Shared>, place: Place) -> Result<(), IoError> {
+    loop {
+        // Begun before the look, so that no end of a sync after the look is missed.
+        let next_sync = shared.next_sync();
+        if place.stability(&shared.table) != Stability::Unsynced {
+            return Ok(());
+        }
+        if shared.table.get(place.number).is_file_held() {
+            // Somebody else is syncing the file.
+            next_sync.await;
+            continue;
+        }
+        let on_thread = Arc::clone(shared);
+        let synced = tokio::task::spawn_blocking(move || sealing::sync(&on_thread, place.number));
+        // Fails only when the runtime ends.
+        match synced.await.unwrap_or(Some(false)) {
+            Some(true) => {}
+            Some(false) => return Err(IoError::Sync),
+            // Somebody else was first.
+            None => next_sync.await,
+        }
     }
 }

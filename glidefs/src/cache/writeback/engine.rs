@@ -54,8 +54,9 @@ impl Writeback {
                 _ = stop.wait_for(|stop| *stop) => return,
                 () = self.queue.changed() => {}
                 () = tokio::time::sleep(due.unwrap_or_default()), if due.is_some() => {}
-                Some(ended) = uploads.join_next() => {
-                    if let Some(volume) = self.ended(&mut dirty, ended) {
+                // Panics abort the process, and nobody aborts these tasks.
+                Some(Ok((id, carried))) = uploads.join_next() => {
+                    if let Some(volume) = self.ended(&mut dirty, id, carried) {
                         merging.add(volume);
                     }
                 }
@@ -118,23 +119,8 @@ impl Writeback {
     }
 
     /// Takes the result of a cut; returns the volume when the volume has packs to merge.
-    fn ended(
-        &self,
-        dirty: &mut Dirty,
-        ended: Result<(ExportId, Carried), tokio::task::JoinError>,
-    ) -> Option<Arc<Volume>> {
-        let (id, carried) = match ended {
-            Ok(ended) => ended,
-            // Panics abort the process, and nobody aborts these tasks.
-            Err(error) => {
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    "carrying a cut to the store ended without a result"
-                );
-                return None;
-            }
-        };
-        if matches!(carried, Carried::Fenced | Carried::Removed) {
+    fn ended(&self, dirty: &mut Dirty, id: ExportId, carried: Carried) -> Option<Arc<Volume>> {
+        if carried == Carried::Lost {
             dirty.remove(id);
             return None;
         }

@@ -130,32 +130,28 @@ pub(super) async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped 
     };
     let compacted = link.remote.compact().await;
     link.crowding.set_failed(compacted.is_err());
-    match compacted {
+    let viewed = match compacted {
         Ok(Some(compacted)) => {
             link.crowding.set(compacted.crowd);
             let is_noted = !volume.has_noted(compacted.resume.cut)
                 || write_down(shared, volume, compacted.resume, Seq(0)).await.is_ok();
-            match (!is_noted, compacted.compaction_due) {
-                (true, _) => Stepped::Failed,
-                (false, true) => Stepped::More,
-                (false, false) => Stepped::Done,
-            }
+            return match (is_noted, compacted.compaction_due) {
+                (false, _) => Stepped::Failed,
+                (true, true) => Stepped::More,
+                (true, false) => Stepped::Done,
+            };
         }
-        Ok(None) => {
-            // The figure of how crowded the volume is may be old, from before a rollback. While writes wait for a merge no commit
-            // is made, and only a commit would correct the figure. The manifest is in memory, because the step has just read it,
-            // or is fetched once more.
-            match link.remote.view().await {
-                Ok(view) => {
-                    link.crowding.set(view.crowd());
-                    tell_if_stopped(volume, view.crowd());
-                    Stepped::Done
-                }
-                Err(error) => {
-                    failed(shared, volume, &error);
-                    Stepped::Failed
-                }
-            }
+        // The figure of how crowded the volume is may be old, from before a rollback. While writes wait for a merge no commit is made,
+        // and only a commit would correct the figure. The manifest is in memory, because the step has just read it, or is fetched once
+        // more.
+        Ok(None) => link.remote.view().await,
+        Err(error) => Err(error),
+    };
+    match viewed {
+        Ok(view) => {
+            link.crowding.set(view.crowd());
+            tell_if_stopped(volume, view.crowd());
+            Stepped::Done
         }
         Err(error) => {
             failed(shared, volume, &error);

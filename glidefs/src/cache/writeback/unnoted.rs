@@ -2,7 +2,7 @@
 //! content of the cut counts as not in the store, and goes there again, as long as all of the content can be read here. Of content
 //! lost here the store has the good copy: then everything up to the cut is left to the store.
 //!
-//! Owns finding such a cut, and leaving content to the store. Does not own the content (`volume/unnoted`). Invariants: the cut is
+//! Owns finding such a cut, and leaving content to the store. Does not own the content (`volume/linked`). Invariants: the cut is
 //! that of a manifest which this host noted in this epoch, or made with a version without notes, so the cut has the writes of this
 //! history and of no other; content that the manifest lists as damaged, and that readers here get, is not left to the store. All
 //! of the content is left, not only the lost part: a write of the cut may have failed with its record in the log, and only the

@@ -17,7 +17,6 @@ use crate::config::keys::commented_config;
 use crate::store::{
     Access, Backend, RetryPolicy, Store, StoreError, StoreOptions, StoreUrl, process_variables,
 };
-use crate::units::unix_millis;
 
 /// How long a request to a place may take, with all tries.
 const STORE_PATIENCE: Duration = Duration::from_secs(20);

@@ -13,6 +13,7 @@ use super::page_cache::{report, verify};
 use super::state::{DiskRead, Flight, Reads, SumsRead};
 use crate::cache::log::scan::offset;
 use crate::cache::shard::request::{Token, Want};
+use crate::cache::shard::sums::Segment;
 use crate::cache::shard::{Shard, sums};
 use crate::cache::volume::error::IoError;
 use crate::fair::Fair;
@@ -95,8 +96,9 @@ pub(super) fn start<T: Token>(shard: &mut Shard<T>) {
         // At most READS_MAX.
         let op = u32::try_from(shard.reads.flights.insert(flight)).unwrap_or(u32::MAX);
         shard.wanted.push(Want::Read { op, file, offset: offset(source.first), buffer });
-        if !sums::are_known(&shard.shared, &mut shard.reads.pages, source.number, source.first, source.frames)
-        {
+        let segment = Segment::of(&shard.shared, source.number);
+        let is_known = segment.are_known(&shard.shared, &mut shard.reads.pages, source.first, source.frames);
+        if !is_known {
             read_sums(shard, op);
         }
     }

@@ -10,7 +10,7 @@ use crate::cache::log::format::Frame;
 use crate::cache::log::scan::offset;
 use crate::cache::log::sums::Verdict;
 use crate::cache::log::sums::pages::Pages;
-use crate::cache::shard::sums;
+use crate::cache::shard::sums::Segment;
 use crate::cache::shared::Shared;
 use crate::cache::volume::error::IoError;
 use crate::units::FRAME_BYTES;
@@ -56,7 +56,7 @@ fn read_parts(
             return Ok(false);
         }
     }
-    if !sums::are_known(shared, pages, source.number, source.first, source.frames) {
+    if !Segment::of(shared, source.number).are_known(shared, pages, source.first, source.frames) {
         return Ok(false);
     }
     let mut verified = verify(shared, source, first_whole, whole, pages);
@@ -109,7 +109,7 @@ pub(super) fn verify(
     buffer: &[u8],
     pages: &mut Pages,
 ) -> Option<Result<(), IoError>> {
-    match sums::compare(shared, pages, source.number, first, buffer)? {
+    match Segment::of(shared, source.number).compare(shared, pages, first, buffer)? {
         Verdict::Right => Some(Ok(())),
         Verdict::Wrong(frame) => {
             shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,7 @@
 //! The budgets: the bounds hold for any volumes, weights and orders of growth, of memory for indexes and of log space.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::super::durability::{PAUSE_MAX, Pace};

@@ -9,7 +9,7 @@ mod bulk;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-pub(super) use self::bulk::Bulk;
+pub use self::bulk::IndexLoader;
 use super::leaf::{Item, LEAF_ITEMS_MAX, Leaf, LeafBytes};
 use crate::cache::log::table::Refs;
 use crate::cache::volume::hold;

@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Dirty, Layers};
+use super::{Dirty, Layers, beginning};
 use crate::cache::volume::extent::{Backing, Extent, Piece};
 use crate::cache::volume::layer::Layer;
 use crate::units::{SectorRange, Seq};
@@ -165,13 +165,11 @@ impl Layers {
     /// on from as well.
     pub fn frozen_from(&self, from: u64, limit: usize) -> (Vec<Extent>, Option<u64>) {
         let mut found = Vec::with_capacity(limit);
-        let mut next = None;
-        if let (Some(cut), Some(range)) = (self.frozen.front(), SectorRange::new(from, u64::MAX - from)) {
-            let (end, _) = cut.index.reach(range, limit);
-            next = Some(end).filter(|end| *end < u64::MAX);
-            let window = SectorRange::new(from, end - from).unwrap_or(range);
-            cut.index.lookup(window, |piece| found.extend(content(piece)));
-        }
+        let (Some(cut), Some(range)) = (self.frozen.front(), SectorRange::new(from, u64::MAX - from)) else {
+            return (found, None);
+        };
+        let (window, next) = beginning(range, [&cut.index], limit);
+        cut.index.lookup(window, |piece| found.extend(content(piece)));
         (found, next)
     }
 
@@ -185,18 +183,14 @@ impl Layers {
         limit: usize,
     ) -> (Vec<Extent>, Option<u64>) {
         let mut found = Vec::new();
-        let layers =
-            || [&self.active, &self.clean].into_iter().chain(self.frozen.iter().map(|cut| &cut.index));
-        let share = (limit / layers().count()).max(1);
+        let share = (limit / self.each_layer().count()).max(1);
         let Some(range) = SectorRange::new(from, u64::MAX - from) else { return (found, None) };
-        let end = layers().map(|layer| layer.reach(range, share).0).min().unwrap_or(range.end());
-        let Some(window) = SectorRange::new(from, end - from) else { return (found, None) };
-        for layer in layers() {
+        let (window, next) = beginning(range, self.each_layer(), share);
+        for layer in self.each_layer() {
             layer.lookup(window, |piece| {
                 found.extend(content(piece).filter(|extent| is_in(extent.backing.number())));
             });
         }
-        let next = Some(end).filter(|end| *end < u64::MAX);
         if next.is_none() {
             found.extend(self.doubts.extents().filter(|extent| is_in(extent.backing.number())));
         }

@@ -88,13 +88,13 @@ impl Pair {
                 };
                 let range = SectorRange::new(start, count).unwrap();
                 let extent = Extent { range, seq: Seq(self.last_seq), backing };
-                self.layers.insert(&self.table, extent);
+                self.layers.insert(&self.table, None, extent);
                 self.log.push(extent);
                 self.newest[start as usize..(start + count) as usize].fill(self.last_seq);
             }
             Step::Freeze => {
                 if Seq(self.last_seq) > self.layers.cut() {
-                    self.layers.freeze(Frozen::at(Seq(self.last_seq)));
+                    self.layers.freeze(Frozen { last: Seq(self.last_seq), ..Frozen::default() });
                     self.cuts.push_back(self.newest);
                 }
             }
@@ -154,7 +154,9 @@ impl Pair {
                     }
                     let mut rest = Some(extent.range);
                     while let Some(range) = rest {
-                        let next = self.layers.evict(&self.table, range, (extent.seq, number), 1);
+                        let next = self.layers.evict(&self.table, range, 1, |backing, seq| {
+                            (seq, backing.number()) == (extent.seq, number)
+                        });
                         rest = next.and_then(|next| SectorRange::new(next, range.end() - next));
                     }
                 }
@@ -289,9 +291,9 @@ fn what_moves_while_a_cut_is_thawed_does_not_hide_what_is_newer() {
         seq: Seq(seq),
         backing: Backing::Data { number, sector: 8 },
     };
-    layers.insert(&table, extent(8, 1, 1));
-    layers.insert(&table, extent(4, 2, 2));
-    layers.freeze(Frozen::at(Seq(2)));
+    layers.insert(&table, None, extent(8, 1, 1));
+    layers.insert(&table, None, extent(4, 2, 2));
+    layers.freeze(Frozen { last: Seq(2), ..Frozen::default() });
     assert!(!layers.thaw_some(&table, 1).0, "half of the cut is left");
     layers.relocate(&table, extent(8, 1, 3), 1, 8);
     let mut found = Vec::new();

@@ -1,15 +1,18 @@
-//! A map of extents that come in ascending order, built leaf by leaf.
+//! An index of extents that come in ascending order, built leaf by leaf.
 //!
-//! Does not own extents out of order: the caller writes these to the finished map. Invariant: the finished map is one that writes of
-//! the same extents could have made.
+//! Does not own extents out of order: the caller inserts these into the finished index. Invariant: the finished index is one that
+//! inserts of the same extents could have made.
 
 use super::{ExtentMap, Owner};
 use crate::cache::log::table::Refs;
+use crate::cache::volume::extent::Extent;
 use crate::cache::volume::index::leaf::{Item, LEAF_ITEMS_MAX, Leaf, LeafBytes};
+use crate::cache::volume::index::{Index, whole};
+use crate::units::Seq;
 
-/// A map while extents are added at the end.
+/// An index while extents are added at the end: many times faster than [`Index::insert`].
 #[derive(Debug, Default)]
-pub(in crate::cache::volume::index) struct Bulk {
+pub struct IndexLoader {
     /// Leaves by the first start in each.
     owners: Vec<(u64, Owner)>,
     /// The extents of the next leaf. The next extent may continue the last one.
@@ -21,17 +24,26 @@ pub(in crate::cache::volume::index) struct Bulk {
     data_sectors: u64,
     frames: u64,
     leaf_bytes: LeafBytes,
+    max_seq: Seq,
 }
 
-impl Bulk {
-    /// Adds `item`; `false`, and nothing is added, when `item` starts before the end of the last extent. `refs` is told of the
-    /// extents of a leaf when the leaf is full, or by [`Self::close`].
+impl IndexLoader {
+    /// Adds `extent`, of at most `u32::MAX` sectors; `false`, and nothing is added, when `extent` starts before the end of the last
+    /// one. `refs` is told of the extents of a leaf when the leaf is full, or by [`Self::close`].
     #[inline]
-    pub fn push(&mut self, item: Item, refs: &mut impl FnMut(Refs)) -> bool {
+    pub fn push(&mut self, extent: &Extent, refs: &mut impl FnMut(Refs)) -> bool {
+        let Ok(count) = u32::try_from(extent.range.count()) else { return false };
+        let item = Item { start: extent.range.start(), seq: extent.seq, count, backing: extent.backing };
+        self.push_item(item, refs)
+    }
+
+    #[inline]
+    fn push_item(&mut self, item: Item, refs: &mut impl FnMut(Refs)) -> bool {
         if item.start < self.end {
             return false;
         }
         self.end = item.end();
+        self.max_seq = self.max_seq.max(item.seq);
         if let Some(last) = self.items.last_mut() {
             if (last.end(), last.seq) == (item.start, item.seq)
                 && last.backing.skip(last.count) == item.backing
@@ -74,8 +86,14 @@ impl Bulk {
     /// Adds the extents of `next`, of which `refs` has been told: whole leaves, as they are, behind the end of the last extent. The
     /// extents of other leaves are pushed one by one, and those that cannot be pushed go to `refused`: `refs` is told that `next`
     /// loses all of these.
-    pub fn append(&mut self, mut next: Self, refs: &mut impl FnMut(Refs), mut refused: impl FnMut(Item)) {
-        debug_assert!(next.items.is_empty(), "all of the next map is in leaves");
+    pub(in crate::cache::volume) fn append(
+        &mut self,
+        mut next: Self,
+        refs: &mut impl FnMut(Refs),
+        mut refused: impl FnMut(Extent),
+    ) {
+        debug_assert!(next.items.is_empty(), "all of the next index is in leaves");
+        self.max_seq = self.max_seq.max(next.max_seq);
         let before = next.owners.iter().take_while(|(key, _)| *key < self.end).count();
         let mut owners = next.owners.into_iter();
         for (_, owner) in owners.by_ref().take(before) {
@@ -85,8 +103,8 @@ impl Bulk {
                 next.data_sectors = next.data_sectors.saturating_sub(item.data_sectors());
                 next.frames = next.frames.saturating_sub(item.frames());
                 refs(item.lost(item.start, item.end()));
-                if !self.push(item, refs) {
-                    refused(item);
+                if !self.push_item(item, refs) {
+                    _ = whole(item).map(&mut refused);
                 }
             }
         }
@@ -102,14 +120,15 @@ impl Bulk {
         self.leaf_bytes += next.leaf_bytes;
     }
 
-    /// The map of all extents added.
-    pub fn finish(mut self, refs: &mut impl FnMut(Refs)) -> ExtentMap {
+    /// The index of all extents added.
+    pub fn finish(mut self, refs: &mut impl FnMut(Refs)) -> Index {
         self.close(refs);
-        let Self { mut owners, len, data_sectors, frames, leaf_bytes, .. } = self;
+        let Self { mut owners, len, data_sectors, frames, leaf_bytes, max_seq, .. } = self;
         if let Some((key, _)) = owners.first_mut() {
             *key = 0;
         }
-        ExtentMap { owners: owners.into_iter().collect(), len, data_sectors, frames, leaf_bytes }
+        let owners = owners.into_iter().collect();
+        Index { extents: ExtentMap { owners, len, data_sectors, frames, leaf_bytes }, max_seq }
     }
 }
 
@@ -121,7 +140,6 @@ mod tests {
 
     use super::*;
     use crate::cache::volume::extent::Backing;
-    use crate::units::Seq;
 
     fn item() -> impl Strategy<Value = (u64, u32, Seq, Backing)> {
         let backing = prop_oneof![
@@ -162,24 +180,26 @@ mod tests {
                 0..8
             )
         ) {
-            let (mut whole, mut written) = (Bulk::default(), ExtentMap::default());
+            let (mut whole, mut written) = (IndexLoader::default(), ExtentMap::default());
             let (mut gained, mut at, mut refused) = (0, 0_u64, Vec::new());
             for (back, items) in parts {
-                let mut part = Bulk::default();
+                let mut part = IndexLoader::default();
                 at = at.saturating_sub(back);
                 for (gap, count, seq, backing) in items {
                     let item = Item { start: at + gap, seq, count, backing };
                     at = item.end();
-                    prop_assert!(part.push(item, &mut |refs| gained += refs.extents));
+                    prop_assert!(part.push_item(item, &mut |refs| gained += refs.extents));
                     written.write(item, &mut |_| {});
                 }
                 part.close(&mut |refs| gained += refs.extents);
-                whole.append(part, &mut |refs| gained += refs.extents, |item| refused.push(item));
+                whole.append(part, &mut |refs| gained += refs.extents, |extent| refused.push(extent));
             }
-            let mut built = whole.finish(&mut |refs| gained += refs.extents);
+            let mut built = whole.finish(&mut |refs| gained += refs.extents).extents;
             prop_assert_eq!(gained, i32::try_from(built.len).unwrap());
             check_sums(&built)?;
-            for item in refused {
+            for Extent { range, seq, backing } in refused {
+                let count = u32::try_from(range.count()).unwrap();
+                let item = Item { start: range.start(), seq, count, backing };
                 built.write(item, &mut |_| {});
                 written.write(item, &mut |_| {});
             }
@@ -201,19 +221,19 @@ mod tests {
             items in prop::collection::vec(item(), 0..600),
             changes in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), prop_oneof![1..200_u32, 1..4_000_u32]), 0..40)
         ) {
-            let (mut bulk, mut written) = (Bulk::default(), ExtentMap::default());
+            let (mut bulk, mut written) = (IndexLoader::default(), ExtentMap::default());
             let (mut gained, mut at) = (0, 0);
             let mut pieces = Vec::new();
             for (gap, count, seq, backing) in items {
                 let item = Item { start: at + gap, seq, count, backing };
                 at = item.end();
-                let is_added = bulk.push(item, &mut |refs| gained += refs.extents);
+                let is_added = bulk.push_item(item, &mut |refs| gained += refs.extents);
                 prop_assert!(is_added);
-                let is_overlap_added = bulk.push(Item { start: at - 1, ..item }, &mut |_| {});
+                let is_overlap_added = bulk.push_item(Item { start: at - 1, ..item }, &mut |_| {});
                 prop_assert!(!is_overlap_added);
                 pieces.push(item);
             }
-            let mut built = bulk.finish(&mut |refs| gained += refs.extents);
+            let mut built = bulk.finish(&mut |refs| gained += refs.extents).extents;
             prop_assert_eq!(gained, i32::try_from(built.len).unwrap());
             check_sums(&built)?;
             // Every sector has the same content, and goes on having the same content after more writes.
