@@ -9,7 +9,9 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 
 use crate::cache::catalog::CacheCatalog;
+use crate::cache::log::format::KeptExtent;
 use crate::cache::options::Known;
+use crate::cache::volume::Volume;
 use crate::cache::volume::layers::SeqMarks;
 use crate::store::volume::Resume;
 use crate::units::{ExportId, Seq};
@@ -19,6 +21,19 @@ impl Known {
     pub fn local(ids: &[ExportId]) -> Self {
         let exports = ids.iter().map(|id| (*id, SeqMarks::default())).collect();
         Self { exports, next_export: None, catalog: Arc::new(NoCatalog) }
+    }
+}
+
+impl Volume {
+    /// All content of the volume by first sector.
+    pub fn content(&self) -> Vec<KeptExtent> {
+        let (mut found, mut from) = (Vec::new(), Some(0));
+        while let Some(sector) = from {
+            let slice = self.slice(sector, 4096, |_| true);
+            found.extend(slice.extents);
+            from = slice.next;
+        }
+        found
     }
 }
 

@@ -132,6 +132,8 @@ pub struct WorkerStats {
     pub requests: Counter,
     /// Times a write was held back, because too much would have been at risk or because merging packs did not keep up.
     pub risk_waits: Counter,
+    /// Writes held back because the index of the export may not grow.
+    pub index_waits: Counter,
     /// Writes held back because the export has its share of the log.
     pub log_waits: Counter,
     /// Writes that wait until the cache has room, without those that are slowed down only (a gauge).

@@ -159,18 +159,6 @@ impl Volume {
         SeqMarks { stored: inner.layers.stored(), evicted: inner.evicted }
     }
 
-    /// All content of the volume by first sector.
-    #[cfg(test)]
-    pub fn content(&self) -> Vec<KeptExtent> {
-        let (mut found, mut from) = (Vec::new(), Some(0));
-        while let Some(sector) = from {
-            let slice = self.slice(sector, super::hold::EXTENTS_MAX, |_| true);
-            found.extend(slice.extents);
-            from = slice.next;
-        }
-        found
-    }
-
     /// A slice of the volume from sector `from` on: the extents in segments which `is_covered` accepts, of
     /// about `limit` of all extents.
     pub(in crate::cache) fn slice(&self, from: u64, limit: usize, is_covered: impl Fn(u32) -> bool) -> Slice {

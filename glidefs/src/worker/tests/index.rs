@@ -52,6 +52,7 @@ async fn a_guest_that_tears_its_extents_waits_at_its_budget_alone_and_can_make_r
     assert_eq!((client.finish(0).0, client.finish(1).0), (Ok(512), Ok(512)));
     let figures = torn.volume().usage(Resource::Index);
     assert!(figures.held >= 2 && figures.held_nanos > 0 && !figures.is_full, "{figures:?}");
+    assert!(bench.worker.stats.index_waits.get() >= 2);
     assert_eq!(bench.worker.stats.risk_waits.get(), 0);
     client.detach().await;
     neighbour.detach().await;

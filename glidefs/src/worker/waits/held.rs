@@ -123,8 +123,9 @@ impl HeldWrites {
         match reason {
             Reason::Risk => self.stats.risk_waits.add(1),
             Reason::Budget(resource) => {
-                if resource == Resource::Log {
-                    self.stats.log_waits.add(1);
+                match resource {
+                    Resource::Index => self.stats.index_waits.add(1),
+                    Resource::Log => self.stats.log_waits.add(1),
                 }
                 volume.count_held(resource);
             }

@@ -39,7 +39,7 @@ async fn packs(volume: &VolumeWriter) -> usize {
 /// Length of all packs of `volume` in the store, bytes: of those that were merged as well.
 async fn stored_bytes(daemon: &Daemon, volume: &VolumeWriter) -> u64 {
     let packs = daemon.volumes.store().list(Folder::Packs(volume.id()), None).await.unwrap();
-    packs.objects.iter().map(|object| object.bytes).sum()
+    packs.iter().map(|object| object.bytes).sum()
 }
 
 /// Random writes over `sectors`, each a cut of its own, and the content after them.
