@@ -43,6 +43,7 @@ LONG_STAGES=(
 	"page                 the status page in Chromium, each figure compared with the API; glidefs top in a terminal    (10 minutes)"
 	"client               a Python client made from the description of the API, used over TCP and the Unix socket      (10 minutes)"
 	"containers           volumes and devices of Podman and Docker: the commands of docs/containers.md                 (5 minutes)"
+	"servers              glidefs store test against four S3 servers, of which two break a rule                        (5 minutes)"
 	"csi                  csi-sanity against the CSI driver on real devices, checks of our own, manifests of Kubernetes (40 minutes)"
 	"benches              every bench, and the scripts of figures that need no device, in a short form                (20 minutes)"
 	"figures              scripts/run, and the scripts of figures that need devices, each in a short form             (20 minutes)"
@@ -144,6 +145,7 @@ long_outer() { build_release && scripts/system-test --all --time-limit 2400; }
 long_page() { scripts/page-test; }
 long_client() { scripts/client-test; }
 long_containers() { scripts/containers-test; }
+long_servers() { scripts/servers; }
 long_csi() { scripts/csi-test; }
 long_benches() {
 	need_packages valgrind=valgrind jq=jq
