@@ -2,7 +2,8 @@
 //!
 //! Owns when the store is collected, and since when that fails. Does not own which objects are removed (`store::gc`). Invariants: a
 //! host does not collect the store if it has created nothing since its last run, and that run ended well and left nothing to later
-//! runs; of many hosts about one collects in an interval, and where that one ends another one does from the next interval on.
+//! runs; of many hosts about one collects in an interval, and where that one ends another one does from the next interval on. A run that
+//! failed, as when the store took one of its many requests for too long, is tried again soon.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,6 +12,9 @@ use crate::locks::MutexExt;
 use crate::router::Router;
 use crate::store::gc::{GcOptions, GcReport};
 use crate::store::{Key, Operation, StoreStats};
+
+/// Longest time from a run that failed to the next one.
+const FAILED_PAUSE: Duration = Duration::from_mins(15);
 
 /// The runs of garbage collection.
 #[derive(Debug, Default)]
@@ -43,15 +47,23 @@ struct Need {
     created: u64,
     /// Whether the last run failed, or left something to a later run.
     is_unfinished: bool,
+    /// Whether the last run failed.
+    has_failed: bool,
 }
 
 impl Need {
     /// The process before may have ended between two runs, or after a creation.
-    const AT_START: Self = Self { created: 0, is_unfinished: true };
+    const AT_START: Self = Self { created: 0, is_unfinished: true, has_failed: false };
 
     /// After a run that ended with `result`, when this host had asked for `created` creations.
     fn after<E>(result: &Result<GcReport, E>, created: u64) -> Self {
-        Self { created, is_unfinished: result.as_ref().map_or(true, |report| report.is_unfinished) }
+        let is_unfinished = result.as_ref().map_or(true, |report| report.is_unfinished);
+        Self { created, is_unfinished, has_failed: result.is_err() }
+    }
+
+    /// Time to the next look whether a run is due.
+    fn pause(self, interval: Duration) -> Duration {
+        if self.has_failed { interval.min(FAILED_PAUSE) } else { interval }
     }
 
     /// Whether a run is due, when this host has asked for `created` creations.
@@ -78,7 +90,7 @@ pub async fn collect(
     let mut seen = router.observations().await.ok();
     loop {
         // Random, so that hosts started together do not collect together.
-        tokio::time::sleep(interval.mul_f64(rand::random_range(0.75..1.25))).await;
+        tokio::time::sleep(need.pause(interval).mul_f64(rand::random_range(0.75..1.25))).await;
         if !need.is_due(stats.of(Operation::Put).requests.get()) {
             continue;
         }
@@ -87,6 +99,7 @@ pub async fn collect(
         seen = found;
         if is_collected {
             collections.ends(true);
+            need.has_failed = false;
             continue;
         }
         collections.begins(Instant::now());
@@ -138,8 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_run_is_tried_again() {
-        assert!(Need::after(&Err(()), 7).is_due(7));
+    fn a_failed_run_is_tried_again_soon() {
+        let failed = Need::after(&Err(()), 7);
+        assert!(failed.is_due(7));
+        let (day, minute) = (Duration::from_hours(24), Duration::from_mins(1));
+        assert_eq!((failed.pause(day), failed.pause(minute)), (FAILED_PAUSE, minute));
+        assert_eq!((Need::AT_START.pause(day), need_after(true).pause(day)), (day, day));
     }
 
     #[test]
