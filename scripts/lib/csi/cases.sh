@@ -154,6 +154,7 @@ copies() {
 	# No sync: a snapshot has everything that was written before.
 	snap=$(snapshot "$id" "kept-$1")
 	[ "$(snapshot "$id" "kept-$1")" = "$snap" ]
+	[ "$(rpc Controller/CreateSnapshot "{\"source_volume_id\": \"$id\", \"name\": \"kept-$1\"}" | jq -re .snapshot.sizeBytes)" = $((400 * MIB)) ]
 	echo later >"$(target_of "$id")/later"
 	copy=$(volume "copy-$1" "$1" $((700 * MIB)) "$(from_snapshot "$snap")")
 	[ "$(volume "copy-$1" "$1" $((700 * MIB)) "$(from_snapshot "$snap")")" = "$copy" ]

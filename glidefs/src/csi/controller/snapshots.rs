@@ -9,6 +9,7 @@ use prost_types::Timestamp;
 use super::needs_store;
 use crate::api::wire::Snapshot as DaemonSnapshot;
 use crate::csi::Driver;
+use crate::csi::capacity::signed;
 use crate::csi::error::CsiError;
 use crate::csi::names::{ID_CHARS_MAX, NameSuffix, SnapshotId, is_own};
 use crate::csi::paging::page;
@@ -57,17 +58,19 @@ impl Driver {
             }
             self.sync(&origin).await;
         }
+        // A volume does not shrink, so its size is enough for whatever is made from the snapshot.
+        let sized = |snapshot| Snapshot { size_bytes: signed(origin.size_bytes), ..snapshot };
         // Also when the snapshot is listed: only the daemon says whether the content of the snapshot is whole.
         let made = match self.daemon.snapshot(&id).await {
             // An earlier call has made the snapshot.
             Err(error) if error.refusal() == Some("snapshot_exists") => {
                 let existing = self.snapshot_of(&id).await?.ok_or(error)?;
-                return Ok(CreateSnapshotResponse { snapshot: Some(existing) });
+                return Ok(CreateSnapshotResponse { snapshot: Some(sized(existing)) });
             }
             made => made?,
         };
         tracing::info!(snapshot = %id, "snapshot created");
-        Ok(CreateSnapshotResponse { snapshot: Some(shown(&made)?) })
+        Ok(CreateSnapshotResponse { snapshot: Some(sized(shown(&made)?)) })
     }
 
     pub(super) async fn delete_snapshot(
@@ -159,7 +162,7 @@ fn shown(snapshot: &DaemonSnapshot) -> Result<Snapshot, CsiError> {
     let created = DateTime::parse_from_rfc3339(&snapshot.created).map_err(|_| CsiError::Broken)?;
     let id = SnapshotId { export: name_of(&snapshot.export)?, snapshot: name_of(&snapshot.name)? };
     Ok(Snapshot {
-        // Not known: the volume may have grown since.
+        // Not known of an older snapshot: the volume may have grown since.
         size_bytes: 0,
         snapshot_id: id.to_string(),
         source_volume_id: snapshot.export.clone(),
