@@ -13,8 +13,11 @@ use crate::router::Router;
 use crate::store::gc::{GcOptions, GcReport};
 use crate::store::{Key, Operation, StoreStats};
 
-/// Longest time from a run that failed to the next one.
+/// Time from a run that failed to the next one; doubled after each further one that fails.
 const FAILED_PAUSE: Duration = Duration::from_mins(15);
+
+/// After so many doublings the pause is longer than any interval.
+const FAILED_DOUBLINGS: u32 = 12;
 
 /// The runs of garbage collection.
 #[derive(Debug, Default)]
@@ -47,23 +50,27 @@ struct Need {
     created: u64,
     /// Whether the last run failed, or left something to a later run.
     is_unfinished: bool,
-    /// Whether the last run failed.
-    has_failed: bool,
+    /// Runs that failed since one ended well.
+    failed: u32,
 }
 
 impl Need {
     /// The process before may have ended between two runs, or after a creation.
-    const AT_START: Self = Self { created: 0, is_unfinished: true, has_failed: false };
+    const AT_START: Self = Self { created: 0, is_unfinished: true, failed: 0 };
 
     /// After a run that ended with `result`, when this host had asked for `created` creations.
-    fn after<E>(result: &Result<GcReport, E>, created: u64) -> Self {
+    fn after<E>(self, result: &Result<GcReport, E>, created: u64) -> Self {
         let is_unfinished = result.as_ref().map_or(true, |report| report.is_unfinished);
-        Self { created, is_unfinished, has_failed: result.is_err() }
+        let failed = if result.is_ok() { 0 } else { self.failed.saturating_add(1) };
+        Self { created, is_unfinished, failed }
     }
 
     /// Time to the next look whether a run is due.
     fn pause(self, interval: Duration) -> Duration {
-        if self.has_failed { interval.min(FAILED_PAUSE) } else { interval }
+        match self.failed.checked_sub(1) {
+            None => interval,
+            Some(before) => FAILED_PAUSE.saturating_mul(1 << before.min(FAILED_DOUBLINGS)).min(interval),
+        }
     }
 
     /// Whether a run is due, when this host has asked for `created` creations.
@@ -99,14 +106,14 @@ pub async fn collect(
         seen = found;
         if is_collected {
             collections.ends(true);
-            need.has_failed = false;
+            need.failed = 0;
             continue;
         }
         collections.begins(Instant::now());
         let result = router.collect(GcOptions::default()).await;
         seen = router.observations().await.ok();
         collections.ends(result.is_ok());
-        need = Need::after(&result, stats.of(Operation::Put).requests.get());
+        need = need.after(&result, stats.of(Operation::Put).requests.get());
         match result {
             Ok(report) => tracing::info!(
                 packs_removed = report.packs_removed,
@@ -129,7 +136,7 @@ mod tests {
     use super::*;
 
     fn need_after(is_unfinished: bool) -> Need {
-        Need::after(&Ok::<_, ()>(GcReport { is_unfinished, ..GcReport::default() }), 7)
+        Need::AT_START.after(&Ok::<_, ()>(GcReport { is_unfinished, ..GcReport::default() }), 7)
     }
 
     #[test]
@@ -152,11 +159,15 @@ mod tests {
 
     #[test]
     fn a_failed_run_is_tried_again_soon() {
-        let failed = Need::after(&Err(()), 7);
+        let failed = Need::AT_START.after(&Err(()), 7);
         assert!(failed.is_due(7));
         let (day, minute) = (Duration::from_hours(24), Duration::from_mins(1));
         assert_eq!((failed.pause(day), failed.pause(minute)), (FAILED_PAUSE, minute));
-        assert_eq!((Need::AT_START.pause(day), need_after(true).pause(day)), (day, day));
+        let twice = failed.after(&Err(()), 7);
+        assert_eq!(twice.pause(day), 2 * FAILED_PAUSE);
+        assert_eq!((0..50).fold(twice, |need, _| need.after(&Err(()), 7)).pause(day), day);
+        let ended = twice.after(&Ok::<_, ()>(GcReport::default()), 7);
+        assert_eq!((Need::AT_START.pause(day), ended.pause(day)), (day, day));
     }
 
     #[test]

@@ -58,8 +58,9 @@ impl Driver {
             }
             self.sync(&origin).await;
         }
-        // A volume does not shrink, so its size is enough for whatever is made from the snapshot.
-        let sized = |snapshot| Snapshot { size_bytes: signed(origin.size_bytes), ..snapshot };
+        // Asked for while nothing else of the driver changes the volume: it grows by calls of the driver.
+        let size_bytes = signed(self.daemon.volume(&source).await?.size_bytes);
+        let sized = |snapshot| Snapshot { size_bytes, ..snapshot };
         // Also when the snapshot is listed: only the daemon says whether the content of the snapshot is whole.
         let made = match self.daemon.snapshot(&id).await {
             // An earlier call has made the snapshot.

@@ -59,7 +59,8 @@ impl<C> UnderWay<C> {
         let Ok(bytes) = usize::try_from(result) else {
             let code = result.wrapping_neg();
             return match code {
-                libc::EINTR => None,
+                // A sync that fails has told of a lost write perhaps, and a second one would not.
+                libc::EINTR if self.op.kind != Kind::SyncData => None,
                 // A direct read cannot go on from within a block, and only the end of the file can have stopped the read there.
                 libc::EINVAL if self.moved > 0 && reads => Some(Ok(self.moved)),
                 libc::ECANCELED if self.moved > 0 => Some(Ok(self.moved)),

@@ -1,7 +1,7 @@
 //! Properties that must hold for any bytes at all; checked by the fuzzers in `fuzz/` and by the property tests. Not compiled into
 //! the daemon.
 //!
-//! Random bytes never field past a checksum. So the bytes are also laid over a valid structure by exclusive or, and then everything
+//! Random bytes never get past a checksum. So the bytes are also laid over a valid structure by exclusive or, and then everything
 //! that a forger could know is put right: magic, version, segment, position and checksums. The property: a decoder either refuses
 //! the bytes, or the encoder makes exactly the same bytes of the decoded structure. Each check answers whether the structure with
 //! the bytes laid over was accepted.
