@@ -82,8 +82,8 @@ impl From<RouterError> for ApiError {
             RouterError::Name(_) => P::BadName,
             RouterError::Size(_) => P::BadSize,
             RouterError::Parameter { .. }
-            | RouterError::Bound { .. }
-            | RouterError::FailAfter { .. }
+            | RouterError::Bound
+            | RouterError::FailAfter
             | RouterError::Collect(GcError::GraceTooShort { .. }) => P::BadParameter,
             RouterError::NotFound { .. } => P::NotFound,
             RouterError::OtherParameter { .. } | RouterError::OtherProperty { .. } => {

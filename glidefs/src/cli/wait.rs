@@ -30,7 +30,7 @@ pub(super) struct DaemonWait<'a> {
     out: Box<dyn Write + 'a>,
 }
 
-impl<'a> DaemonWait<'a> {
+impl DaemonWait<'_> {
     /// A wait shown on standard error, or with `--json` nowhere.
     pub fn new(WaitArgs { timeout, output }: WaitArgs) -> Self {
         let limit = timeout.map(|limit| limit.0);

@@ -95,7 +95,8 @@ mod tests {
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let own = Arc::clone(&load);
         let thread = std::thread::spawn(move || {
-            begun.send(own.begin().unwrap()).unwrap();
+            own.begin().unwrap();
+            begun.send(()).unwrap();
             let mut sum = 0_u64;
             while ended.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
                 sum = std::hint::black_box(sum.wrapping_add(1));

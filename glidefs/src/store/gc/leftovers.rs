@@ -95,6 +95,6 @@ async fn dangling(
 
 /// Whether a later run can remove more of `volume`, which is deleted, without any change by others.
 pub(super) fn can_go(volume: &ListedVolume, in_use: &InUse, deadline: Deadline) -> bool {
-    let is_used = || volume.packs.iter().any(|pack| in_use.uses(pack));
-    !volume.is_live() && !(volume.is_over(deadline) && is_used())
+    let is_unused = || volume.packs.iter().all(|pack| !in_use.uses(pack));
+    !volume.is_live() && (!volume.is_over(deadline) || is_unused())
 }

@@ -223,8 +223,8 @@ impl Devices for Kernel {
     }
 
     async fn give_path(&self, _name: &str, _id: DeviceId) -> Result<(), String> {
-        let given = self.no_path.lock().unwrap().map_or(Ok(()), |reason| Err(reason.to_owned()));
-        given
+        let reason = *self.no_path.lock().unwrap();
+        reason.map_or(Ok(()), |reason| Err(reason.to_owned()))
     }
 
     async fn user(&self, id: DeviceId) -> Result<Option<String>, DeviceError> {
