@@ -10,6 +10,7 @@ mod commands;
 mod error;
 mod print;
 mod run;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -26,7 +27,6 @@ use clap::Parser;
 use self::args::{Cli, Command, StoreCommand};
 use self::commands::{csi, daemon, doctor, exports, files, snapshots, upgrade};
 use self::error::{CliError, USAGE};
-use crate::api::wire::Export;
 use crate::client::Client;
 use crate::config::Config;
 use crate::doctor::{examine, try_store};
@@ -74,28 +74,6 @@ fn complain(json: bool, code: &str, message: &str) {
     let error = serde_json::json!({"error": {"code": code, "message": message}});
     let text = if json { error.to_string() } else { format!("glidefs: {message}") };
     print::complain(&text);
-}
-
-/// The table that `glidefs export list` prints of the daemon's answer `json`.
-///
-/// # Errors
-/// When `json` is no list of exports.
-pub fn listing(json: &[u8]) -> serde_json::Result<String> {
-    serde_json::from_slice::<Vec<Export>>(json).map(|exports| print::exports(&exports))
-}
-
-/// Why the program refuses the arguments `words`; `None` if it takes them. Values that are missing or wrong are a reason only if
-/// the arguments are `whole`.
-pub fn refusal(words: &[&str], whole: bool) -> Option<String> {
-    use clap::error::ErrorKind::{DisplayHelp, DisplayVersion, InvalidSubcommand, UnknownArgument};
-
-    let error = Cli::try_parse_from(std::iter::once("glidefs").chain(words.iter().copied())).err()?;
-    let counts = match error.kind() {
-        DisplayHelp | DisplayVersion => false,
-        InvalidSubcommand | UnknownArgument => true,
-        _ => whole,
-    };
-    counts.then(|| error.to_string().lines().next().unwrap_or_default().to_owned())
 }
 
 fn dispatch(

@@ -149,12 +149,6 @@ impl Export {
         self.sectors.store(size_bytes / SECTOR_BYTES, Ordering::Release);
     }
 
-    /// The export's part where exports share: twice the weight gets twice as much.
-    #[inline]
-    pub fn weight(&self) -> u16 {
-        self.volume.weight()
-    }
-
     /// The count of requests against the limits; `None` while no limit was ever set.
     #[inline]
     pub fn throttle(&self) -> Option<&Throttle> {

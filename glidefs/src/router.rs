@@ -61,6 +61,7 @@ mod storage;
 mod stranded;
 mod strays;
 mod tenure;
+mod testing;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -214,11 +215,6 @@ impl Router {
         })
     }
 
-    /// Every export, by name.
-    pub fn list(&self) -> Vec<ExportInfo> {
-        self.infos().collect()
-    }
-
     /// Every export, by name, each as of the moment when the iterator gets there.
     pub fn infos(&self) -> impl Iterator<Item = ExportInfo> {
         self.entries().into_iter().map(|entry| entry.info())
@@ -252,11 +248,6 @@ impl Router {
     /// Memory of all exports, without the indexes of their volumes, bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.entries().iter().map(|entry| entry.glance().memory_bytes).sum()
-    }
-
-    /// The exports that are not at rest, by name. For tests and benches: the daemon visits exports.
-    pub fn exports(&self) -> Vec<Arc<Export>> {
-        self.entries().iter().filter_map(|entry| entry.export().cloned()).collect()
     }
 
     /// How long the requests of devices waited for the last start, if that was an upgrade: a time a device.

@@ -41,6 +41,7 @@ mod retry;
 #[cfg(test)]
 pub mod scripted;
 mod stats;
+mod testing;
 mod transfer;
 mod turns;
 mod url;

@@ -41,7 +41,7 @@ pub mod cache {
 
 /// The command line.
 pub mod cli {
-    pub use crate::cli::{listing, refusal};
+    pub use crate::cli::testing::{listing, refusal};
 }
 
 /// Keys of the configuration.

@@ -15,6 +15,7 @@ mod prepare;
 mod relief;
 mod runs;
 pub(super) mod sealing;
+mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -98,11 +99,6 @@ impl Keeper {
             mapped: Mapped::default(),
             turn: 0,
         }
-    }
-
-    /// Has checkpoints made at `pace`, for tests.
-    pub fn pace_checkpoints(&mut self, pace: CheckpointPace) {
-        self.checkpointer.pace = pace;
     }
 
     /// Whether a checkpoint is under way.

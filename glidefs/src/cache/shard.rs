@@ -21,6 +21,7 @@ mod request;
 mod state;
 mod sums;
 mod sync;
+mod testing;
 #[cfg(test)]
 mod tests;
 mod through;
@@ -130,18 +131,6 @@ impl<T: Token> Shard<T> {
     /// The operations to begin now, each exactly once.
     pub fn wants(&mut self) -> std::vec::Drain<'_, Want<T::Part>> {
         self.wanted.drain(..)
-    }
-
-    /// Whether no request is inside: none in the batch, none waiting, none to collect.
-    pub fn idle(&self) -> bool {
-        let is_idle = self.done.is_empty()
-            && self.wanted.is_empty()
-            && self.log.is_idle()
-            && self.syncs.is_idle()
-            && self.reads.is_idle();
-        #[cfg(debug_assertions)]
-        assert!(!is_idle || self.inside == 0, "{} tokens were lost", self.inside);
-        is_idle
     }
 
     /// Lets a request in, unless the volume is lost: then the request fails.

@@ -25,7 +25,6 @@ use crate::locks::MutexExt;
 use crate::observe::chain;
 use crate::observe::memory::heap_bytes;
 use crate::properties::Properties;
-use crate::properties::limits::Limits;
 use crate::store::VolumeId;
 use crate::store::volume::{Loss, Resume};
 use crate::units::ExportId;
@@ -116,7 +115,6 @@ pub struct Glance<'a> {
     pub is_stored: bool,
     /// Why the export was lost to another host or history, if so.
     pub loss: Option<Loss>,
-    pub limits: Limits,
     /// Memory of the export, without the index of the volume, bytes.
     pub memory_bytes: u64,
     /// The parts that I/O needs; `None` for an export at rest, of which all data is in the store.
@@ -282,7 +280,6 @@ impl ExportEntry {
             may_have_device: status.state != State::Detached,
             is_stored: status.resume.is_some(),
             loss: None,
-            limits: status.record.properties().settings.limits,
             memory_bytes: self.own_bytes(&status),
             export: export.map(Arc::as_ref),
         };

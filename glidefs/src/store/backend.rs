@@ -3,6 +3,8 @@
 //! Owns the setup of each kind of store, and the environment variables for it. Does not own requests. Invariant: the libraries below do
 //! not retry; the policy of `retry` is the only one.
 
+mod testing;
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -148,19 +150,6 @@ impl Backend {
             Ok(tokio::task::spawn_blocking(move || objects(&url, &variables)).await??)
         };
         self.objects.get_or_try_init(connect).await
-    }
-
-    /// The same place with all requests passing through the store that `wrap` makes, for tests and benches.
-    #[must_use]
-    pub fn through(self, wrap: impl FnOnce(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>) -> Self {
-        Self { objects: OnceCell::new_with(self.objects.into_inner().map(wrap)), ..self }
-    }
-
-    /// A place in `objects`, for tests. `lists_in_order`: whether listings of `objects` ascend by key.
-    pub fn over(objects: Arc<dyn ObjectStore>, lists_in_order: bool) -> Self {
-        let location = objects.to_string();
-        let (objects, prefix) = (objects.into(), Path::default());
-        Self { objects, setup: None, prefix, lists_in_order, location, directory: None }
     }
 }
 

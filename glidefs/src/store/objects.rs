@@ -12,8 +12,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::backend::Backend;
-use super::client::{Created, Store, StoreOptions};
+use super::client::{Created, Store};
 use super::clock::{StoreClock, SystemClock};
 use super::error::{StoreError, unfit};
 use super::format::{
@@ -49,17 +48,6 @@ pub enum Access {
 }
 
 impl Store {
-    /// Opens the store at `backend`, or makes one there.
-    pub async fn open(
-        backend: Backend,
-        access: Access,
-        options: StoreOptions,
-    ) -> Result<(Self, Marker), StoreError> {
-        let store = Self::over(backend, options);
-        let marker = store.check(access).await?;
-        Ok((store, marker))
-    }
-
     /// Checks that the place is a store, or makes the place a store. For a caller that writes, also checks that the store refuses
     /// to replace objects.
     pub async fn check(&self, access: Access) -> Result<Marker, StoreError> {

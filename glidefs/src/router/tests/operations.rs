@@ -267,7 +267,7 @@ async fn settings_are_in_force_at_once_and_survive_a_restart_and_a_resize() {
     let in_force = |router: &Router| {
         let export = router.exports().remove(0);
         let rate = export.throttle().and_then(|throttle| throttle.figures().find_map(|figures| figures.rate));
-        (rate, export.weight())
+        (rate, export.volume().weight())
     };
     assert_eq!(in_force(&router), (Some(1000), 7));
     for _ in 0..2 {
@@ -308,7 +308,7 @@ async fn an_export_has_nothing_for_io_before_its_first_device_and_then_what_was_
     assert_eq!((info.state, info.size_bytes), (State::Serving, 3 * MIB));
     let export = router.exports().remove(0);
     let rate = export.throttle().and_then(|throttle| throttle.figures().find_map(|figures| figures.rate));
-    assert_eq!((export.size_bytes(), rate, export.weight()), (3 * MIB, Some(2000), 8));
+    assert_eq!((export.size_bytes(), rate, export.volume().weight()), (3 * MIB, Some(2000), 8));
     assert_eq!(host.kernel.devices().values().next().unwrap().size_bytes, 3 * MIB);
     router.detach("a", Users::Spare).await.unwrap();
     assert!(router.delete("a", Users::Spare).await.unwrap());

@@ -11,6 +11,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::observe::logging::captured;
+use crate::store::backend::Backend;
+use crate::store::client::StoreOptions;
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::format::verify_pack;
 use crate::store::format::{PackBuilder, PackOptions, PieceKind, Sections};
