@@ -139,7 +139,7 @@ pub enum GcError {
     Store(#[from] StoreError),
     /// The grace period is shorter than an upload or a fork under way may take, so the run could remove new packs.
     #[error(
-        "a grace period of {} s is too short: daemons that use the store need {} s; stop all of them to collect sooner",
+        "a grace period of {} s is too short: an upload or a fork under way may take {} s; give at least that",
         grace.as_secs(),
         GRACE_MIN.as_secs()
     )]

@@ -31,7 +31,7 @@ async fn what_cannot_be_read_keeps_what_it_may_list_and_observations_that_cannot
     );
     let options = GcOptions { grace: Duration::from_mins(5), ..GcOptions::default() };
     let error = collect(&store, &*world.clock, &options).await.unwrap_err();
-    assert!(error.to_string().contains("stop all of them"), "{error}");
+    assert!(error.to_string().contains("may take 21600 s; give at least that"), "{error}");
     store.delete(&[manifest]).await.unwrap();
     assert_eq!(gc(&world, false).await.packs_waiting, 8);
     world.advance_hours(1);
