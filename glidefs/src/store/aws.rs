@@ -29,6 +29,9 @@ use aws_credential_types::Credentials;
 use aws_credential_types::provider::ProvideCredentials;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_runtime::env_config::file::{EnvConfigFileKind, EnvConfigFiles};
+use aws_smithy_http_client::proxy::ProxyConfig;
+use aws_smithy_http_client::tls::{Provider as Tls, rustls_provider::CryptoMode};
+use aws_smithy_http_client::{Builder as HttpBuilder, Connector};
 use aws_types::os_shim_internal::{Env, Fs};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
@@ -162,7 +165,15 @@ fn sources(
     let get = |name: &str| variable(variables, name);
     let region = get("AWS_REGION").or(get("AWS_DEFAULT_REGION")).or(profile.region.as_deref());
     let region = Region::new(region.unwrap_or(REGION_USUAL).to_owned());
-    let config = ProviderConfig::without_region().with_region(Some(region));
+    let http = HttpBuilder::new().build_with_connector_fn(|settings, components| {
+        let mut connector = Connector::builder().proxy_config(ProxyConfig::from_env());
+        connector.set_connector_settings(settings.cloned());
+        if let Some(components) = components {
+            connector.set_sleep_impl(components.sleep_impl());
+        }
+        connector.tls_provider(Tls::Rustls(CryptoMode::Ring)).build()
+    });
+    let config = ProviderConfig::without_region().with_region(Some(region)).with_http_client(http);
     let of_profile = ProfileFileCredentialsProvider::builder()
         .configure(&config)
         .profile_files(profile.files.clone())

@@ -38,6 +38,8 @@ impl HttpConnector for Connector {
 
 /// A client with `options`, without limits on the time of a request.
 fn client(options: &ClientOptions) -> reqwest::Result<Client> {
+    // Has been installed before where there was a client before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let get = |key| options.get_config_value(&key);
     let is = |key| get(key).is_some_and(|value| value == "true");
     let mut builder = Client::builder()
