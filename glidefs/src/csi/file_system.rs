@@ -19,6 +19,9 @@ const BLANK_BYTES: usize = 1 << 20;
 /// How long such a read may take. A new export answers without the store.
 const READ_PATIENCE: Duration = Duration::from_mins(1);
 
+/// How long a check may take. A check of many inodes that come from the store takes hours, and one that was cut short begins anew.
+const CHECK_MAX: Duration = Duration::from_hours(24);
+
 /// The content of a device, as blkid sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
@@ -183,8 +186,9 @@ pub(super) async fn make(path: &Path, fs: FileSystem) -> Result<(), CsiError> {
 /// Repairs the file system on the unmounted device at `path` as far as is safe. XFS does so when it is mounted.
 pub(super) async fn check(path: &Path, fs: FileSystem) -> Result<(), CsiError> {
     if fs == FileSystem::Ext4 {
+        tracing::info!(device = %path.display(), "checking the file system");
         // 1: errors were corrected.
-        tools::run("e2fsck", [Path::new("-p"), path], LONG, &[0, 1]).await?;
+        tools::run("e2fsck", [Path::new("-p"), path], CHECK_MAX, &[0, 1]).await?;
     }
     Ok(())
 }

@@ -11,6 +11,13 @@ mod usage;
 mod users;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::AT_FDCWD;
+use nix::mount::MsFlags;
+use nix::sys::stat::{UtimensatFlags, utimensat};
+use nix::sys::time::TimeSpec;
 
 use super::Service;
 use super::capacity::signed;
@@ -22,7 +29,7 @@ use super::proto::node_service_capability::{Rpc, Type};
 use super::proto::*;
 use super::tools::{self, SHORT};
 use super::{Answer, Driver, calls, required};
-use crate::csi::mounts::Mounts;
+use crate::csi::mounts::{DeviceNumber, Mount, Mounts};
 
 const CAPABILITIES: [RpcType; 4] = [
     RpcType::StageUnstageVolume,
@@ -32,6 +39,8 @@ const CAPABILITIES: [RpcType; 4] = [
 ];
 /// Mounts on top of each other at one path which are taken away at once.
 const STACKED_MAX: usize = 16;
+/// How long a file system may take to say how it is.
+const LOOK_MAX: Duration = Duration::from_secs(20);
 
 calls!(Node, {
     node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse = stage;
@@ -79,6 +88,22 @@ fn path_of(field: &'static str, path: String) -> Result<PathBuf, CsiError> {
 /// The mounts as they are now.
 fn mounts() -> Result<Mounts, CsiError> {
     Mounts::read().map_err(|source| CsiError::system("read", "/proc/self/mountinfo", source))
+}
+
+/// Whether the file system of the device, where it is mounted writable, has stopped after an error, and is of no use until it has been
+/// unmounted and checked. A write is the only question that all file systems and kernels answer.
+async fn has_stopped(mounts: &Mounts, device: DeviceNumber) -> Result<bool, CsiError> {
+    let is_writable = |mount: &&Mount| !mount.flags().contains(MsFlags::MS_RDONLY);
+    let Some(mount) = mounts.of(device).find(is_writable) else { return Ok(false) };
+    let point = mount.point.clone();
+    let touch = move || {
+        let (atime, mtime) = (&TimeSpec::UTIME_NOW, &TimeSpec::UTIME_OMIT);
+        match utimensat(AT_FDCWD, &point, atime, mtime, UtimensatFlags::FollowSymlink) {
+            Err(Errno::EIO | Errno::EROFS) => Ok(true),
+            touched => Ok(touched.map(|()| false)?),
+        }
+    };
+    tools::within(LOOK_MAX, "look at", &mount.point, touch).await
 }
 
 /// Takes away all mounts at `path`. Nothing is done without a mount.

@@ -25,7 +25,8 @@ use crate::client::Client;
 
 /// Pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long calls under way may take at the end: more than a program of the system may take.
+/// How long calls under way may take at the end: more than a format may take. A longer check is cut short, and begun anew by the next
+/// driver.
 const END_MAX: Duration = LONG.saturating_add(Duration::from_mins(1));
 
 /// Why the driver cannot run.

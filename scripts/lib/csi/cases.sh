@@ -23,6 +23,8 @@ own_cases() {
 	check "a device with data and without a signature is never formatted" raw_data
 	check "a device with data that its writer has not synced is never formatted" unsynced_data
 	check "an ext4 with errors that are not safely repaired is not mounted" broken_ext4
+	check "a file system that stopped after an error is published to nobody, and checked when it is staged (ext4)" stopped ext4
+	check "a file system that stopped after an error is published to nobody, and staged anew (xfs)" stopped xfs
 	check "a read-only publication cannot be written to" read_only
 	check "a raw device is not handed out as read-only" no_read_only_device
 	check "exports that the driver did not make are neither listed nor deleted" not_ours
@@ -196,6 +198,24 @@ other_content() {
 	refused AlreadyExists Controller/CreateVolume "{\"name\": \"content\", \"volume_capabilities\": [$(capability ext4)] $(from_snapshot "$snap")}"
 	refused AlreadyExists Controller/CreateVolume "{\"name\": \"content\", \"volume_capabilities\": [$(capability ext4)] $(from_volume "$id")}"
 	rpc Controller/DeleteSnapshot "{\"snapshot_id\": \"$snap\"}"
+	delete_volume "$id"
+}
+
+# stopped FORM: the file system is shut down, as by an error of its device.
+stopped() {
+	local id
+	id=$(volume "stopped-$1" "$1" $((400 * MIB)))
+	use "$id" "$1"
+	echo kept >"$(target_of "$id")/file"
+	sync -f "$(target_of "$id")/file"
+	xfs_io -x -c shutdown "$(staging_of "$id")"
+	refused FailedPrecondition Node/NodeStageVolume "$(stage_request "$id" "$1")"
+	unpublish "$id"
+	refused FailedPrecondition Node/NodePublishVolume "$(publish_request "$id" "$1")"
+	use "$id" "$1"
+	[ "$(cat "$(target_of "$id")/file")" = kept ]
+	touch "$(target_of "$id")/other"
+	leave "$id"
 	delete_volume "$id"
 }
 

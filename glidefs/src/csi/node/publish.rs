@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MsFlags, mount};
 
 use super::device::{Device, number};
-use super::{Driver, mounts, path_of, unmount};
+use super::{Driver, has_stopped, mounts, path_of, unmount};
 use crate::csi::capabilities::{Access, Form};
 use crate::csi::error::CsiError;
 use crate::csi::mounts::{Mount, Mounts};
@@ -52,7 +52,17 @@ impl Driver {
         }
         match access.form {
             Form::Block => publish_device(&device, &target)?,
-            Form::Mount { .. } => publish_mount(&id, &device, &staging, &target, is_read_only)?,
+            Form::Mount { .. } => {
+                let staged = now.at(&staging).filter(|mount| mount.device == device.number);
+                let staged = staged.ok_or_else(|| not_staged(&id))?;
+                if now.at(&target).is_none() && has_stopped(&now, device.number).await? {
+                    return Err(CsiError::precondition(format!(
+                        "the file system of volume {id} has stopped after an error: end all pods of this host that have it; \
+                         then it is unmounted, and is checked when it is staged again"
+                    )));
+                }
+                publish_mount(staged, now.at(&target), &target, is_read_only)?;
+            }
         }
         tracing::info!(volume = id, target = %target.display(), is_read_only, "volume published");
         Ok(NodePublishVolumeResponse {})
@@ -102,24 +112,20 @@ fn publish_device(device: &Device, target: &Path) -> Result<(), CsiError> {
     bind(&device.path, target, MsFlags::empty())
 }
 
-/// Shows the staged file system at `target`.
+/// Shows the staged file system at `target`, where `present` is mounted.
 fn publish_mount(
-    id: &str,
-    device: &Device,
-    staging: &Path,
+    staged: &Mount,
+    present: Option<&Mount>,
     target: &Path,
     is_read_only: bool,
 ) -> Result<(), CsiError> {
-    let mounts = mounts()?;
-    let staged =
-        mounts.at(staging).filter(|mount| mount.device == device.number).ok_or_else(|| not_staged(id))?;
-    if let Some(mount) = mounts.at(target) {
+    if let Some(mount) = present {
         return is_as_wanted(mount, staged, is_read_only).then_some(()).ok_or_else(|| taken(target));
     }
     fs::create_dir_all(target).map_err(|source| CsiError::system("make", target, source))?;
     let mut flags = staged.flags();
     flags.set(MsFlags::MS_RDONLY, flags.contains(MsFlags::MS_RDONLY) || is_read_only);
-    bind(staging, target, flags)
+    bind(&staged.point, target, flags)
 }
 
 /// Whether the mount which is there shows the staged volume as wanted.

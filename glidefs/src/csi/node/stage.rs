@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::{Driver, mounts, path_of, unmount};
+use super::{Driver, has_stopped, mounts, path_of, unmount};
 use crate::api::wire::Export;
 use crate::csi::capabilities::{Access, FileSystem, Form};
 use crate::csi::error::CsiError;
@@ -84,7 +84,19 @@ impl Driver {
 
     async fn mount(&self, name: &ExportName, wanted: &WantedMount<'_>) -> Result<(), CsiError> {
         let WantedMount { device, point, fs, .. } = *wanted;
-        let now = mounts()?;
+        let mut now = mounts()?;
+        if has_stopped(&now, device.number).await? {
+            if let Some(other) = now.of(device.number).find(|other| other.point != point) {
+                let other = other.point.display();
+                let reason = format!(
+                    "the file system of volume {name} has stopped after an error, and is in use at {other}: end all pods that have it"
+                );
+                return Err(CsiError::precondition(reason));
+            }
+            tracing::warn!(volume = %name, "the file system has stopped after an error: it is unmounted and checked");
+            unmount(point).await?;
+            now = mounts()?;
+        }
         if let Some(mount) = now.at(point) {
             is_as_wanted(mount, wanted)?;
             // An earlier call may have ended between the mount and the growth.

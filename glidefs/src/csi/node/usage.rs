@@ -4,12 +4,11 @@
 //! shows.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nix::sys::statvfs::{Statvfs, statvfs};
 
 use super::device::{Device, device, number, size_bytes};
-use super::{Driver, mounts};
+use super::{Driver, LOOK_MAX, mounts};
 use crate::api::wire::Export;
 use crate::csi::capabilities::FileSystem;
 use crate::csi::capacity::{SizeRange, signed};
@@ -23,9 +22,6 @@ use crate::csi::proto::{
 };
 use crate::csi::required;
 use crate::csi::tools;
-
-/// How long a file system may take to say how full it is.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Driver {
     pub(super) async fn stats(
@@ -42,7 +38,7 @@ impl Driver {
             }
             Some(_) => {
                 let asked = path.clone();
-                let figures = tools::within(PATIENCE, "look at", &path, move || Ok(statvfs(&asked)?)).await?;
+                let figures = tools::within(LOOK_MAX, "look at", &path, move || Ok(statvfs(&asked)?)).await?;
                 usage(&figures)
             }
         };
