@@ -336,17 +336,21 @@ async fn of_two_writers_of_a_volume_one_wins_each_number_and_nothing_is_mixed() 
     }
     let mut holder = daemons[0].create(&name("vm"), SIZE).await.unwrap();
     let (mut won, mut byte) = (0, 0);
+    let mut opening = Duration::from_millis(20);
     for round in 1..=ROUNDS {
         let tried = u8::try_from(round).unwrap();
+        // A commit is one request, of which an opening sends four before the manifest: it begins at any time of the opening, or after it.
+        let wait = opening * u32::from(tried % 10) / 6;
         let commit = tokio::spawn({
             let holder = holder.clone();
             async move {
-                // An opening sends four requests before the manifest, a commit one.
-                tokio::time::sleep(Duration::from_millis(round % 10 * 4)).await;
+                tokio::time::sleep(wait).await;
                 holder.commit(fill(round, &[(0, 8), (2000, 8)], tried), SIZE).await
             }
         });
+        let begun = Instant::now();
         let taker = daemons[usize::from(tried) % 2].take_over(&name("vm")).await.unwrap();
+        opening = begun.elapsed();
         match commit.await.unwrap() {
             Ok(_) => {
                 won += 1;
