@@ -26,7 +26,7 @@ use sim::tally::{Event, Tally};
 
 /// Crashes of one computer, one in four of them kill -9.
 const LIVES: u64 = 12;
-const ROUNDS: u64 = 1800;
+const ROUNDS: u64 = 1200;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;

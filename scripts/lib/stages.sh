@@ -83,7 +83,7 @@ stage_deny() { check_dependencies; }
 stage_release() { build_release; }
 stage_unit() {
 	# Tests wait about as long as they compute.
-	RUST_TEST_THREADS=$((2 * $(nproc))) GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-60} cargo test --locked --workspace
+	RUST_TEST_THREADS=$((2 * $(nproc))) GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-30} cargo test --locked --workspace
 }
 stage_fuzz() { scripts/fuzz; }
 
@@ -95,14 +95,12 @@ in_vm() {
 
 stage_fio_verify() { in_vm --timeout 1200 -- scripts/fio-verify; }
 stage_recovery() { in_vm --timeout 600 -- scripts/recovery; }
-stage_upgrade() { in_vm --timeout 1200 -- scripts/upgrade; }
+stage_upgrade() { in_vm --timeout 1200 -- scripts/upgrade 2; }
 stage_store_tier() { in_vm --cpus 1 --timeout 1500 -- scripts/store-tier; }
 stage_trace() { in_vm --timeout 900 -- scripts/trace-test; }
 stage_take_over() { in_vm --s3 --timeout 900 -- scripts/take-over 3; }
 stage_faults() {
-	# A virtual machine cannot install the S3 server.
-	scripts/lib/s3-server </dev/null >/dev/null
-	in_vm --timeout 1500 -- scripts/faults
+	in_vm --s3 --timeout 1500 -- scripts/faults
 }
 # All cases run on the newest kernel, those that the kernel may change on the others. Bounce mode runs on the newest and the oldest.
 stage_fio_verify_trixie() { in_vm --kernel trixie --timeout 600 -- scripts/fio-verify --mode user-copy random trim-zero restart ext4; }
@@ -122,7 +120,7 @@ stage_system_test() {
 
 long_crash() {
 	# Optimized, with all its assertions.
-	local optimized=(--config profile.dev.package.glidefs.opt-level=2)
+	local optimized=(--config profile.dev.opt-level=1 --config profile.dev.package.glidefs.opt-level=2)
 	GLIDEFS_CRASH_ROUNDS=${GLIDEFS_CRASH_ROUNDS:-12000} cargo test --locked "${optimized[@]}" --test crash -- --nocapture &&
 		GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-10000} cargo test --locked "${optimized[@]}" --lib daemon::tests::model::histories::host_and_store -- --nocapture
 }
@@ -135,7 +133,7 @@ long_engines() {
 		GLIDEFS_CACHE_ENGINE=direct in_vm --kernel trixie --timeout 600 -- scripts/recovery
 }
 long_store() { scripts/vm exec --s3 --disk 16G --timeout 14400 -- scripts/store-tier --s3 --cache 1024 --size 8192; }
-long_faults() { scripts/vm exec --disk 8G --timeout 5400 -- scripts/faults --outage 600; }
+long_faults() { scripts/vm exec --s3 --disk 8G --timeout 5400 -- scripts/faults --outage 600; }
 long_worst() { scripts/vm exec --disk 16G --memory 12G --s3 --timeout 7200 -- scripts/worst "${WORST_DEVICES:-2000}" --output target/vm/share/worst.json; }
 long_fairness() { scripts/fairness; }
 long_power_cuts() { scripts/power-cuts --cuts "${POWER_CUTS:-20}" ${POWER_CUTS_SEED:+--seed "$POWER_CUTS_SEED"}; }
