@@ -87,7 +87,6 @@ pub(crate) use self::error::RouterError;
 use self::exports::Exports;
 pub(crate) use self::removal::Users;
 pub use self::size::ExportSize;
-pub(crate) use self::size::SizeError;
 pub(crate) use self::state::State;
 pub use self::storage::{Begun, InitialContent, Storage};
 use crate::export::Export;

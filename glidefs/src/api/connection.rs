@@ -169,10 +169,6 @@ impl Requester {
         self.0.lock_whole().is_anonymous = true;
     }
 
-    fn activity(&self) -> Activity {
-        *self.0.lock_whole()
-    }
-
     fn begins(&self) {
         let mut activity = self.0.lock_whole();
         let requests = activity.requests.wrapping_add(1);
@@ -272,7 +268,7 @@ impl Door {
             if Pin::new(&mut connection).poll(context).is_ready() {
                 return Poll::Ready(false);
             }
-            let activity = requester.activity();
+            let activity = *requester.0.lock_whole();
             if seen.replace(activity) != Some(activity) {
                 deadline =
                     (activity.phase == Phase::Answering).then(|| Box::pin(sleep(self.patience.answer)));

@@ -11,7 +11,7 @@ use super::upgrade::UpgradeError;
 use super::wire::{ErrorDetail, PROBLEM_TYPE, Problem, ProblemCode as P};
 use crate::cache::IoError;
 use crate::observe::chain;
-use crate::router::{DeviceError, NameError, RouterError, SizeError};
+use crate::router::{DeviceError, RouterError};
 use crate::store::gc::GcError;
 use crate::store::volume::VolumeError;
 
@@ -64,20 +64,10 @@ impl From<UpgradeError> for ApiError {
     }
 }
 
-impl From<NameError> for ApiError {
-    fn from(error: NameError) -> Self {
-        RouterError::from(error).into()
-    }
-}
-
-impl From<SizeError> for ApiError {
-    fn from(error: SizeError) -> Self {
-        RouterError::from(error).into()
-    }
-}
-
-impl From<RouterError> for ApiError {
-    fn from(error: RouterError) -> Self {
+/// Of an error of the router, or one that the router has as well.
+impl<E: Into<RouterError>> From<E> for ApiError {
+    fn from(error: E) -> Self {
+        let error = error.into();
         let code = match &error {
             RouterError::Name(_) => P::BadName,
             RouterError::Size(_) => P::BadSize,

@@ -134,13 +134,10 @@ fn plain(name: &str) -> String {
 /// The value of the header `Host`. `None` for a client before HTTP/1.1 that sends no `Host`; no browser does so.
 fn host_header(headers: &HeaderMap, version: Version) -> Result<Option<Authority>, ApiError> {
     let mut values = headers.get_all(header::HOST).iter();
-    let Some(value) = values.next() else {
-        if version < Version::HTTP_11 {
-            return Ok(None);
-        }
-        return Err(ApiError::wrong_host(""));
+    let text = match values.next() {
+        None if version < Version::HTTP_11 => return Ok(None),
+        value => value.and_then(|value| value.to_str().ok()).unwrap_or_default(),
     };
-    let text = value.to_str().unwrap_or_default();
     match text.parse::<Authority>() {
         Ok(authority) if values.next().is_none() => Ok(Some(authority)),
         _ => Err(ApiError::wrong_host(text)),

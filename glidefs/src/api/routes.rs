@@ -6,9 +6,9 @@ use axum::body::Bytes;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
-use utoipa::{Modify, OpenApi as _};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -32,22 +32,8 @@ use super::{error, exports, guard, page, shares, snapshots, system, upgrade, vol
     components(schemas(Problem, ProblemCode)),
     // The Unix socket takes no token.
     security((), ("token" = [])),
-    modifiers(&TokenScheme),
 )]
 struct Description;
-
-/// Tells how requests over TCP carry the token.
-struct TokenScheme;
-
-impl Modify for TokenScheme {
-    fn modify(&self, api: &mut OpenApi) {
-        let token = Http::builder()
-            .scheme(HttpAuthScheme::Bearer)
-            .description(Some("The token of `[api] token_file`. Requests over the Unix socket need none."));
-        let components = api.components.get_or_insert_default();
-        components.add_security_scheme("token", SecurityScheme::Http(token.build()));
-    }
-}
 
 /// All routes, with their description.
 fn described() -> OpenApiRouter<AppState> {
@@ -103,6 +89,11 @@ pub(crate) fn service(state: AppState, connections_max: usize) -> axum::Router {
 /// The description of the API: the content of `/openapi.json`.
 pub fn description() -> OpenApi {
     let mut description = described().into_openapi();
+    let token = Http::builder()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("The token of `[api] token_file`. Requests over the Unix socket need none."));
+    let components = description.components.get_or_insert_default();
+    components.add_security_scheme("token", SecurityScheme::Http(token.build()));
     error::describe(&mut description);
     description
 }

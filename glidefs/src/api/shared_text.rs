@@ -99,12 +99,6 @@ impl AsRef<[u8]> for SharedText {
     }
 }
 
-impl std::fmt::Debug for SharedTexts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SharedTexts").field("stats", &self.stats).finish_non_exhaustive()
-    }
-}
-
 impl SharedTexts {
     /// Texts that `encode` makes, for scrapes to share.
     pub fn new(

@@ -143,18 +143,14 @@ async fn import_to(client: &Client, args: ImportArgs, open: Open<'_>) -> Result<
 fn open_image(path: &Path) -> Result<Source, CliError> {
     let failed = CliError::cannot("read", path);
     let mut head = vec![0; HEAD_BYTES];
-    let source = if is_standard(path) {
+    let mut source = if is_standard(path) {
         let input = io::stdin();
         if input.is_terminal() {
             return Err(CliError::Refused(
                 "standard input is a terminal: give a file, or redirect it".into(),
             ));
         }
-        let mut pipe = Source::of_pipe(input.as_fd().try_clone_to_owned().map_err(&failed)?.into());
-        let read = pipe.read(&mut head, 0).map_err(&failed)?;
-        head.truncate(read);
-        pipe.head.clone_from(&head);
-        pipe
+        Source::of_pipe(input.as_fd().try_clone_to_owned().map_err(&failed)?.into())
     } else {
         let kind = fs::metadata(path).map_err(&failed)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
@@ -164,11 +160,14 @@ fn open_image(path: &Path) -> Result<Source, CliError> {
                 path.display()
             )));
         }
-        let mut file = File::open(path).and_then(Source::of_file).map_err(&failed)?;
-        let read = file.read(&mut head, 0).map_err(&failed)?;
-        head.truncate(read);
-        file
+        File::open(path).and_then(Source::of_file).map_err(&failed)?
     };
+    let read = source.read(&mut head, 0).map_err(&failed)?;
+    head.truncate(read);
+    if source.length_bytes.is_none() {
+        // A pipe is read once.
+        source.head.clone_from(&head);
+    }
     if head.is_empty() {
         return Err(CliError::Refused(format!("{} is empty: there is nothing to import", path.display())));
     }

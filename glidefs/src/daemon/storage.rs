@@ -186,10 +186,8 @@ impl Storage for DaemonStorage {
     }
 
     async fn reach(&self) -> Result<(), VolumeError> {
-        match &self.store {
-            Some(side) => Ok(side.reach().await?),
-            None => Ok(()),
-        }
+        let Some(side) = &self.store else { return Ok(()) };
+        Ok(side.reach().await?)
     }
 
     async fn volumes(&self) -> Result<Option<volume::VolumeStore>, StoreError> {

@@ -64,11 +64,7 @@ pub(super) fn check(host: &Host) -> Vec<Finding> {
 /// The finding about the directory; `Err` if there is nothing more to see.
 fn directory(path: &Path, is_root: bool) -> Result<Finding, Finding> {
     const WHY: &str = "the daemon does not start without the directory";
-    let mode = match fs::metadata(path) {
-        Ok(found) if found.is_dir() => fs::read_dir(path).map(|_| found.permissions().mode()),
-        Ok(_) => Err(io::ErrorKind::NotADirectory.into()),
-        Err(error) => Err(error),
-    };
+    let mode = fs::metadata(path).and_then(|found| fs::read_dir(path).map(|_| found.permissions().mode()));
     let path = path.display();
     let error = match mode {
         Ok(mode) if mode & 0o077 != 0 => {
@@ -129,11 +125,10 @@ type Measured = io::Result<(Duration, Duration)>;
 /// Measures appends through the page cache, and directly to the disk.
 fn measure(directory: &Path) -> (Measured, Measured) {
     let inside = directory.join("doctor.tmp");
-    let refused = |error: io::Error| (Err(error.kind().into()), Err(error));
     // The lock lasts as long as the file is open.
     let _locked = match make_and_lock(&inside) {
         Ok(locked) => locked,
-        Err(error) => return refused(error),
+        Err(error) => return (Err(error.kind().into()), Err(error)),
     };
     let measured = (append(&inside, 0), append(&inside, libc::O_DIRECT));
     // A directory that stays is used by the next run.

@@ -51,7 +51,7 @@ use self::journal::JournalMemory;
 use self::loss::decode_loss;
 use self::queue::Changes;
 use self::record::{Desired, ExportRecord};
-use self::tables::{Contents, RawEntry, SCHEMA_VERSION, commits, initialise, read};
+use self::tables::{Contents, SCHEMA_VERSION, commits, initialise, read};
 use self::volume_record::VolumeRecord;
 use self::writer::{Opener, Writer, reserve, write_again};
 use super::ExportName;
@@ -267,7 +267,7 @@ impl Loaded {
         let inconsistent = |what| CatalogError::Inconsistent { path: path.into(), what };
         let mut records = Vec::with_capacity(contents.entries.len());
         let mut volumes = HashMap::new();
-        for RawEntry { id, record, volume } in contents.entries {
+        for (id, record, volume) in contents.entries {
             let record = ExportRecord::decode(&record).map_err(|source| damaged(id, source))?;
             records.push((id, record));
             if let Some(bytes) = volume {

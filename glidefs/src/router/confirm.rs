@@ -69,13 +69,15 @@ impl Router {
 
     /// Asks the store whose an export is that is about to get a device, and takes a released export back.
     pub(super) async fn claim(&self, held: &HeldExport) -> Ownership {
-        match self.ownership(&held.entry).await {
-            Ownership::Ours => self.taken_back(held).await,
-            other => other,
-        }
+        let ownership = self.ownership(&held.entry).await;
+        self.taken_back(held, ownership).await
     }
 
-    async fn taken_back(&self, held: &HeldExport) -> Ownership {
+    /// Takes a released export back when the store has confirmed that this host has the export; else passes `ownership` on.
+    async fn taken_back(&self, held: &HeldExport, ownership: Ownership) -> Ownership {
+        if !matches!(ownership, Ownership::Ours) {
+            return ownership;
+        }
         match self.take_back(held).await {
             Ok(()) => Ownership::Ours,
             Err(error @ RouterError::Lost { .. }) => Ownership::Lost(error),
@@ -189,11 +191,8 @@ impl Router {
         if matches!(ownership, Ownership::Unknown) {
             return false;
         }
-        let has_consequences = match entry.state() {
-            State::Waiting => true,
-            _ => entry.may_be_released(),
-        };
-        if !has_consequences {
+        // The answer has consequences only for an export that waits, or may be released.
+        if entry.state() != State::Waiting && !entry.may_be_released() {
             return true;
         }
         let (router, entry) = (Arc::clone(self), Arc::clone(entry));
@@ -213,10 +212,7 @@ impl Router {
         if held.is_gone() || !matches!(state, State::Waiting | State::Serving) {
             return true;
         }
-        let ownership = match ownership {
-            Ownership::Ours => self.taken_back(held).await,
-            other => other,
-        };
+        let ownership = self.taken_back(held, ownership).await;
         if matches!(ownership, Ownership::Unknown) {
             return false;
         }

@@ -126,14 +126,13 @@ impl ExportEntry {
     fn new(name: ExportName, record: ExportRecord, resume: Option<Resume>, state: State) -> Arc<Self> {
         let id = record.export_id();
         let resume = resume.map(|resume| Box::new(Resume { manifest: None, ..resume }));
-        let (strays, path, unreleased) = (Vec::new(), None, None);
         let status = Status {
             state,
             record,
             resume,
-            strays,
-            path,
-            unreleased,
+            strays: Vec::new(),
+            path: None,
+            unreleased: None,
             pause: None,
             silent: false,
             gone: false,

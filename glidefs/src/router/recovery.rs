@@ -286,8 +286,17 @@ impl Router {
                 held.step(Event::Wait).map(|()| Outcome::Waiting).map_err(RouterError::from)
             }
             // A lost export gets no new device. An existing one is served, and answers its waiting requests with errors.
-            (Ok(Plan::Attach), Some(Ownership::Lost(error))) => Err(error),
-            (plan, _) => self.give(&held, plan).await,
+            (Ok(Plan::Attach), Some(Ownership::Lost(error))) | (Err(error), _) => Err(error),
+            (Ok(Plan::RecoverWaiting | Plan::Recover), _) => {
+                self.recover_device(&held).await.map(|()| Outcome::Recovered)
+            }
+            (Ok(Plan::Attach), _) => self.attach_anew(&held).await.map(|()| Outcome::Attached),
+            (Ok(Plan::Detach { exists }), _) => {
+                self.detach_steps(&held, exists).await.map(|()| Outcome::Detached)
+            }
+            (Ok(Plan::Delete { exists }), _) => {
+                self.delete_steps(&held, exists).await.map(|()| Outcome::Deleted)
+            }
         };
         match done {
             Ok(outcome) => outcome,
@@ -302,19 +311,6 @@ impl Router {
                 }
                 Outcome::Failed
             }
-        }
-    }
-
-    /// Carries out the plan for one export.
-    async fn give(&self, held: &HeldExport, plan: Result<Plan, RouterError>) -> Result<Outcome, RouterError> {
-        match plan {
-            Ok(Plan::RecoverWaiting | Plan::Recover) => {
-                self.recover_device(held).await.map(|()| Outcome::Recovered)
-            }
-            Ok(Plan::Attach) => self.attach_anew(held).await.map(|()| Outcome::Attached),
-            Ok(Plan::Detach { exists }) => self.detach_steps(held, exists).await.map(|()| Outcome::Detached),
-            Ok(Plan::Delete { exists }) => self.delete_steps(held, exists).await.map(|()| Outcome::Deleted),
-            Err(error) => Err(error),
         }
     }
 }

@@ -127,18 +127,14 @@ impl Backend {
     /// credentials cannot be read: every request tries the setup, and fails until one setup succeeds. No directory is made.
     pub fn later(url: &StoreUrl, variables: &Variables) -> Result<Self, StoreError> {
         let location = url.to_string();
-        let (prefix, directory) = match url {
-            StoreUrl::Memory => ("", None),
-            StoreUrl::File(path) => ("", Some(Directory::new(path))),
-            StoreUrl::S3(bucket) | StoreUrl::Gcs(bucket) | StoreUrl::Azure(bucket) => (&*bucket.prefix, None),
+        let (prefix, lists_in_order, directory) = match url {
+            StoreUrl::Memory => ("", true, None),
+            StoreUrl::File(path) => ("", false, Some(Directory::new(path))),
+            StoreUrl::S3(bucket) => (&*bucket.prefix, !bucket.name.ends_with(DIRECTORY_BUCKET), None),
+            StoreUrl::Gcs(bucket) | StoreUrl::Azure(bucket) => (&*bucket.prefix, true, None),
         };
         let prefix = Path::parse(prefix)
             .map_err(|error| setup(&location, "its prefix is no path", Some(Box::new(error))))?;
-        let lists_in_order = match url {
-            StoreUrl::File(_) => false,
-            StoreUrl::S3(bucket) => !bucket.name.ends_with(DIRECTORY_BUCKET),
-            StoreUrl::Memory | StoreUrl::Gcs(_) | StoreUrl::Azure(_) => true,
-        };
         let setup = Some((url.clone(), variables.clone()));
         Ok(Self { objects: OnceCell::new(), setup, prefix, lists_in_order, location, directory })
     }

@@ -170,10 +170,8 @@ impl BlockCache {
         let counters = Arc::<BlockCacheCounters>::default();
         let BlockCacheOptions { directory, memory_bytes_max, disk_bytes_max } = options;
         let too_little = BlockCacheError::TooLittleDisk { found: disk_bytes_max, needed: FILE_BYTES_MIN };
-        let geometry = match &directory {
-            Some(_) => Some(Geometry::within(disk_bytes_max).ok_or(too_little)?),
-            None => None,
-        };
+        let within = || Geometry::within(disk_bytes_max).ok_or(too_little);
+        let geometry = directory.as_ref().map(|_| within()).transpose()?;
         let buffers_bytes = geometry.map_or(0, |geometry| 2 * geometry.region_bytes as usize);
         let needed = buffers_bytes + BLOCKS_BYTES_MIN;
         if memory_bytes_max < needed {

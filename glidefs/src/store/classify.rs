@@ -65,12 +65,8 @@ pub(super) fn classify(error: &object_store::Error) -> Verdict {
     match error {
         E::AlreadyExists { .. } => Verdict::Exists,
         E::NotFound { .. } | E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
-            let answer = answer_of(error);
-            match answer.as_ref().and_then(|answer| answer.code.as_deref()) {
-                Some(code) => verdict_on(code),
-                None => None,
-            }
-            .unwrap_or(match error {
+            let verdict = answer_of(error).and_then(|answer| verdict_on(answer.code.as_deref()?));
+            verdict.unwrap_or(match error {
                 E::NotFound { .. } => Verdict::Missing,
                 _ => Verdict::Refused(NO_PERMISSION),
             })

@@ -7,11 +7,12 @@
 
 use std::fmt::Debug;
 use std::sync::Mutex;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
 use crate::locks::MutexExt;
+use crate::units;
 
 /// The clocks of volumes, so that a simulation can turn them.
 pub trait StoreClock: Debug + Send + Sync {
@@ -54,8 +55,7 @@ pub struct SystemClock;
 
 impl StoreClock for SystemClock {
     fn unix_millis(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        units::unix_millis()
     }
 
     fn since_boot(&self) -> Duration {

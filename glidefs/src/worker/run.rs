@@ -128,7 +128,9 @@ impl Loop {
         let mut events = Vec::new();
         loop {
             let patience = self.patience();
-            self.wait_for_turn(patience)?;
+            self.ring.submit_and_wait(patience)?;
+            self.now = Instant::now();
+            traces::begin_turn(self.now);
             self.stats.turns.add(1);
             self.advanced = false;
             self.ring.drain(&mut events);
@@ -153,14 +155,6 @@ impl Loop {
             self.submit_wants();
             self.finish_completed()?;
         }
-    }
-
-    /// Waits for completions, and begins a turn.
-    fn wait_for_turn(&mut self, patience: Option<Duration>) -> io::Result<()> {
-        self.ring.submit_and_wait(patience)?;
-        self.now = Instant::now();
-        traces::begin_turn(self.now);
-        Ok(())
     }
 
     /// How long the ring may wait for completions: not at all while a request can be carried on.

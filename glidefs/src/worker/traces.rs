@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::tag::TagId;
 use crate::observe::trace::{PARTS, Part, TraceRing, TracedRequest};
+pub use crate::units::nanos;
 
 /// A request that took at least so long is shown.
 pub const SLOW: Duration = Duration::from_millis(10);
@@ -199,11 +200,6 @@ impl Sampling {
 fn row_of(tag: TagId) -> usize {
     let queue = tag.queue_index.wrapping_mul(0x9E37_79B1) >> 22;
     (queue as usize + usize::from(tag.tag)) % ROWS
-}
-
-/// `time` in nanoseconds, or the most that fits.
-pub fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

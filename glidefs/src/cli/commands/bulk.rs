@@ -132,14 +132,16 @@ async fn placed<T>(request: impl AsyncFn() -> Result<T, ClientError>) -> Result<
     }
 }
 
-/// The one answer of `results` with `one`, the results of many exports as [`Results::print`] does.
-pub(in crate::cli) fn print_chosen<T: Serialize>(
+/// Carries out `operation` on each of the chosen exports. Prints the one answer with `one`, the results of many exports as
+/// [`Results::print`] does.
+pub(in crate::cli) async fn each<T: Serialize>(
     chosen: &Chosen,
-    mut results: Results<T>,
+    operation: impl AsyncFn(ExportName) -> Result<T, ClientError>,
     output: OutputArgs,
     one: impl FnOnce(&T) -> String,
     several: impl FnOnce(&[&T]) -> String,
 ) -> Result<(), CliError> {
+    let mut results = requests(&chosen.names, operation).await;
     match (chosen.is_one, results.items.pop()) {
         (true, Some(Item::Done(done))) => answer(output.json, &done, one),
         (true, Some(Item::Failed { error, .. })) => {

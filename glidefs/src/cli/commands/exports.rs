@@ -16,7 +16,7 @@ use crate::cli::error::CliError;
 use crate::cli::print::answer;
 use crate::cli::wait::{DaemonWait, GOES_ON};
 use crate::cli::{print, transfer};
-use crate::client::{Client, ClientError, export_path};
+use crate::client::{Client, export_path};
 use crate::config::ByteSize;
 use crate::router::ExportName;
 
@@ -47,14 +47,14 @@ async fn carry_out(client: &Client, command: ExportCommand, output: OutputArgs) 
                 let request = CreateRequest { name: name.to_string(), ..request.clone() };
                 client.post::<Export>("/v1/exports", &request).await
             };
-            each(&chosen, create, output).await
+            bulk::each(&chosen, create, output, print::export, of_exports).await
         }
         ExportCommand::Open { names, take_over, discard_local, device } => {
             let chosen = names.choose(std::io::stdin())?;
             let request = OpenRequest { discard_local, take_over, ..OpenRequest::default() };
             let request = request.with(device.choices());
             let open = async |name| client.post::<Export>(&export_path(&name, "/open"), &request).await;
-            each(&chosen, open, output).await
+            bulk::each(&chosen, open, output, print::export, of_exports).await
         }
         ExportCommand::Undelete { name, new, device } => {
             let name_again = new.map(|name| name.to_string());
@@ -69,7 +69,12 @@ async fn carry_out(client: &Client, command: ExportCommand, output: OutputArgs) 
             change(client, &name, "/fork", &request.with(device.choices()), output).await
         }
         ExportCommand::Flush { names, no_wait } => {
-            write_back(client, names.choose(std::io::stdin())?, no_wait, output).await
+            let below = if no_wait { "/flush?wait=false" } else { "/flush" };
+            let flush = async |name| client.post::<Flushed>(&export_path(&name, below), &()).await;
+            let lines = |all: &[&Flushed]| {
+                all.iter().map(|one| print::written_back(one)).collect::<Vec<_>>().join("\n")
+            };
+            bulk::each(&names.choose(std::io::stdin())?, flush, output, print::written_back, lines).await
         }
         ExportCommand::Dump(args) => transfer::dump(client, *args, output).await,
         ExportCommand::List { store, deleted } => list(client, store, deleted, output).await,
@@ -84,32 +89,22 @@ async fn carry_out(client: &Client, command: ExportCommand, output: OutputArgs) 
         ExportCommand::Set { names, properties } => {
             let (chosen, request) = (names.choose(std::io::stdin())?, properties.request());
             let set = async |name| client.patch::<Export>(&export_path(&name, ""), &request).await;
-            each(&chosen, set, output).await
+            bulk::each(&chosen, set, output, print::export, of_exports).await
         }
         ExportCommand::Attach { names, unconfirmed } => {
             let below = format!("/attach?held_back=true&unconfirmed={unconfirmed}");
             let attach = async |name| client.post::<Export>(&export_path(&name, &below), &()).await;
-            each(&names.choose(std::io::stdin())?, attach, output).await
+            bulk::each(&names.choose(std::io::stdin())?, attach, output, print::export, of_exports).await
         }
         ExportCommand::Detach { names, force } => {
             let below = if force { "/detach?force=true" } else { "/detach" };
             let detach = async |name| client.post::<Export>(&export_path(&name, below), &()).await;
-            each(&names.choose(std::io::stdin())?, detach, output).await
+            bulk::each(&names.choose(std::io::stdin())?, detach, output, print::export, of_exports).await
         }
         ExportCommand::Delete { names, yes, force } => {
             delete(client, &names.choose(std::io::stdin())?, yes, force, output).await
         }
     }
-}
-
-/// Carries out `operation` on each of the chosen exports, and prints their new states.
-async fn each(
-    chosen: &Chosen,
-    operation: impl AsyncFn(ExportName) -> Result<Export, ClientError>,
-    output: OutputArgs,
-) -> Result<(), CliError> {
-    let results = bulk::requests(&chosen.names, operation).await;
-    bulk::print_chosen(chosen, results, output, print::export, of_exports)
 }
 
 fn of_exports(exports: &[&Export]) -> String {
@@ -129,20 +124,6 @@ async fn change(
 ) -> Result<(), CliError> {
     let export: Export = client.post(&export_path(&name.name, operation), request).await?;
     answer(output.json, &export, print::export)
-}
-
-async fn write_back(
-    client: &Client,
-    chosen: Chosen,
-    no_wait: bool,
-    output: OutputArgs,
-) -> Result<(), CliError> {
-    let below = if no_wait { "/flush?wait=false" } else { "/flush" };
-    let flush = async |name| client.post::<Flushed>(&export_path(&name, below), &()).await;
-    let results = bulk::requests(&chosen.names, flush).await;
-    let lines =
-        |all: &[&Flushed]| all.iter().map(|one| print::written_back(one)).collect::<Vec<_>>().join("\n");
-    bulk::print_chosen(&chosen, results, output, print::written_back, lines)
 }
 
 async fn list(client: &Client, store: bool, deleted: bool, output: OutputArgs) -> Result<(), CliError> {
@@ -176,9 +157,8 @@ async fn delete(
     }
     let below = if force { "?force=true" } else { "" };
     let delete = async |name| client.delete::<Deleted>(&export_path(&name, below)).await;
-    let results = bulk::requests(&chosen.names, delete).await;
     let lines = |all: &[&Deleted]| all.iter().map(|one| print::deleted(one)).collect::<Vec<_>>().join("\n");
-    bulk::print_chosen(chosen, results, output, print::deleted, lines)
+    bulk::each(chosen, delete, output, print::deleted, lines).await
 }
 
 fn confirm(name: &ExportName) -> Result<(), CliError> {

@@ -30,13 +30,9 @@ pub(in crate::cli) fn init(path: &Path, force: bool) -> Result<(), CliError> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(&write_error)?;
     }
-    let mut options = OpenOptions::new();
-    if force {
-        options.write(true).create(true).truncate(true);
-    } else {
-        options.write(true).create_new(true);
-    }
-    let mut file = options.open(path).map_err(|source| match source.kind() {
+    // With `create_new` the two before have no effect.
+    let opened = OpenOptions::new().write(true).create(true).truncate(true).create_new(!force).open(path);
+    let mut file = opened.map_err(|source| match source.kind() {
         std::io::ErrorKind::AlreadyExists => {
             CliError::Refused(format!("{} exists: use --force to replace it", path.display()))
         }

@@ -146,10 +146,8 @@ impl<'a> Tables<'a> {
         id: ExportId,
         change: impl FnOnce(Option<VolumeRecord>) -> Option<VolumeRecord>,
     ) -> Result<(), redb::Error> {
-        let known = match self.stored.get(id.0)? {
-            Some(bytes) => Some(VolumeRecord::decode(bytes.value()).map_err(other)?),
-            None => None,
-        };
+        let known = self.stored.get(id.0)?.map(|bytes| VolumeRecord::decode(bytes.value()));
+        let known = known.transpose().map_err(other)?;
         if let Some(record) = change(known) {
             let bytes = record.encode().map_err(other)?;
             self.stored.insert(id.0, bytes.as_slice())?;

@@ -93,18 +93,11 @@ fn allow_unknown(transaction: &redb::WriteTransaction) -> Result<(), redb::Error
     Ok(())
 }
 
-/// The undecoded values of one export.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct RawEntry {
-    pub id: u32,
-    pub record: Vec<u8>,
-    pub volume: Option<Vec<u8>>,
-}
-
 /// The contents of a catalog.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Contents {
-    pub entries: Vec<RawEntry>,
+    /// Id, and the undecoded values of an export and of its volume, ascending.
+    pub entries: Vec<(u32, Vec<u8>, Option<Vec<u8>>)>,
     pub next: u64,
     pub start: Start,
     pub store_id: Option<Uuid>,
@@ -141,7 +134,7 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
             Some(stored) => stored.get(id.value())?.map(|bytes| bytes.value().to_vec()),
             None => None,
         };
-        entries.push(RawEntry { id: id.value(), record: bytes.value().to_vec(), volume });
+        entries.push((id.value(), bytes.value().to_vec(), volume));
     }
     let mut intents = Vec::new();
     for item in transaction.open_table(INTENTS)?.iter()? {

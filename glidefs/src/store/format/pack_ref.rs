@@ -98,26 +98,20 @@ impl PackRef {
     }
 
     pub(super) fn decode(cursor: &mut Cursor<'_>) -> Result<Self, FormatError> {
-        let (volume, pack) = (VolumeId(cursor.array()?), PackId(cursor.array()?));
-        let index_hash = cursor.array()?;
-        let (total_bytes, index_offset_bytes) = (cursor.u64()?, cursor.u64()?);
-        let (lowest_sector, highest_sector) = (cursor.u64()?, cursor.u64()?);
-        let data_bytes = cursor.u64()?;
-        let (index_stored_bytes, index_plain_bytes) = (cursor.u32()?, cursor.u32()?);
-        let (entries, level) = (cursor.u32()?, cursor.u8()?);
+        // In the order of the bytes.
         let pack = Self {
-            volume,
-            pack,
-            total_bytes,
-            index_offset_bytes,
-            index_stored_bytes,
-            index_plain_bytes,
-            index_hash,
-            lowest_sector,
-            highest_sector,
-            level,
-            data_bytes,
-            entries,
+            volume: VolumeId(cursor.array()?),
+            pack: PackId(cursor.array()?),
+            index_hash: cursor.array()?,
+            total_bytes: cursor.u64()?,
+            index_offset_bytes: cursor.u64()?,
+            lowest_sector: cursor.u64()?,
+            highest_sector: cursor.u64()?,
+            data_bytes: cursor.u64()?,
+            index_stored_bytes: cursor.u32()?,
+            index_plain_bytes: cursor.u32()?,
+            entries: cursor.u32()?,
+            level: cursor.u8()?,
         };
         pack.check().map(|()| pack)
     }

@@ -34,10 +34,8 @@ impl Loop {
 
     /// Begins with the end of a queue's command.
     pub(super) fn command_ended(&mut self, token: u64, result: i32) -> io::Result<()> {
-        match self.queues.ended(&self.ring, token, result)? {
-            Some(tag) => self.arrive(tag),
-            None => Ok(()),
-        }
+        let requesting = self.queues.ended(&self.ring, token, result)?;
+        requesting.map_or(Ok(()), |tag| self.arrive(tag))
     }
 
     /// Takes the request which a tag holds.
