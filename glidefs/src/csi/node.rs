@@ -93,15 +93,15 @@ fn mounts() -> Result<Mounts, CsiError> {
 /// Whether the file system of the device, where it is mounted writable, has stopped after an error, and is of no use until it has been
 /// unmounted and checked. A write is the only question that all file systems and kernels answer.
 async fn has_stopped(mounts: &Mounts, device: DeviceNumber) -> Result<bool, CsiError> {
-    let is_writable = |mount: &&Mount| !mount.flags().contains(MsFlags::MS_RDONLY);
+    let is_writable = |mount: &&Mount| mount.is_whole() && !mount.flags().contains(MsFlags::MS_RDONLY);
     let Some(mount) = mounts.of(device).find(is_writable) else { return Ok(false) };
     let point = mount.point.clone();
     let touch = move || {
         let (atime, mtime) = (&TimeSpec::UTIME_NOW, &TimeSpec::UTIME_OMIT);
-        match utimensat(AT_FDCWD, &point, atime, mtime, UtimensatFlags::FollowSymlink) {
-            Err(Errno::EIO | Errno::EROFS) => Ok(true),
-            touched => Ok(touched.map(|()| false)?),
-        }
+        let touched = || utimensat(AT_FDCWD, &point, atime, mtime, UtimensatFlags::FollowSymlink);
+        // An ext4 whose journal has failed learns of that by the first write, which succeeds.
+        let touched = touched().and_then(|()| touched());
+        Ok(matches!(touched, Err(Errno::EIO | Errno::EROFS)))
     };
     tools::within(LOOK_MAX, "look at", &mount.point, touch).await
 }

@@ -98,7 +98,8 @@ start_machine() {
 }
 
 systemd_has_started() { grep -aq 'Welcome to' "$CONSOLE" 2>/dev/null; }
-daemon_has_started() { grep -aq 'Starting glidefs.service' "$CONSOLE" 2>/dev/null; }
+# Also where the machine ends without.
+daemon_has_started() { grep -aqE 'Starting glidefs.service|poweroff.target' "$CONSOLE" 2>/dev/null; }
 checks_have_begun() { [ -e "$RUN_DIR/host/log" ]; }
 
 # boot CONDITION: returns when the condition holds. A kernel that dies before has changed nothing of what the checks are about, and the
