@@ -44,6 +44,9 @@ impl Writes {
 
     /// Makes the cache in `directory`, which nobody has open, one as of [`Self::fill`]. Content that the cache had is gone.
     pub fn fill_present(self, directory: &Path, segments: u32, segment_bytes: u64) {
+        for entry in std::fs::read_dir(directory.join("segments")).expect("the cache is there") {
+            std::fs::remove_file(entry.expect("the cache is there").path()).expect("a segment");
+        }
         let meta = std::fs::read(directory.join("cache.meta")).expect("the cache is there");
         let cache_id: [u8; 16] = meta[16..32].try_into().expect("a superblock");
         let start = u32::from_le_bytes(meta[40..44].try_into().expect("a superblock"));
