@@ -15,7 +15,7 @@ use super::error::CsiError;
 
 /// How long a program which only looks or mounts may take. A mount replays a journal.
 pub(super) const SHORT: Duration = Duration::from_mins(2);
-/// How long a program may take which reads or writes a whole file system.
+/// How long a program may take which reads or writes a whole file system, but for a check.
 pub(super) const LONG: Duration = Duration::from_mins(15);
 /// Most characters of a program's complaint in a message.
 const SAID_CHARS_MAX: usize = 600;
