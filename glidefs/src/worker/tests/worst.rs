@@ -1,4 +1,4 @@
-//! Back-pressure at its worst: small arenas, a thousand devices with all tags busy, a full log, and a store that is away.
+//! Back-pressure at its worst: small arenas, hundreds of devices with all tags busy, a full log, and a store that is away.
 //!
 //! A queue here has a script for each tag and no client: the answer to a request is the arrival of the next one, so all tags are
 //! busy until the scripts end. Progress is counted in requests and turns.
@@ -14,7 +14,7 @@ use crate::store::scripted::ScriptedStore;
 use crate::store::volume::{VolumeStore, VolumeStoreOptions};
 use crate::store::{Access, Backend, Store, StoreOptions, WriterId};
 
-const EXPORTS: u32 = 1000;
+const EXPORTS: u32 = 400;
 const TAGS: u16 = 16;
 const ARENA_SLOTS: usize = 8;
 /// Most memory of a worker for reads of the disk: buffers for data, and for two pages of sums of each read.
@@ -172,7 +172,7 @@ impl QueueDriver for ScriptedQueue {
     }
 }
 
-/// Two workers over a small log, a store that can be away, and a thousand exports in the store.
+/// Two workers over a small log, a store that can be away, and hundreds of exports in the store.
 struct Worst {
     workers: Vec<Worker>,
     cache: Cache,

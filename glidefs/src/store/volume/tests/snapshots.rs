@@ -15,7 +15,7 @@ fn newest(volume: VolumeId) -> StatePoint {
     StatePoint { volume, snapshot: None }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_snapshot_keeps_the_state_and_a_rollback_goes_back_to_it() {
     let world = World::new();
     let daemon = world.daemon(1);
