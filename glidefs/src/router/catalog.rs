@@ -279,9 +279,6 @@ impl Loaded {
         for (volume, number, hash) in contents.intents {
             journal.intents.add(volume, number, hash);
         }
-        for (volume, number) in contents.allowed {
-            journal.intents.allow_above(volume, number);
-        }
         for (volume, epoch, bytes) in contents.losses {
             let loss = decode_loss(&bytes)
                 .map_err(|error| inconsistent(format!("why volume {volume} was lost: {error}")))?;

@@ -32,8 +32,6 @@ pub(in crate::router) enum Change {
     Intend(VolumeId, u64, ManifestHash),
     /// The store can never get this manifest.
     Withdraw(VolumeId, u64, ManifestHash),
-    /// The newest manifest of the volume is known: no version without a journal has left a newer one.
-    EndAllowance(VolumeId),
     /// Removes the part of a volume's journal that a deleted volume leaves behind.
     Forget(Past),
     /// This host has lost this epoch of the volume.

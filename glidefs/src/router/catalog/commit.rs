@@ -9,8 +9,8 @@ use super::encoding::DecodeError;
 use super::loss::encode_loss;
 use super::record::ExportRecord;
 use super::tables::{
-    ALLOWED, COMMITS_KEY, EXPORTS, INTENTS, LOST, META, NEXT_EXPORT_ID_KEY, START_BEGUN_KEY, START_KEY,
-    STORE, STORE_ID_KEY, STORED, key_of,
+    COMMITS_KEY, EXPORTS, INTENTS, LOST, META, NEXT_EXPORT_ID_KEY, START_BEGUN_KEY, START_KEY, STORE,
+    STORE_ID_KEY, STORED, key_of,
 };
 use super::volume_record::VolumeRecord;
 use crate::cache::Start;
@@ -91,7 +91,6 @@ impl<'a> Tables<'a> {
             Change::Link(id, resume) => self.put_volume(*id, |_| Some(VolumeRecord::of(resume)))?,
             Change::WrittenBack(id, resume, evicted) => {
                 self.put_volume(*id, |known| Some(known?.advanced(resume).evicted(*evicted)))?;
-                self.transaction.open_table(ALLOWED)?.remove(key_of(resume.volume))?;
             }
             Change::Evicted(marks) => {
                 for (id, seq) in marks {
@@ -108,14 +107,10 @@ impl<'a> Tables<'a> {
             Change::Store(id) => {
                 self.transaction.open_table(STORE)?.insert(STORE_ID_KEY, id.as_u128())?;
             }
-            Change::EndAllowance(volume) => {
-                self.transaction.open_table(ALLOWED)?.remove(key_of(*volume))?;
-            }
             Change::Forget(past) => forget_journal(self.transaction, *past)?,
             Change::Intend(volume, number, hash) => {
                 let mut intents = self.transaction.open_table(INTENTS)?;
                 let volume = key_of(*volume);
-                self.transaction.open_table(ALLOWED)?.remove(volume)?;
                 let old = (volume, 0, &[0; 32])..(volume, number.saturating_sub(1), &[0; 32]);
                 intents.retain_in(old, |_, ()| false)?;
                 intents.insert((volume, *number, hash), ())?;
@@ -186,7 +181,6 @@ impl<'a> Tables<'a> {
 /// Removes the journal of `past`.
 fn forget_journal(transaction: &WriteTransaction, past: Past) -> Result<(), redb::Error> {
     let volume = key_of(past.volume);
-    transaction.open_table(ALLOWED)?.remove(volume)?;
     let manifests = (volume, 0, &[0; 32])..=(volume, past.number, &[u8::MAX; 32]);
     transaction.open_table(INTENTS)?.retain_in(manifests, |_, ()| false)?;
     transaction.open_table(LOST)?.retain_in((volume, 0)..=(volume, past.epoch), |_, _| false)?;

@@ -86,12 +86,6 @@ impl Notes for CatalogHandle {
         self.journal.lock_whole().intents.highest(volume)
     }
 
-    fn is_current(&self, volume: VolumeId) {
-        if self.journal.lock_whole().intents.end_allowance(volume) {
-            self.changes.write_later(Change::EndAllowance(volume));
-        }
-    }
-
     fn withdraw(&self, volume: VolumeId, number: u64, hash: ManifestHash) {
         self.changes.write_later(Change::Withdraw(volume, number, hash));
     }

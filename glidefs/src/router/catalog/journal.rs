@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::change::Change;
 use crate::store::VolumeId;
-use crate::store::volume::{Intents, Loss, Past, Resume};
+use crate::store::volume::{Intents, Loss, Past};
 
 /// The journals on disk, in memory.
 #[derive(Debug, Default)]
@@ -25,9 +25,6 @@ impl JournalMemory {
             Change::Withdraw(volume, number, hash) => self.intents.withdraw(*volume, *number, hash),
             Change::Lost(volume, epoch, loss) => {
                 self.losses.insert((*volume, *epoch), loss.clone());
-            }
-            Change::EndAllowance(volume) | Change::WrittenBack(_, Resume { volume, .. }, _) => {
-                self.intents.end_allowance(*volume);
             }
             Change::Forget(past) => self.forget(*past),
             _ => {}

@@ -10,18 +10,16 @@
 //! | `store` | `id` | identity of the store |
 //! | `meta` | `schema_version`, `next_export_id`, `start`, `start_begun`, `commits` | a number; `commits` is the number of the last transaction |
 //! | `intents` | volume, number and hash of a manifest that the store was asked to create | nothing |
-//! | `allowed` | volume | the number above which all manifests count as being in the volume's journal |
 //! | `lost` | volume and epoch | why this host lost the epoch |
 //!
-//! `intents`, `allowed` and `lost` together are the journals of the volumes. Catalogs of other versions may have a table `requests`, which is
-//! left alone.
+//! `intents` and `lost` together are the journals of the volumes. Catalogs of other versions may have tables `requests` and `allowed`, which
+//! are left alone.
 
 use std::collections::HashSet;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use uuid::Uuid;
 
-use super::volume_record::VolumeRecord;
 use crate::cache::Start;
 use crate::store::VolumeId;
 use crate::store::volume::ManifestHash;
@@ -31,8 +29,6 @@ pub(super) const STORED: TableDefinition<u32, &[u8]> = TableDefinition::new("sto
 pub(super) const STORE: TableDefinition<&str, u128> = TableDefinition::new("store");
 pub(super) const STORE_ID_KEY: &str = "id";
 pub(super) const INTENTS: TableDefinition<(u128, u64, &[u8; 32]), ()> = TableDefinition::new("intents");
-/// Volumes from a catalog of a version without a journal, each with the number of the newest manifest in that catalog.
-pub(super) const ALLOWED: TableDefinition<u128, u64> = TableDefinition::new("allowed");
 pub(super) const LOST: TableDefinition<(u128, u64), &[u8]> = TableDefinition::new("lost");
 pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 pub(super) const SCHEMA_VERSION_KEY: &str = "schema_version";
@@ -47,8 +43,7 @@ pub(super) const SCHEMA_VERSION: u64 = 1;
 pub(super) fn initialise(database: &Database) -> Result<u64, redb::Error> {
     let transaction = database.begin_write()?;
     let tables: HashSet<String> = transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
-    let has_journal = tables.contains(INTENTS.name());
-    let later = [INTENTS.name(), LOST.name(), ALLOWED.name()];
+    let later = [INTENTS.name(), LOST.name()];
     let version = {
         let mut meta = transaction.open_table(META)?;
         let found = meta.get(SCHEMA_VERSION_KEY)?.map(|value| value.value());
@@ -66,31 +61,11 @@ pub(super) fn initialise(database: &Database) -> Result<u64, redb::Error> {
     if version == SCHEMA_VERSION && !later.iter().all(|name| tables.contains(*name)) {
         transaction.open_table(INTENTS)?;
         transaction.open_table(LOST)?;
-        if has_journal {
-            transaction.open_table(ALLOWED)?;
-        } else {
-            allow_unknown(&transaction)?;
-        }
         transaction.commit()?;
     } else {
         transaction.abort()?;
     }
     Ok(version)
-}
-
-/// Has the manifests above the newest one in the catalog count as being in the journal. The version that wrote the catalog had
-/// no journal, and may have created manifests without the catalog's knowledge.
-fn allow_unknown(transaction: &redb::WriteTransaction) -> Result<(), redb::Error> {
-    let mut allowed = transaction.open_table(ALLOWED)?;
-    for item in transaction.open_table(STORED)?.iter()? {
-        let (_, bytes) = item?;
-        // An error of decoding is reported when the entries are read.
-        if let Some(resume) = VolumeRecord::decode(bytes.value()).ok().and_then(|stored| stored.resume().ok())
-        {
-            allowed.insert(key_of(resume.volume), resume.number)?;
-        }
-    }
-    Ok(())
 }
 
 /// The contents of a catalog.
@@ -103,8 +78,6 @@ pub(super) struct Contents {
     pub store_id: Option<Uuid>,
     /// Volume, number and hash of manifests, ascending.
     pub intents: Vec<(VolumeId, u64, ManifestHash)>,
-    /// Volumes with the number above which all manifests count as being in the journal.
-    pub allowed: Vec<(VolumeId, u64)>,
     /// Volume, epoch, and the encoded loss.
     pub losses: Vec<(VolumeId, u64, Vec<u8>)>,
 }
@@ -142,18 +115,13 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
         let (volume, number, hash) = key.value();
         intents.push((volume_id(volume), number, *hash));
     }
-    let mut allowed = Vec::new();
-    for item in transaction.open_table(ALLOWED)?.iter()? {
-        let (volume, number) = item?;
-        allowed.push((volume_id(volume.value()), number.value()));
-    }
     let mut losses = Vec::new();
     for item in transaction.open_table(LOST)?.iter()? {
         let (key, bytes) = item?;
         let (volume, epoch) = key.value();
         losses.push((volume_id(volume), epoch, bytes.value().to_vec()));
     }
-    Ok(Contents { entries, next, start, store_id, intents, allowed, losses })
+    Ok(Contents { entries, next, start, store_id, intents, losses })
 }
 
 /// Number of the last transaction; 0 in a catalog of a version that did not number transactions, and in a new one.

@@ -4,7 +4,7 @@ mod failing;
 
 use super::encoding::encode_json;
 use super::record::tests::record;
-use super::tables::{ALLOWED, EXPORTS, INTENTS, META, SCHEMA_VERSION_KEY};
+use super::tables::{EXPORTS, META, SCHEMA_VERSION_KEY};
 use super::volume_record::tests::resume;
 use super::*;
 use crate::cache::Start;
@@ -193,51 +193,6 @@ async fn journals_of_manifests_and_losses_are_read_after_a_restart() {
     );
 }
 
-/// Turns the catalog into one of a version without journals.
-fn remove_journals(path: &Path) {
-    tamper(path, |transaction| {
-        transaction.delete_table(INTENTS).unwrap();
-        transaction.delete_table(ALLOWED).unwrap();
-    });
-}
-
-#[tokio::test]
-async fn a_catalog_without_journals_allows_for_manifests_of_the_version_before_until_the_store_has_none() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("catalog.redb");
-    let catalog = Catalog::open(&path).unwrap();
-    let volume = resume(7, 0).volume;
-    catalog.create(record(1, "a"), Some(resume(7, 0))).await.unwrap();
-    drop(catalog);
-    remove_journals(&path);
-
-    for _ in 0..3 {
-        let journal = Catalog::open(&path).unwrap().journal();
-        let found = |number| journal.intended(volume, number, &[1; 32]);
-        assert_eq!([found(7), found(8), found(9)], [None, Some(true), Some(true)]);
-    }
-    let copies = ["noted", "written back", "newest"].map(|name| dir.path().join(name));
-    for copy in &copies {
-        std::fs::copy(&path, copy).unwrap();
-    }
-    for (step, copy) in copies.iter().enumerate() {
-        let catalog = Catalog::open(copy).unwrap();
-        let journal = catalog.journal();
-        match step {
-            0 => journal.intend(volume, 8, [2; 32]).await.unwrap(),
-            1 => catalog.change(Change::WrittenBack(ExportId(1), resume(8, 1), Seq(0))).await.unwrap(),
-            _ => journal.is_current(volume),
-        }
-        let of_8 = (step == 0).then_some(false);
-        assert_eq!(journal.intended(volume, 8, &[1; 32]), of_8, "{step}");
-        assert_eq!(journal.intended(volume, 9, &[1; 32]), None, "{step}");
-        drop((catalog, journal));
-        let journal = Catalog::open(copy).unwrap().journal();
-        assert_eq!(journal.intended(volume, 8, &[1; 32]), of_8, "{step}");
-        assert_eq!(journal.intended(volume, 9, &[1; 32]), None, "{step}");
-    }
-}
-
 /// The volumes of a store in memory, for writer 1 with `journal`.
 fn volumes(objects: &Arc<crate::store::faulty::InMemory>, journal: Arc<dyn Notes>) -> VolumeStore {
     let store = Store::over(Backend::over(objects.clone(), true), StoreOptions::default());
@@ -245,48 +200,6 @@ fn volumes(objects: &Arc<crate::store::faulty::InMemory>, journal: Arc<dyn Notes
         store,
         VolumeStoreOptions { notes: journal, ..VolumeStoreOptions::new(WriterId([1; 16])) },
     )
-}
-
-#[tokio::test]
-async fn manifests_that_a_version_without_journals_left_are_adopted_however_often_the_daemon_is_restarted() {
-    for ahead in [1, 2] {
-        let (dir, objects) = (tempfile::tempdir().unwrap(), Arc::default());
-        let path = dir.path().join("catalog.redb");
-        let old = volumes(&objects, Arc::<NotesInMemory>::default());
-        let volume = old.create(&"vm".parse().unwrap(), 2048).await.unwrap();
-        let known = Resume { manifest: None, ..volume.state() };
-        // Each of the next two calls creates a manifest.
-        volume.release().await.unwrap();
-        if ahead == 2 {
-            volume.hold().await.unwrap();
-        }
-        let newest = volume.state().number;
-        assert_eq!(newest, known.number + ahead);
-        let catalog = Catalog::open(&path).unwrap();
-        catalog.create(record(1, "vm"), Some(known.clone())).await.unwrap();
-        drop(catalog);
-        remove_journals(&path);
-
-        // The first two starts end before asking the store. The others ask, and write nothing to the volume.
-        for asks in [false, false, true, true, true] {
-            let catalog = Catalog::open(&path).unwrap();
-            let resume = resumes(&catalog)[&ExportId(1)].clone();
-            assert_eq!(resume, known);
-            let volume = volumes(&objects, catalog.journal()).resume(&resume);
-            if asks {
-                volume.confirm().await.unwrap();
-                assert_eq!(volume.state().number, newest);
-            }
-        }
-        // A copy of the host goes on with the volume: a second history.
-        let copy = volumes(&objects, Arc::<NotesInMemory>::default());
-        let copy = copy.resume(&Resume { number: newest, ..known.clone() });
-        let gone_on = if ahead == 1 { copy.hold().await } else { copy.release().await };
-        assert_eq!(gone_on.unwrap().number, newest + 1);
-        let catalog = Catalog::open(&path).unwrap();
-        let error = volumes(&objects, catalog.journal()).resume(&known).confirm().await.unwrap_err();
-        assert!(matches!(error, VolumeError::Diverged { .. }), "{error}");
-    }
 }
 
 #[tokio::test]
@@ -343,7 +256,7 @@ async fn nothing_is_left_of_the_journals_of_exports_that_were_deleted_or_never_c
     drop((here, catalog));
     let database = Database::open(&path).unwrap();
     let contents = read(&database).unwrap();
-    assert_eq!((contents.intents, contents.allowed, contents.losses), (vec![], vec![], vec![]));
+    assert_eq!((contents.intents, contents.losses), (vec![], vec![]));
 }
 
 #[tokio::test]

@@ -72,10 +72,6 @@ pub trait Notes: Send + Sync + fmt::Debug {
     /// The highest manifest number noted.
     fn highest(&self, volume: VolumeId) -> Option<u64>;
 
-    /// Takes note that this writer knows the newest manifest of the volume: an earlier version of this program, which took no
-    /// notes, has left no newer manifest. Returns before the note is on disk.
-    fn is_current(&self, _volume: VolumeId) {}
-
     /// Takes back the note on a manifest that the store does not have and can never get. Returns before the change is on disk.
     fn withdraw(&self, _volume: VolumeId, _number: u64, _hash: ManifestHash) {}
 
@@ -110,52 +106,29 @@ impl Past {
 
 /// Notes on manifests, in memory.
 #[derive(Debug, Default)]
-pub struct Intents(HashMap<VolumeId, Noted>);
-
-/// Notes on the manifests of one volume.
-#[derive(Debug, Default)]
-struct Noted {
-    manifests: Vec<(u64, ManifestHash)>,
-    /// All manifests above this number count as noted.
-    all_above: Option<u64>,
-}
+pub struct Intents(HashMap<VolumeId, Vec<(u64, ManifestHash)>>);
 
 impl Intents {
     /// Adds a note, and drops the notes that no restart can need: those on numbers below `number - 1`.
     pub fn add(&mut self, volume: VolumeId, number: u64, hash: ManifestHash) {
         let noted = self.0.entry(volume).or_default();
-        noted.all_above = None;
         noted
-            .manifests
             .retain(|(other, known)| other.saturating_add(1) >= number && (*other, *known) != (number, hash));
         // A volume at rest has one note, and a catalog has thousands of volumes.
-        noted.manifests.reserve_exact(1);
-        noted.manifests.push((number, hash));
-    }
-
-    /// Counts all manifests above `number` as noted until the next note: an earlier version of this program, which took no notes,
-    /// may have created such manifests.
-    pub fn allow_above(&mut self, volume: VolumeId, number: u64) {
-        self.0.entry(volume).or_default().all_above = Some(number);
-    }
-
-    /// Ends the effect of [`Self::allow_above`]; `false` when there was none.
-    pub fn end_allowance(&mut self, volume: VolumeId) -> bool {
-        let ended = self.0.get_mut(&volume).is_some_and(|noted| noted.all_above.take().is_some());
-        self.drop_if_empty(volume);
-        ended
+        noted.reserve_exact(1);
+        noted.push((number, hash));
     }
 
     /// Takes back the note on one manifest.
     pub fn withdraw(&mut self, volume: VolumeId, number: u64, hash: &ManifestHash) {
         if let Some(noted) = self.0.get_mut(&volume) {
-            noted.manifests.retain(|(other, known)| (*other, known) != (number, hash));
+            noted.retain(|(other, known)| (*other, known) != (number, hash));
         }
         self.drop_if_empty(volume);
     }
 
     fn drop_if_empty(&mut self, volume: VolumeId) {
-        if self.0.get(&volume).is_some_and(|noted| noted.manifests.is_empty() && noted.all_above.is_none()) {
+        if self.0.get(&volume).is_some_and(|noted| noted.is_empty()) {
             self.0.remove(&volume);
         }
     }
@@ -163,8 +136,7 @@ impl Intents {
     /// Drops the notes of the past.
     pub fn forget(&mut self, past: Past) {
         if let Some(noted) = self.0.get_mut(&past.volume) {
-            noted.all_above = None;
-            noted.manifests.retain(|(number, _)| *number > past.number);
+            noted.retain(|(number, _)| *number > past.number);
         }
         self.drop_if_empty(past.volume);
     }
@@ -177,16 +149,13 @@ impl Intents {
     /// The answer to [`Notes::intended`] by these notes.
     pub fn find(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
         let noted = self.0.get(&volume)?;
-        if noted.all_above.is_some_and(|above| number > above) {
-            return Some(true);
-        }
-        let mut of_number = noted.manifests.iter().filter(|(other, _)| *other == number).peekable();
+        let mut of_number = noted.iter().filter(|(other, _)| *other == number).peekable();
         of_number.peek()?;
         Some(of_number.any(|(_, known)| known == hash))
     }
 
     /// The answer to [`Notes::highest`] by these notes.
     pub fn highest(&self, volume: VolumeId) -> Option<u64> {
-        self.0.get(&volume)?.manifests.iter().map(|(number, _)| *number).max()
+        self.0.get(&volume)?.iter().map(|(number, _)| *number).max()
     }
 }

@@ -21,7 +21,7 @@ use self::state::{Head, NextProperties, WriterState};
 use super::error::VolumeError;
 use super::host::Host;
 use super::notes::Loss;
-use super::types::{Fence, Resume, next_number};
+use super::types::{Fence, Resume};
 use crate::locks::MutexExt;
 use crate::observe::memory::heap_bytes;
 use crate::properties::Properties;
@@ -167,13 +167,10 @@ impl VolumeWriter {
         })
     }
 
-    /// Whether the store may have a manifest of this host above the newest that this writer knows: this host noted such a manifest,
-    /// or is an earlier version's host, which took no notes.
+    /// Whether the store may have a manifest of this host above the newest that this writer knows: this host noted such a manifest.
     pub fn may_be_behind(&self) -> bool {
         let (id, number, notes) = (self.shared.id, self.head().number, &self.host.options.notes);
-        // No manifest has this hash, so only an allowance for all manifests counts.
-        let is_allowed = notes.intended(id, next_number(number), &[0; 32]) == Some(true);
-        is_allowed || notes.highest(id).is_some_and(|noted| noted > number)
+        notes.highest(id).is_some_and(|noted| noted > number)
     }
 
     /// Damaged sectors in the newest manifest, ascending. Fetches the manifest if the manifest is not in memory.

@@ -1,13 +1,8 @@
 //! Notes on cuts and manifests: a note on a later manifest, and the notes of versions that took none.
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-
-use super::unnoted::{bring_without_a_note, data, frame, judge, killed, lose_a_record};
+use super::unnoted::{bring_without_a_note, data, frame};
 use super::*;
 use crate::cache::writeback::merging::{Stepped, step};
-use crate::store::VolumeId;
-use crate::store::volume::{Intents, Loss, ManifestHash, Notes};
 
 /// So many packs of the same sectors are merged.
 const PACKS: u8 = 8;
@@ -65,61 +60,4 @@ fn zeroes_over_a_failed_write_stay_zeroes_after_a_cut_that_has_failed_writes_onl
     host.faults.mend();
     host.start();
     assert!(host.read(frame(1)) == Ok(vec![0; 4096]), "the failed write is back");
-}
-
-/// The notes of a host after an update from a version that took none.
-#[derive(Debug)]
-struct Updated(Mutex<Intents>);
-
-impl Updated {
-    /// The catalog knows the manifest of `resume`.
-    fn from(resume: &Resume) -> Self {
-        let mut intents = Intents::default();
-        intents.allow_above(resume.volume, resume.number);
-        Self(Mutex::new(intents))
-    }
-}
-
-impl Notes for Updated {
-    fn intend(
-        &self,
-        volume: VolumeId,
-        number: u64,
-        hash: ManifestHash,
-    ) -> BoxFuture<'static, io::Result<()>> {
-        self.0.lock().unwrap().add(volume, number, hash);
-        async { Ok(()) }.boxed()
-    }
-
-    fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
-        self.0.lock().unwrap().find(volume, number, hash)
-    }
-
-    fn highest(&self, volume: VolumeId) -> Option<u64> {
-        self.0.lock().unwrap().highest(volume)
-    }
-
-    fn lose(&self, _: VolumeId, _: u64, _: &Loss) -> BoxFuture<'static, io::Result<()>> {
-        async { Ok(()) }.boxed()
-    }
-
-    fn loss(&self, _: VolumeId, _: u64) -> Option<Loss> {
-        None
-    }
-}
-
-#[test]
-fn a_record_lost_here_is_read_from_the_store_after_an_update_from_a_version_without_notes() {
-    let mut host = killed(memory(), Durability::Local);
-    lose_a_record(&host);
-    let known = host.catalog.entries.lock().unwrap()[&EXPORT].resume.clone();
-    let notes = Arc::new(Updated::from(&known));
-    let options = VolumeStoreOptions { notes, ..VolumeStoreOptions::new(known.writer) };
-    host.volumes = VolumeStore::new(host.volumes.store().clone(), options);
-    host.start();
-    host.confirm().unwrap();
-    judge(&mut host);
-    host.write_back().unwrap();
-    assert_eq!(host.volume().damaged_bytes(), Some(0));
-    judge(&mut host);
 }

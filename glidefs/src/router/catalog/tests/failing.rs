@@ -274,7 +274,6 @@ fn changes() -> Vec<Change> {
             Change::Intend(resume.volume, 9, [1; 32]),
             Change::Intend(resume.volume, 7, [2; 32]),
             Change::Withdraw(resume.volume, 9, [1; 32]),
-            Change::EndAllowance(resume.volume),
             Change::Forget(Past { volume: resume.volume, number: 8, epoch: 3 }),
             Change::Lost(resume.volume, 3, Loss::Deleted),
             Change::Remove(id),

@@ -17,7 +17,7 @@ use crate::store::format::Manifest;
 use crate::store::key::{Folder, Key};
 use crate::store::volume::error::VolumeError;
 use crate::store::volume::limits::TRUST_TIME_MAX;
-use crate::store::volume::notes::{Divergence, Loss, ManifestHash};
+use crate::store::volume::notes::{Divergence, Loss};
 use crate::store::volume::types::{Fence, Taker, next_number};
 use crate::store::volume::view::rows::LoadedManifest;
 
@@ -59,7 +59,6 @@ impl VolumeWriter {
         match newest {
             Some(Key::Manifest(_, newest)) if *newest == number => {
                 self.head().found(begun);
-                self.host.options.notes.is_current(id);
                 Ok(())
             }
             Some(Key::Manifest(_, newest)) if *newest > number => {
@@ -96,15 +95,11 @@ impl VolumeWriter {
     }
 
     /// What it means that manifest `number` of this writer is `missing`, although garbage collection never removes the newest
-    /// manifest of an existing volume. Only an object that says so ends the export: a mark of deletion at once; an older manifest,
+    /// manifest of an existing volume. Only an object that says so ends the export: a grave at once; an older manifest,
     /// which a store that went back has, after a time. A store in which nothing is found proves nothing.
     async fn judge_missing(&self, number: u64, begun: Duration, missing: StoreError) -> VolumeError {
-        let (id, store, own) = (self.shared.id, &self.host.store, self.head().own);
-        let is_deleted = match store.is_buried(id).await {
-            Ok(false) => store.is_marked_deleted(id, own.writer).await,
-            buried => buried,
-        };
-        match is_deleted {
+        let (id, store) = (self.shared.id, &self.host.store);
+        match store.is_buried(id).await {
             Ok(true) => return self.stop_until_restart(Loss::Deleted),
             Ok(false) => {}
             Err(error) => return error.into(),
@@ -168,9 +163,6 @@ impl VolumeWriter {
             return Err(self.lose(self.foreign(&manifest)).await);
         }
         let manifest = Arc::new(manifest);
-        if manifest.number > self.head().number {
-            self.note_adopted(&manifest, hash).await;
-        }
         let mut head = self.head();
         if manifest.number > head.number {
             head.follow(&manifest, Some(begun));
@@ -201,16 +193,6 @@ impl VolumeWriter {
             }
         }
         Ok(None)
-    }
-
-    /// Notes `manifest`, which may count as noted by an allowance for earlier versions: the next note ends that allowance.
-    async fn note_adopted(&self, manifest: &Manifest, hash: ManifestHash) {
-        let noted = self.host.options.notes.intend(manifest.volume, manifest.number, hash).await;
-        if let Err(error) = noted {
-            // The allowance that made the manifest count as noted stays as well.
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(volume = %manifest.volume, error, "a manifest found in the store could not be noted");
-        }
     }
 
     /// The newest manifest, if the manifest is in memory. Locks the cache, which all volumes share, only after a change.
