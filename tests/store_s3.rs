@@ -420,9 +420,9 @@ async fn a_volume_lives_on_s3_from_its_creation_to_its_collection() {
     for _ in 0..4 {
         collect(&store, &SystemClock, &options).await.unwrap();
     }
-    // The marker of the format is left, the observation of the last run, and a grave for each volume.
+    // The marker of the format is left, the observation of the last run, in two parts, and a grave for each volume.
     let left = store.list(Folder::All, None).await.unwrap();
     let is_observation = |key: &str| key.starts_with("gc/candidates-");
     let observations = left.iter().filter(|object| is_observation(&object.key.to_string())).count();
-    assert_eq!((left.len(), observations), (4, 1), "{left:?}");
+    assert_eq!((left.len(), observations), (5, 2), "{left:?}");
 }

@@ -1,4 +1,4 @@
-//! Fuzzes name records, tombstones, snapshots, markers and keys; `glidefs::testing::store::format::fuzzing` owns the property.
+//! Fuzzes name records, snapshots, markers and keys; `glidefs::testing::store::format::fuzzing` owns the property.
 
 #![no_main]
 

@@ -50,7 +50,7 @@ pub use self::manifest::{Manifest, Origin};
 pub use self::marker::Marker;
 pub use self::pack::decode_block;
 pub use self::pack_ref::PackRef;
-pub use self::records::{CANDIDATES_MAX, Candidate, Candidates, NameRecord, Snapshot, Tombstone};
+pub use self::records::{Candidate, Candidates, NameRecord, Snapshot};
 pub use self::sections::{DAMAGED_RANGES_MAX, Deletion, Holder, Sections};
 #[cfg(test)]
 pub use self::verify::verify_pack;

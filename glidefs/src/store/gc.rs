@@ -29,6 +29,9 @@
 //! Each run leaves an observation below `gc/` with the packs seen unused, without those that a manifest may still name. The next run
 //! reads all observations, creates another one, and removes those that were read; two runs at once leave two.
 //! All times are those of the store's clock, which dates objects.
+//!
+//! A run keeps the packs in use in memory, and those that it removes, at most [`DUE_MAX`] at a time. Garbage it looks at one volume after
+//! the other: there may be millions of packs of it.
 
 mod deletions;
 mod in_use;
@@ -39,15 +42,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use self::deletions::{carry_on_all, restore_names};
-use self::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume, missing};
-use self::leftovers::{can_go, leftovers};
-use self::observations::Observations;
+use self::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume, missing, packs_of};
+use self::leftovers::remove_leftovers;
 pub use self::observations::observations;
+use self::observations::{Observation, Observations, is_observation};
 use super::client::Store;
 use super::clock::StoreClock;
 use super::error::StoreError;
@@ -57,16 +61,17 @@ use super::key::Key;
 use super::removals::Removal;
 use super::volume::GRACE_MIN;
 
-/// Time between the scan of a run and the date of the observation of the run that counts for sure. A use which began that long before the
-/// observation may have been missed by the scan.
-const SCAN_MILLIS: u64 = 4 * 3600 * 1000;
+/// No run takes longer: a removal record of that age is of a run that has ended, and so is a part of an observation. A use that began no
+/// longer before the end of an observation may have been missed by the scan before.
+const RUN_MILLIS_MAX: u64 = 24 * 3600 * 1000;
 /// Most packs in a removal record.
 const RECORD_MAX: usize = if cfg!(test) { 16 } else { 65_536 };
-/// Most removal records of a run, which removes no more packs than these name: whoever has to know whether packs stay reads all of
-/// them, up to 84 MB. A host that has its caches written back each 30 s makes 33 packs a second, 1.4 million in 12 hours.
-const RECORDS_MAX: usize = 32;
-/// Age at which a removal record counts as one of a run that has ended: no run takes that long.
-const STALE_MILLIS: u64 = 24 * 3600 * 1000;
+/// Most packs that are removed at a time, in 16 removal records: whoever has to know whether packs stay reads all of them, up to 42 MB.
+const DUE_MAX: usize = 16 * RECORD_MAX;
+/// Packs that are deleted at once.
+const DELETE_MAX: usize = 1000;
+/// How often a run begins anew, because another run has ended meanwhile and has removed an observation.
+const ROUNDS_MAX: usize = 16;
 
 /// Options of a garbage collection.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +134,25 @@ impl GcReport {
         self.packs_in_use += 1;
         self.bytes_in_use += pack.bytes;
     }
+
+    fn count_waiting(&mut self, pack: &ListedObject<PackId>) {
+        self.packs_waiting += 1;
+        self.bytes_waiting += pack.bytes;
+    }
+
+    /// Removes the objects at `keys`, which are no packs; in a dry run they are only named.
+    async fn remove(&mut self, store: &Store, keys: &[Key]) -> Result<(), StoreError> {
+        self.objects_removed += keys.len() as u64;
+        self.remove_or_name(store, keys).await
+    }
+
+    async fn remove_or_name(&mut self, store: &Store, keys: &[Key]) -> Result<(), StoreError> {
+        if self.dry_run {
+            self.would_remove.extend(keys.iter().map(Key::to_string));
+            return Ok(());
+        }
+        store.delete(keys).await
+    }
 }
 
 /// Why a run ended early.
@@ -156,9 +180,21 @@ pub async fn collect(
     clock: &dyn StoreClock,
     options: &GcOptions,
 ) -> Result<GcReport, GcError> {
+    let grace = options.grace;
+    if grace < GRACE_MIN && !options.alone {
+        return Err(GcError::GraceTooShort { grace });
+    }
     let mut removed = GcReport::default();
+    let mut overtaken = 0;
     loop {
-        let (mut report, has_more) = collect_once(store, clock, options).await?;
+        let (mut report, has_more) = match collect_once(store, clock, options).await {
+            Err(StoreError::Missing { key, .. }) if is_observation(&key) && overtaken < ROUNDS_MAX => {
+                overtaken += 1;
+                continue;
+            }
+            collected => collected?,
+        };
+        overtaken = 0;
         let is_last = !has_more || report.packs_removed == 0;
         report.packs_removed += removed.packs_removed;
         report.bytes_removed += removed.bytes_removed;
@@ -170,209 +206,281 @@ pub async fn collect(
     }
 }
 
-/// As [`collect`], of no more packs than [`RECORDS_MAX`] records have; and whether more are due.
+/// As [`collect`], of no more than [`DUE_MAX`] packs; and whether more are due.
 async fn collect_once(
     store: &Store,
     clock: &dyn StoreClock,
     options: &GcOptions,
-) -> Result<(GcReport, bool), GcError> {
-    let grace = options.grace;
-    if grace < GRACE_MIN && !options.alone {
-        return Err(GcError::GraceTooShort { grace });
-    }
+) -> Result<(GcReport, bool), StoreError> {
     let seen = Observations::read(store).await?;
     let others = store.removals().await?;
+    let observation = if options.dry_run { None } else { Some(Observation::begin(store).await?) };
+    let now_millis = observation.as_ref().map_or_else(|| clock.unix_millis(), |begun| begun.begun_millis);
+    let grace_millis = u64::try_from(options.grace.as_millis()).unwrap_or(u64::MAX);
     let mut in_use = InUse::default();
     let volumes = in_use.scan(store).await?;
     let live = volumes.iter().filter(|volume| volume.is_live()).count() as u64;
-    let mut report = GcReport { dry_run: options.dry_run, volumes: live, ..GcReport::default() };
-    let mut unused = unused_packs(&volumes, &in_use, &seen, options.alone, &mut report);
-    begin_anew(store, &volumes, &mut unused).await?;
-    let now_millis = if options.dry_run {
-        clock.unix_millis()
-    } else {
-        Observations::create(store, unused.iter().filter_map(Unused::candidate).collect()).await?
+    let mut run = Run {
+        store,
+        deadline: Deadline { now_millis, grace_millis },
+        alone: options.alone,
+        reused: Reused::read(store, &volumes, seen.oldest_millis).await?,
+        seen,
+        observation,
+        report: GcReport { dry_run: options.dry_run, volumes: live, ..GcReport::default() },
+        due: Vec::new(),
+        has_more: false,
+        listed: HashSet::new(),
+        of_others: HashSet::new(),
     };
-    let grace_millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-    let deadline = Deadline { now_millis, grace_millis };
-    // Observations of earlier versions may have packs that a manifest yet to come could name first. So only a manifest older than
-    // the grace period proves that no such manifest is to come, with no older date on a higher number.
-    let passed = |volume: &ListedVolume| (volume.id, volume.passed_until(|at| deadline.is_over(at)));
-    let passed_until: HashMap<_, _> = volumes.iter().map(passed).collect();
-    // Whether the pack may be removed now, as far as times tell.
-    let is_due = |unused: &Unused| {
-        let until = passed_until.get(&unused.volume);
-        let is_passed = until.is_some_and(|until| unused.pack.created_millis < *until);
-        (options.alone || is_passed) && unused.since().is_some_and(|since| deadline.is_over(since))
-    };
-    let due = unused.iter().filter(|unused| is_due(unused)).filter_map(Unused::candidate);
-    let removals = if options.dry_run { Vec::new() } else { record(store, due.collect()).await? };
-    if !removals.is_empty() {
-        // During the first scan, a use may have moved from a volume not yet scanned to one that was scanned already.
-        in_use.scan(store).await?;
+    run.look(&volumes, &in_use, &others).await?;
+    let records = run.record().await?;
+    if !records.is_empty() {
+        // Since the first scan, a use may have come and gone, or moved from a volume not yet scanned to one that was scanned already.
+        let volumes = in_use.scan(store).await?;
+        run.reused = Reused::read(store, &volumes, run.seen.oldest_millis).await?;
     }
-    let may_go = |pack: PackId| options.dry_run || removals.iter().any(|removal| removal.has(pack));
-    let mut keys = Vec::new();
-    let mut removed = HashSet::new();
-    let mut has_more = false;
-    report.is_unfinished = volumes.iter().any(|volume| can_go(volume, &in_use, deadline));
-    for unused in unused {
-        let pack = unused.pack;
-        if in_use.uses(&pack) {
-            report.count_in_use(&pack);
-        } else if is_due(&unused) && !in_use.held.contains(&pack.id) && may_go(pack.id) {
-            removed.insert(pack.id);
-            report.packs_removed += 1;
-            report.bytes_removed += pack.bytes;
-            keys.push(Key::Pack(unused.volume, pack.id));
-        } else {
-            report.is_unfinished |= unused.since_unix_millis.is_some();
-            has_more |= is_due(&unused) && !in_use.held.contains(&pack.id);
-            report.packs_waiting += 1;
-            report.bytes_waiting += pack.bytes;
-        }
-    }
+    let due = run.still_due(&in_use);
+    let Run { deadline, seen, mut report, has_more, listed, mut of_others, .. } = run;
     if !options.dry_run {
         carry_on_all(store, &volumes, deadline, &mut report).await?;
         restore_names(store, &in_use.names, deadline).await?;
     }
-    keys.extend(leftovers(store, &volumes, deadline, &mut report).await?);
-    missing(store, &volumes, &in_use, &mut report).await?;
-    let is_stale = |other: &&Removal| {
-        let age_millis = other.created_unix_millis.map(|created| now_millis.saturating_sub(created));
-        let is_old = age_millis.is_some_and(|age| age > STALE_MILLIS);
-        is_old && !other.is_unreadable() && in_use.packs.iter().any(|pack| other.has(*pack))
-    };
-    report.stale_records = others.iter().filter(is_stale).map(|other| other.key.to_string()).collect();
+    missing(store, &listed, &in_use, &mut report).await?;
+    report_others(&others, &in_use, now_millis, &mut report);
     report.damaged.extend(in_use.damaged.iter().map(Key::to_string));
-    let unreadable = others.iter().filter(|other| other.is_unreadable());
-    report.damaged.extend(unreadable.map(|other| other.key.to_string()));
     report.damaged.sort_unstable();
     report.damaged.dedup();
     store.stats().gc_damaged.store(report.damaged.len() as u64, Relaxed);
-    if options.dry_run {
-        report.would_remove = keys.iter().map(Key::to_string).collect();
-    } else {
-        store.delete(&keys).await?;
-        let left = |pack: &ListedObject<PackId>| (!removed.contains(&pack.id)).then_some(pack.id);
-        let left: HashSet<_> = volumes.iter().flat_map(|volume| &volume.packs).filter_map(left).collect();
+    for due in due.chunks(DELETE_MAX) {
+        let keys: Vec<_> = due.iter().map(Due::key).collect();
+        report.remove_or_name(store, &keys).await?;
+        report.packs_removed += keys.len() as u64;
+        report.bytes_removed += due.iter().map(|due| due.pack.bytes).sum::<u64>();
+    }
+    remove_leftovers(store, &volumes, deadline, &mut report).await?;
+    if !options.dry_run {
+        for due in &due {
+            of_others.remove(&due.pack.id);
+        }
         // The deletions of a run that has ended without an answer may still arrive. So its record stays as long as the packs do.
-        let over = others.into_iter().filter(|other| other.is_over(|pack| left.contains(&pack)));
-        let over: Vec<_> = removals.into_iter().chain(over).map(|removal| removal.key).collect();
+        let over = others.into_iter().filter(|other| other.is_over(|pack| of_others.contains(&pack)));
+        let over: Vec<_> = records.into_iter().chain(over).map(|removal| removal.key).collect();
         store.delete(&over).await?;
         // A host that finds the observations gone knows that a run has ended well, so they go last.
-        store.delete(&seen.keys).await?;
+        seen.remove(store, now_millis).await?;
     }
     Ok((report, has_more))
 }
 
-/// Creates the records of `packs`. Packs without a record stay for the next run.
-async fn record(store: &Store, packs: Vec<Candidate>) -> Result<Vec<Removal>, StoreError> {
-    let mut records = Vec::new();
-    for packs in packs.chunks(RECORD_MAX).take(RECORDS_MAX) {
-        records.push(store.create_removal(Candidates(packs.to_vec())).await?);
-    }
-    Ok(records)
+/// Reports those of `others`, the records of earlier runs, that cannot be read, and those that keep others from relying on packs in use.
+fn report_others(others: &[Removal], in_use: &InUse, now_millis: u64, report: &mut GcReport) {
+    let is_stale = |other: &&Removal| {
+        let age_millis = other.created_unix_millis.map(|created| now_millis.saturating_sub(created));
+        let is_old = age_millis.is_some_and(|age| age > RUN_MILLIS_MAX);
+        is_old && !other.is_unreadable() && in_use.packs.iter().any(|pack| other.has(*pack))
+    };
+    report.stale_records = others.iter().filter(is_stale).map(|other| other.key.to_string()).collect();
+    let unreadable = others.iter().filter(|other| other.is_unreadable());
+    report.damaged.extend(unreadable.map(|other| other.key.to_string()));
 }
 
-/// A pack used by nothing that the scan has seen.
-struct Unused {
+/// A pack that may be removed, as far as times tell.
+#[derive(Clone, Copy, Debug)]
+struct Due {
     volume: VolumeId,
     pack: ListedObject<PackId>,
-    /// Since when earlier runs have seen the pack unused: 0 if no run has. `None`: the pack may come into use.
-    since_unix_millis: Option<u64>,
+    since_unix_millis: u64,
 }
 
-impl Unused {
-    /// Since when earlier runs have seen the pack unused, if any run has.
-    fn since(&self) -> Option<u64> {
-        self.since_unix_millis.filter(|since| *since > 0)
+impl Due {
+    fn key(&self) -> Key {
+        Key::Pack(self.volume, self.pack.id)
     }
 
-    fn candidate(&self) -> Option<Candidate> {
-        let since_unix_millis = self.since_unix_millis?;
-        Some(Candidate { volume: self.volume, pack: self.pack.id, since_unix_millis })
+    fn candidate(&self) -> Candidate {
+        let Self { volume, pack, since_unix_millis } = *self;
+        Candidate { volume, pack: pack.id, since_unix_millis }
     }
 }
 
-/// Begins the grace periods of those packs of `unused` anew that a fork has used since the last run, though no run has seen the use: a
-/// fork of the fork may rely on a whole grace period. The first manifest of the fork lists the packs, and stays as long as the fork.
-async fn begin_anew(
-    store: &Store,
-    volumes: &[ListedVolume],
-    unused: &mut [Unused],
-) -> Result<(), StoreError> {
-    let sinces = unused.iter().filter_map(Unused::since);
-    let Some(oldest) = sinces.min() else { return Ok(()) };
-    let began = |volume: &ListedVolume| {
-        let created_millis = volume.created_millis(FIRST_MANIFEST)?;
-        let is_young = created_millis.saturating_add(SCAN_MILLIS) >= oldest;
-        // If the first manifest is the newest, the packs are in use.
-        let is_followed = volume.manifests.len() > 1 && volume.is_kept();
-        (is_young && is_followed).then_some((volume.id, created_millis))
-    };
-    let forks: Vec<_> = volumes.iter().filter_map(began).collect();
-    let reading = stream::iter(forks).map(|(volume, created_millis)| {
-        let store = store.clone();
-        async move {
-            let packs = match store.manifest(volume, FIRST_MANIFEST).await {
-                Ok(first) => Some(first.packs),
-                Err(error) if error.is_missing() => Some(Vec::new()),
-                // The manifest may have listed any pack.
-                Err(StoreError::Damaged { .. }) => None,
-                Err(error) => return Err(error),
-            };
-            Ok((created_millis, packs))
-        }
-    });
-    let mut reading = reading.buffer_unordered(AT_ONCE);
-    let mut used: HashMap<PackId, u64> = HashMap::new();
-    let mut all_used = 0;
-    while let Some((created_millis, packs)) = reading.try_next().await? {
-        match packs {
-            Some(packs) => {
-                for pack in packs {
-                    let last = used.entry(pack.pack).or_default();
-                    *last = created_millis.max(*last);
-                }
-            }
-            None => all_used = created_millis.max(all_used),
-        }
-    }
-    for unused in unused {
-        let last = used.get(&unused.pack.id).copied().unwrap_or_default().max(all_used);
-        if unused.since().is_some_and(|since| last.saturating_add(SCAN_MILLIS) >= since) {
-            unused.since_unix_millis = Some(0);
-        }
-    }
-    Ok(())
-}
-
-/// The packs of `volumes` that nothing uses. Packs in use are counted in `report`. `alone`: as in [`GcOptions`].
-fn unused_packs(
-    volumes: &[ListedVolume],
-    in_use: &InUse,
-    seen: &Observations,
+/// A run between its two scans.
+struct Run<'a> {
+    store: &'a Store,
+    deadline: Deadline,
+    /// As in [`GcOptions`].
     alone: bool,
-    report: &mut GcReport,
-) -> Vec<Unused> {
-    let mut unused = Vec::new();
-    for volume in volumes {
+    seen: Observations,
+    reused: Reused,
+    /// `None` in a dry run.
+    observation: Option<Observation>,
+    report: GcReport,
+    /// No more than [`DUE_MAX`].
+    due: Vec<Due>,
+    /// Whether more packs are due.
+    has_more: bool,
+    /// Packs in use that are in the store.
+    listed: HashSet<PackId>,
+    /// Packs in the store that records of other runs name.
+    of_others: HashSet<PackId>,
+}
+
+impl Run<'_> {
+    /// Looks at all packs, writes the observation, and fills `due`. `others`: records of other runs.
+    async fn look(
+        &mut self,
+        volumes: &[ListedVolume],
+        in_use: &InUse,
+        others: &[Removal],
+    ) -> Result<(), StoreError> {
+        let is_known = |pack: &PackId| others.iter().any(|other| !other.is_unreadable() && other.has(*pack));
+        for volumes in volumes.chunks(AT_ONCE) {
+            let listing = try_join_all(volumes.iter().map(|volume| packs_of(self.store, volume.id))).await?;
+            for (volume, packs) in volumes.iter().zip(listing) {
+                self.of_others.extend(packs.iter().map(|pack| pack.id).filter(is_known));
+                let keeps_any = packs.iter().any(|pack| in_use.uses(pack));
+                // A later run can remove more of a deleted volume, without any change by others.
+                self.report.is_unfinished |= !volume.is_live() && (volume.is_kept() || !keeps_any);
+                self.look_at(volume, &packs, in_use).await?;
+            }
+        }
+        match self.observation.take() {
+            Some(observation) => observation.end(self.store).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn look_at(
+        &mut self,
+        volume: &ListedVolume,
+        packs: &[ListedObject<PackId>],
+        in_use: &InUse,
+    ) -> Result<(), StoreError> {
         // A manifest of any age counts: the newest one does not name the pack, and the number of a late one is not higher than the
         // newest number.
-        let passed_until = volume.passed_until(|_| true);
-        for pack in &volume.packs {
+        let passed_until = if self.alone { u64::MAX } else { volume.passed_until(self.deadline.now_millis) };
+        let sinces = self.seen.of(self.store, volume.id).await?;
+        for pack in packs {
             if in_use.uses(pack) {
-                report.count_in_use(pack);
+                self.report.count_in_use(pack);
+                self.listed.insert(pack.id);
                 continue;
             }
-            let is_passed = alone || pack.created_millis < passed_until;
-            let since = (is_passed && !in_use.held.contains(&pack.id))
-                .then(|| seen.unused_since(pack.id).unwrap_or(0));
-            unused.push(Unused { volume: volume.id, pack: *pack, since_unix_millis: since });
+            if pack.created_millis >= passed_until || in_use.held.contains(&pack.id) {
+                // The pack may come into use.
+                self.report.count_waiting(pack);
+                continue;
+            }
+            let since = sinces.unused_since(pack.id).filter(|since| !self.reused.since(pack.id, *since));
+            let due = Due { volume: volume.id, pack: *pack, since_unix_millis: since.unwrap_or(0) };
+            if let Some(observation) = &mut self.observation {
+                observation.add(self.store, due.candidate()).await?;
+            }
+            if !since.is_some_and(|since| self.deadline.is_over(since)) {
+                self.report.count_waiting(pack);
+                self.report.is_unfinished = true;
+            } else if self.report.dry_run || self.due.len() < DUE_MAX {
+                self.due.push(due);
+            } else {
+                self.report.count_waiting(pack);
+                self.report.is_unfinished = true;
+                self.has_more = true;
+            }
         }
+        Ok(())
     }
-    unused
+
+    /// Creates the records of the packs that are due.
+    async fn record(&mut self) -> Result<Vec<Removal>, StoreError> {
+        let mut records = Vec::new();
+        for due in self.due.chunks(RECORD_MAX).filter(|_| !self.report.dry_run) {
+            let packs = Candidates(due.iter().map(Due::candidate).collect());
+            records.push(self.store.create_removal(packs).await?);
+        }
+        Ok(records)
+    }
+
+    /// What is due after a look at all uses since the records.
+    fn still_due(&mut self, in_use: &InUse) -> Vec<Due> {
+        let mut due = std::mem::take(&mut self.due);
+        due.retain(|due| {
+            if in_use.uses(&due.pack) {
+                self.report.count_in_use(&due.pack);
+                self.listed.insert(due.pack.id);
+                return false;
+            }
+            let was_used = self.reused.since(due.pack.id, due.since_unix_millis);
+            if was_used || in_use.held.contains(&due.pack.id) {
+                self.report.count_waiting(&due.pack);
+                self.report.is_unfinished = true;
+                return false;
+            }
+            true
+        });
+        due
+    }
+}
+
+/// Packs that a fork has used though no run may have seen the use: a fork of the fork may rely on a whole grace period. The first manifest
+/// of the fork lists the packs, and stays as long as the fork.
+#[derive(Debug, Default)]
+struct Reused {
+    /// From when on uses are known.
+    from_millis: u64,
+    /// For each pack the date of the last such manifest.
+    last: HashMap<PackId, u64>,
+    /// The date of the last such manifest that cannot be read: it may have listed any pack.
+    all: u64,
+}
+
+impl Reused {
+    /// Of the forks among `volumes` that may have used packs since `oldest_millis`.
+    async fn read(
+        store: &Store,
+        volumes: &[ListedVolume],
+        oldest_millis: Option<u64>,
+    ) -> Result<Self, StoreError> {
+        let Some(oldest) = oldest_millis else { return Ok(Self::default()) };
+        let mut reused = Self { from_millis: oldest, ..Self::default() };
+        let began = |volume: &ListedVolume| {
+            // If the first manifest is the newest, the packs are in use.
+            let created_millis = volume.followed_millis.filter(|_| volume.is_kept())?;
+            let is_young = created_millis.saturating_add(RUN_MILLIS_MAX) >= oldest;
+            is_young.then_some((volume.id, created_millis))
+        };
+        let forks: Vec<_> = volumes.iter().filter_map(began).collect();
+        let reading = stream::iter(forks).map(|(volume, created_millis)| {
+            let store = store.clone();
+            async move {
+                let packs = match store.manifest(volume, FIRST_MANIFEST).await {
+                    Ok(first) => Some(first.packs),
+                    Err(error) if error.is_missing() => Some(Vec::new()),
+                    Err(StoreError::Damaged { .. }) => None,
+                    Err(error) => return Err(error),
+                };
+                Ok((created_millis, packs))
+            }
+        });
+        let mut reading = reading.buffer_unordered(AT_ONCE);
+        while let Some((created_millis, packs)) = reading.try_next().await? {
+            match packs {
+                Some(packs) => {
+                    for pack in packs {
+                        let last = reused.last.entry(pack.pack).or_default();
+                        *last = created_millis.max(*last);
+                    }
+                }
+                None => reused.all = created_millis.max(reused.all),
+            }
+        }
+        Ok(reused)
+    }
+
+    /// Whether `pack` may have been used since `since`.
+    fn since(&self, pack: PackId, since: u64) -> bool {
+        let last = self.last.get(&pack).copied().unwrap_or_default().max(self.all);
+        since < self.from_millis || last.saturating_add(RUN_MILLIS_MAX) >= since
+    }
 }
 
 /// The time of a run by the clock of the store, and the grace period.

@@ -9,7 +9,6 @@
 //! volumes/<volume id>/packs/<pack id>              data of the volume
 //! volumes/<volume id>/snapshots/<name>             named states of the volume
 //! volumes/<volume id>/fences/<20 digits>           numbers with which hosts took the volume
-//! volumes/<volume id>/deleted                      tombstone of the volume
 //! deleted/<name>/<volume id>                       deleted volumes by their last name
 //! gone/<volume id>                                 graves of volumes
 //! gc/<name>                                        candidates of garbage collection
@@ -34,8 +33,6 @@ pub enum Key {
     Snapshot(VolumeId, StoreName),
     /// The mark on a number with which a host took a volume: garbage collection never frees it.
     Fence(VolumeId, u64),
-    /// The mark of earlier versions on a deleted volume.
-    Tombstone(VolumeId),
     /// What stays of a volume that is gone, so that its identity is not used again.
     Grave(VolumeId),
     /// A deleted volume, by the last name of the volume.
@@ -79,7 +76,6 @@ impl fmt::Display for Key {
             Self::Pack(volume, pack) => write!(f, "volumes/{volume}/packs/{pack}"),
             Self::Snapshot(volume, name) => write!(f, "volumes/{volume}/snapshots/{name}"),
             Self::Fence(volume, number) => write!(f, "volumes/{volume}/fences/{number:020}"),
-            Self::Tombstone(volume) => write!(f, "volumes/{volume}/deleted"),
             Self::Deleted(name, volume) => write!(f, "deleted/{name}/{volume}"),
             Self::Grave(volume) => write!(f, "gone/{volume}"),
             Self::Gc(name) => write!(f, "gc/{name}"),
@@ -102,7 +98,6 @@ impl Key {
             ["gc", name] => Self::Gc(name.parse().ok()?),
             ["gone", volume] => Self::Grave(volume.parse().ok()?),
             ["deleted", name, volume] => Self::Deleted(name.parse().ok()?, volume.parse().ok()?),
-            ["volumes", volume, "deleted"] => Self::Tombstone(volume.parse().ok()?),
             ["volumes", volume, kind, last] => {
                 let volume = volume.parse().ok()?;
                 match kind {
@@ -156,7 +151,6 @@ mod tests {
             (volume(), any::<[u8; 16]>()).prop_map(|(volume, pack)| Key::Pack(volume, PackId(pack))),
             (volume(), name()).prop_map(|(volume, name)| Key::Snapshot(volume, name)),
             (volume(), any::<u64>()).prop_map(|(volume, number)| Key::Fence(volume, number)),
-            volume().prop_map(Key::Tombstone),
             volume().prop_map(Key::Grave),
             (name(), volume()).prop_map(|(name, volume)| Key::Deleted(name, volume)),
             name().prop_map(Key::Gc),

@@ -17,9 +17,9 @@ use super::clock::{StoreClock, SystemClock};
 use super::error::{StoreError, unfit};
 use super::format::{
     Candidates, Codec, EncodedPack, FormatError, IndexEntry, Manifest, Marker, NameRecord, PackIndex,
-    PackRef, Snapshot, Tombstone, decode_block,
+    PackRef, Snapshot, decode_block,
 };
-use super::ids::{StoreName, VolumeId, WriterId};
+use super::ids::{StoreName, VolumeId};
 use super::key::{Folder, Key};
 use super::stats::Operation;
 
@@ -371,22 +371,6 @@ impl Store {
             if here { Ok(()) } else { Err(FormatError::Elsewhere("volume")) }
         };
         Ok(or_none(self.checked(&Key::Grave(volume), decode).await)?.is_some())
-    }
-
-    /// The tombstone with which earlier versions marked a deleted volume.
-    pub async fn tombstone(&self, volume: VolumeId) -> Result<Option<Tombstone>, StoreError> {
-        let decode = |bytes: &[u8]| {
-            let tombstone = Tombstone::decode(bytes)?;
-            let here = tombstone.volume == volume;
-            if here { Ok(tombstone) } else { Err(FormatError::Elsewhere("volume")) }
-        };
-        or_none(self.checked(&Key::Tombstone(volume), decode).await)
-    }
-
-    /// Whether such a mark says that `volume` is deleted. It is void when another writer followed that of the mark: `writer` is the
-    /// last one.
-    pub async fn is_marked_deleted(&self, volume: VolumeId, writer: WriterId) -> Result<bool, StoreError> {
-        Ok(self.tombstone(volume).await?.is_some_and(|tombstone| tombstone.writer == writer))
     }
 
     /// The candidates that a run of garbage collection wrote down.

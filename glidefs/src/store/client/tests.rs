@@ -132,7 +132,7 @@ async fn listings_ascend_and_leave_out_what_is_not_ours() {
         }
         let pack = Key::Pack(other, PackId([1; 16]));
         let name = Key::Name("vm-1".parse().unwrap());
-        for key in [Key::Marker, pack.clone(), name.clone(), Key::Tombstone(VOLUME)] {
+        for key in [Key::Marker, pack.clone(), name.clone(), Key::Grave(VOLUME)] {
             let _ = store.create(&key, &one(b"object")).await.unwrap();
         }
         for foreign in ["README", "volumes/x/packs/y", "names/a/b"] {

@@ -18,11 +18,11 @@ use super::envelope::seal;
 use super::limits::{FORMAT_VERSION, HASH_BYTES};
 use super::manifest::{self, Manifest, Origin};
 use super::pack::{HEADER_MAGIC, TRAILER_MAGIC};
-use super::records::{CANDIDATES_MAGIC, NAME_MAGIC, SNAPSHOT_MAGIC, TOMBSTONE_MAGIC};
+use super::records::{CANDIDATES_MAGIC, NAME_MAGIC, SNAPSHOT_MAGIC};
 use super::verify::{PackHeader, PackTrailer, TRAILER_CRC_AT, verify_pack};
 use super::{
     Candidate, Candidates, Deletion, EncodedPack, Holder, Marker, NameRecord, PackBuilder, PackIndex,
-    PackOptions, PackRef, Sections, Snapshot, Tombstone,
+    PackOptions, PackRef, Sections, Snapshot,
     index::{self, Codec},
 };
 use crate::checksum::crc32c;
@@ -136,9 +136,9 @@ fn assert_date(unix_millis: u64) {
     assert!(unix_millis <= 253_402_300_799_999);
 }
 
-/// `bytes` as, or over, a name record, a tombstone, candidates and a snapshot; as a marker, and as the text of a key.
+/// `bytes` as, or over, a name record, candidates and a snapshot; as a marker, and as the text of a key.
 pub fn check_records(bytes: &[u8]) -> bool {
-    let _ = (NameRecord::decode(bytes), Tombstone::decode(bytes), Snapshot::decode(bytes));
+    let _ = (NameRecord::decode(bytes), Snapshot::decode(bytes));
     let candidate = Candidate { volume: VOLUME, pack: PackId([2; 16]), since_unix_millis: 5 };
     let candidates = Candidates(vec![candidate; 1 + bytes.len() % 3]).encode();
     let candidates = sealed_over(&candidates, bytes, CANDIDATES_MAGIC);
@@ -162,11 +162,6 @@ pub fn check_records(bytes: &[u8]) -> bool {
     let found = NameRecord::decode(&name);
     assert_date(found.map_or(0, |found| found.created_unix_millis));
     assert!(found.is_err() || found.is_ok_and(|found| found.encode() == name));
-    let tombstone = Tombstone { volume: VOLUME, deleted_unix_millis: 1, writer: WriterId([1; 16]) };
-    let tombstone = sealed_over(&tombstone.encode(), bytes, TOMBSTONE_MAGIC);
-    let found = Tombstone::decode(&tombstone);
-    assert_date(found.map_or(0, |found| found.deleted_unix_millis));
-    assert!(found.is_err() || found.is_ok_and(|found| found.encode() == tombstone));
     let manifest = sample_manifest();
     let snapshot = Snapshot { name: manifest.name.clone(), created_unix_millis: 1, manifest };
     let Ok(snapshot) = snapshot.encode() else { unreachable!("the sample can be encoded") };

@@ -1,4 +1,4 @@
-//! The small objects: records of names, snapshots, tombstones of deleted volumes, and candidates of garbage collection.
+//! The small objects: records of names, snapshots, and candidates of garbage collection.
 //!
 //! Owns the encodings. Invariant: a record that decodes was written whole.
 
@@ -6,12 +6,11 @@ use super::cursor::put_unix_millis;
 use super::envelope::{begin, open, seal};
 use super::error::FormatError;
 use super::manifest::{Manifest, put_name, take_name};
-use crate::store::ids::{PackId, StoreName, VolumeId, WriterId};
+use crate::store::ids::{PackId, StoreName, VolumeId};
 
 pub(super) const CANDIDATES_MAGIC: [u8; 8] = *b"GLIDEGCN";
 pub(super) const NAME_MAGIC: [u8; 8] = *b"GLIDENAM";
 pub(super) const SNAPSHOT_MAGIC: [u8; 8] = *b"GLIDESNP";
-pub(super) const TOMBSTONE_MAGIC: [u8; 8] = *b"GLIDETMB";
 
 // Name record.                             Snapshot.
 //
@@ -19,13 +18,7 @@ pub(super) const TOMBSTONE_MAGIC: [u8; 8] = *b"GLIDETMB";
 //   ┌─────┬─────┬────┬────────┬─────────┐     ┌─────┬─────┬────┬─────────┬──────┬──────────┐
 //   │magic│vers.│ .. │ volume │ created │     │magic│vers.│ .. │ created │ name │ manifest │
 //   └─────┴─────┴────┴────────┴─────────┘     └─────┴─────┴────┴─────────┴──────┴──────────┘
-//
-// Tombstone.
-//
-//    0     8    10   12       28     36       52
-//   ┌─────┬─────┬────┬────────┬──────┬────────┐
-//   │magic│vers.│ .. │ volume │ when │ writer │     each followed by its BLAKE3
-//   └─────┴─────┴────┴────────┴──────┴────────┘
+// each followed by its BLAKE3
 
 /// The volume behind a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,39 +79,6 @@ impl Snapshot {
         let name = take_name(&mut cursor)?;
         let manifest = Manifest::decode(cursor.rest())?;
         Ok(Self { name, created_unix_millis, manifest })
-    }
-}
-
-/// The mark of earlier versions on a deleted volume: garbage collection may delete the rest of the volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tombstone {
-    /// The deleted volume.
-    pub volume: VolumeId,
-    /// Time of the deletion, milliseconds since 1970-01-01 UTC.
-    pub deleted_unix_millis: u64,
-    /// The daemon that deleted the volume.
-    pub writer: WriterId,
-}
-
-impl Tombstone {
-    /// The encoded tombstone.
-    #[cfg(any(test, fuzzing))]
-    pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = begin(TOMBSTONE_MAGIC);
-        bytes.extend_from_slice(&self.volume.0);
-        put_unix_millis(&mut bytes, self.deleted_unix_millis);
-        bytes.extend_from_slice(&self.writer.0);
-        seal(&mut bytes);
-        bytes
-    }
-
-    /// Decodes a tombstone of a deleted volume.
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut cursor = open(bytes, TOMBSTONE_MAGIC)?;
-        let volume = VolumeId(cursor.array()?);
-        let deleted_unix_millis = cursor.unix_millis()?;
-        let tombstone = Self { volume, deleted_unix_millis, writer: WriterId(cursor.array()?) };
-        cursor.end().map(|()| tombstone)
     }
 }
 

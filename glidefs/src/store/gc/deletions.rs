@@ -49,7 +49,7 @@ async fn carry_on(
     deadline: Deadline,
 ) -> Result<Option<LastName>, StoreError> {
     make_final(store, volume, deadline).await?;
-    if volume.is_over(deadline) {
+    if !volume.is_kept() {
         let record = NameRecord { volume: volume.id, created_unix_millis: deadline.now_millis };
         let _: Created = store.mark(&Key::Grave(volume.id), record).await?;
     }
@@ -110,7 +110,7 @@ pub(super) async fn restore_names(
 /// Makes the deletion of `volume` final, if the grace period is over.
 async fn make_final(store: &Store, volume: &ListedVolume, deadline: Deadline) -> Result<(), StoreError> {
     let Standing::Deleted { number } = volume.standing else { return Ok(()) };
-    if !volume.created_millis(number).is_some_and(|created| deadline.is_over(created)) {
+    if !volume.can_end(deadline) {
         return Ok(());
     }
     let deleted = match store.manifest(volume.id, number).await {
@@ -134,7 +134,7 @@ async fn last_name(store: &Store, volume: &ListedVolume) -> Result<Option<StoreN
     if volume.is_kept() {
         return Ok(None);
     }
-    let Some(newest) = volume.manifests.last() else { return Ok(None) };
+    let Some(newest) = volume.newest else { return Ok(None) };
     match store.manifest(volume.id, newest.id).await {
         Ok(manifest) => Ok(Some(manifest.name)),
         // A missing or damaged manifest does not tell a name. The volume goes in any case.

@@ -5,10 +5,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use futures_util::future::try_join_all;
 use futures_util::{StreamExt, TryFutureExt, TryStreamExt, stream};
 
 use super::{Deadline, GcReport};
-use crate::store::client::Store;
+use crate::store::client::{ObjectInfo, Store};
 use crate::store::error::StoreError;
 use crate::store::format::{Deletion, Manifest, PackRef};
 use crate::store::ids::{PackId, StoreName, VolumeId};
@@ -45,59 +46,51 @@ pub(super) enum Standing {
     Deleted { number: u64 },
     /// The deletion of the volume is final: the newest manifest or the grave says so.
     Gone,
-    /// An earlier version deleted the volume, by an object of its own.
-    Tombstoned,
-    /// An unreadable manifest or tombstone hides whether the volume is deleted, and which packs the volume keeps.
+    /// An unreadable manifest hides whether the volume is deleted, and which packs the volume keeps.
     Damaged,
 }
 
-/// A volume as a listing shows the volume.
+/// What a scan keeps of a volume: as much of a volume of many objects as of one of few.
 #[derive(Debug)]
 pub(super) struct ListedVolume {
     pub id: VolumeId,
     pub standing: Standing,
-    /// Whether an unreadable snapshot hides which packs the volume keeps.
-    pub hides_packs: bool,
-    /// When an earlier version marked the volume as deleted, by the clock of the store.
-    pub tombstone_millis: Option<u64>,
-    /// Manifests ascend by number.
-    pub manifests: Vec<ListedObject<u64>>,
-    pub snapshots: Vec<ListedObject<StoreName>>,
-    /// Numbers with a fence. One made during the listing may be left out.
-    pub fences: Vec<u64>,
-    pub packs: Vec<ListedObject<PackId>>,
+    /// The newest manifest.
+    pub newest: Option<ListedObject<u64>>,
+    /// When the first manifest was created, by the clock of the store, if there are later ones.
+    pub followed_millis: Option<u64>,
+    /// Whether there are manifests between the first and the newest one.
+    pub has_between: bool,
+    /// When the manifest that deleted the volume was created, by the clock of the store.
+    deleted_millis: Option<u64>,
 }
 
 impl ListedVolume {
-    /// The newest manifest; number 0 where there is none.
-    fn newest(&self) -> ManifestId {
-        (self.id, self.manifests.last().map_or(0, |found| found.id))
+    fn of(listing: &Listing, standing: Standing) -> Self {
+        let followed_millis = listing.created_millis(FIRST_MANIFEST).filter(|_| listing.manifests.len() > 1);
+        let deleted_millis = match standing {
+            Standing::Deleted { number } => listing.created_millis(number),
+            _ => None,
+        };
+        let newest = listing.manifests.last().copied();
+        let newest_number = newest.map_or(0, |newest| newest.id);
+        let is_between = |found: &ListedObject<u64>| (FIRST_MANIFEST + 1..newest_number).contains(&found.id);
+        let has_between = listing.manifests.iter().any(is_between);
+        Self { id: listing.id, standing, newest, followed_millis, has_between, deleted_millis }
     }
 
-    /// When manifest `number` was created by the clock of the store. `None`: the listing does not show the manifest.
-    pub fn created_millis(&self, number: u64) -> Option<u64> {
-        self.manifests.iter().find(|found| found.id == number).map(|found| found.created_millis)
-    }
-
-    /// A time by the clock of the store: no manifest yet to come is the first to name a pack created before. Heeds only manifests
-    /// with dates that `counts` accepts.
+    /// A time by the clock of the store: no manifest yet to come is the first to name a pack created before. `begun_millis`: when the run
+    /// began, before the scan.
     ///
     /// A manifest with a new pack may be under way for any time, after a host stood still. But the number of the manifest was
     /// fixed within [`UPLOAD_TIME_MAX`] of the upload, and is not higher than the newest number, if the newest manifest was created
-    /// later. The date of any other manifest proves this only if all manifests with higher numbers are as young: a late manifest
-    /// takes a number which garbage collection has freed, at a date that says nothing about higher numbers.
-    pub fn passed_until(&self, counts: impl Fn(u64) -> bool) -> u64 {
-        let Some(newest) = self.manifests.last() else { return u64::MAX };
-        let mut lowest = u64::MAX;
-        let mut lowest_dates = self.manifests.iter().rev().map(|found| {
-            lowest = lowest.min(found.created_millis);
-            lowest
-        });
-        let date = lowest_dates.find(|date| counts(*date)).unwrap_or_default();
-        let passed = date.saturating_sub(NAMED_WITHIN_MILLIS);
+    /// later. The date of any other manifest proves nothing: a late manifest takes a number which garbage collection has freed.
+    pub fn passed_until(&self, begun_millis: u64) -> u64 {
+        let newest = self.newest.map(|newest| newest.created_millis);
+        let passed = newest.unwrap_or(begun_millis).saturating_sub(NAMED_WITHIN_MILLIS);
         match self.standing {
-            Standing::Gone | Standing::Tombstoned => u64::MAX,
-            Standing::Released | Standing::Deleted { .. } => newest.created_millis.max(passed),
+            Standing::Gone => u64::MAX,
+            Standing::Released | Standing::Deleted { .. } => newest.unwrap_or(passed),
             Standing::Live | Standing::Damaged => passed,
         }
     }
@@ -109,16 +102,34 @@ impl ListedVolume {
 
     /// Whether the volume is not deleted, or the deletion can be undone.
     pub fn is_kept(&self) -> bool {
-        !matches!(self.standing, Standing::Gone | Standing::Tombstoned)
+        self.standing != Standing::Gone
     }
 
-    /// Whether the deletion cannot be undone any more.
-    pub fn is_over(&self, deadline: Deadline) -> bool {
-        match self.standing {
-            Standing::Gone => true,
-            Standing::Tombstoned => self.tombstone_millis.is_some_and(|marked| deadline.is_over(marked)),
-            Standing::Live | Standing::Released | Standing::Deleted { .. } | Standing::Damaged => false,
-        }
+    /// Whether the grace period of a deletion that can be undone is over.
+    pub fn can_end(&self, deadline: Deadline) -> bool {
+        self.deleted_millis.is_some_and(|deleted| deadline.is_over(deleted))
+    }
+}
+
+/// All objects of a volume.
+#[derive(Debug)]
+struct Listing {
+    id: VolumeId,
+    /// Manifests ascend by number.
+    manifests: Vec<ListedObject<u64>>,
+    snapshots: Vec<ListedObject<StoreName>>,
+    packs: Vec<PackId>,
+}
+
+impl Listing {
+    /// The newest manifest; number 0 where there is none.
+    fn newest(&self) -> ManifestId {
+        (self.id, self.manifests.last().map_or(0, |found| found.id))
+    }
+
+    /// When manifest `number` was created by the clock of the store. `None`: the listing does not show the manifest.
+    fn created_millis(&self, number: u64) -> Option<u64> {
+        self.manifests.iter().find(|found| found.id == number).map(|found| found.created_millis)
     }
 }
 
@@ -158,7 +169,7 @@ impl InUse {
                 self.content.extend(content.iter().map(|pack| (pack.pack, pack.volume)));
             }
             Standing::Deleted { .. } => self.held.extend(packs),
-            Standing::Gone | Standing::Tombstoned => {}
+            Standing::Gone => {}
         }
     }
 
@@ -178,24 +189,21 @@ impl InUse {
                 volumes.sort_unstable_by_key(|volume| volume.id);
                 return Ok(volumes);
             }
-            volumes.extend(self.scan_only(store, ids).await?);
+            for ids in ids.chunks(AT_ONCE) {
+                volumes.extend(self.scan_only(store, ids).await?);
+            }
         }
     }
 
     /// As [`Self::scan`], of the volumes `ids`.
-    async fn scan_only(
-        &mut self,
-        store: &Store,
-        ids: Vec<VolumeId>,
-    ) -> Result<Vec<ListedVolume>, StoreError> {
-        let listing = stream::iter(ids).map(|id| list(store.clone(), id)).buffered(AT_ONCE);
-        let mut volumes: Vec<ListedVolume> = listing.try_collect().await?;
+    async fn scan_only(&mut self, store: &Store, ids: &[VolumeId]) -> Result<Vec<ListedVolume>, StoreError> {
+        let listing = ids.iter().map(|id| list(store, *id));
+        let volumes: Vec<Listing> = try_join_all(listing).await?;
         let unread = volumes.iter().filter(|volume| !self.standings.contains_key(&volume.newest()));
-        let unread: Vec<_> =
-            unread.map(|volume| (volume.newest(), volume.tombstone_millis.is_some())).collect();
-        let reading = stream::iter(unread).map(|(newest, marked)| {
+        let unread: Vec<_> = unread.map(Listing::newest).collect();
+        let reading = stream::iter(unread).map(|newest| {
             let store = store.clone();
-            async move { (newest, standing(&store, newest, marked).await) }
+            async move { (newest, standing(&store, newest).await) }
         });
         let mut reading = reading.buffer_unordered(AT_ONCE);
         while let Some((newest, read)) = reading.next().await {
@@ -217,49 +225,50 @@ impl InUse {
             };
             self.standings.insert(newest, standing);
         }
-        for volume in &mut volumes {
-            volume.standing = self.standings.get(&volume.newest()).copied().unwrap_or_default();
+        let mut listed = Vec::with_capacity(volumes.len());
+        for volume in &volumes {
+            let standing = self.standings.get(&volume.newest()).copied().unwrap_or_default();
+            let is_readable =
+                standing == Standing::Gone || self.read_snapshots(store, volume, standing).await?;
+            if standing == Standing::Damaged || !is_readable {
+                self.use_all_of(store, volume).await?;
+            }
+            listed.push(ListedVolume::of(volume, standing));
         }
-        self.read_snapshots(store, &mut volumes).await?;
-        let hides = |volume: &&ListedVolume| volume.standing == Standing::Damaged || volume.hides_packs;
-        for volume in volumes.iter().filter(hides) {
-            self.use_all_of(store, volume).await?;
-        }
-        Ok(volumes)
+        Ok(listed)
     }
 
-    /// Reads the snapshots of volumes kept.
+    /// Reads the snapshots of `volume`. False: an unreadable one hides which packs the volume keeps.
     async fn read_snapshots(
         &mut self,
         store: &Store,
-        volumes: &mut [ListedVolume],
-    ) -> Result<(), StoreError> {
-        for volume in volumes.iter_mut().filter(|volume| volume.is_kept()) {
-            let ids =
-                volume.snapshots.iter().map(|found| (volume.id, found.id.clone(), found.created_millis));
-            let unread: Vec<_> = ids.filter(|id| !self.snapshots.contains(id)).collect();
-            let reading = stream::iter(unread).map(|snapshot| kept_by(store.clone(), snapshot));
-            let mut reading = reading.buffer_unordered(AT_ONCE);
-            while let Some((snapshot, packs)) = reading.try_next().await? {
-                match packs {
-                    Some(packs) => {
-                        self.add(volume.standing, &packs, &[]);
-                        self.snapshots.insert(snapshot);
-                    }
-                    None => {
-                        volume.hides_packs = true;
-                        self.damaged.insert(Key::Snapshot(snapshot.0, snapshot.1));
-                    }
+        volume: &Listing,
+        standing: Standing,
+    ) -> Result<bool, StoreError> {
+        let ids = volume.snapshots.iter().map(|found| (volume.id, found.id.clone(), found.created_millis));
+        let unread: Vec<_> = ids.filter(|id| !self.snapshots.contains(id)).collect();
+        let reading = stream::iter(unread).map(|snapshot| kept_by(store.clone(), snapshot));
+        let mut reading = reading.buffer_unordered(AT_ONCE);
+        let mut is_readable = true;
+        while let Some((snapshot, packs)) = reading.try_next().await? {
+            match packs {
+                Some(packs) => {
+                    self.add(standing, &packs, &[]);
+                    self.snapshots.insert(snapshot);
+                }
+                None => {
+                    is_readable = false;
+                    self.damaged.insert(Key::Snapshot(snapshot.0, snapshot.1));
                 }
             }
         }
-        Ok(())
+        Ok(is_readable)
     }
 
     /// Counts every pack that `volume` may list as in use: all packs of its own, and all packs of its origin. Packs of the origin
     /// are in the first manifest; later manifests and snapshots list no other packs of other volumes.
-    async fn use_all_of(&mut self, store: &Store, volume: &ListedVolume) -> Result<(), StoreError> {
-        self.packs.extend(volume.packs.iter().map(|pack| pack.id));
+    async fn use_all_of(&mut self, store: &Store, volume: &Listing) -> Result<(), StoreError> {
+        self.packs.extend(&volume.packs);
         match store.manifest(volume.id, FIRST_MANIFEST).await {
             // Which of these are content of the newest state is not known.
             Ok(first) => self.packs.extend(first.packs.iter().map(|pack| pack.pack)),
@@ -275,37 +284,37 @@ impl InUse {
     }
 }
 
-async fn list(store: Store, id: VolumeId) -> Result<ListedVolume, StoreError> {
-    let mut volume = ListedVolume {
-        id,
-        standing: Standing::Live,
-        hides_packs: false,
-        tombstone_millis: None,
-        manifests: Vec::new(),
-        snapshots: Vec::new(),
-        fences: Vec::new(),
-        packs: Vec::new(),
-    };
+async fn list(store: &Store, id: VolumeId) -> Result<Listing, StoreError> {
+    let mut volume = Listing { id, manifests: Vec::new(), snapshots: Vec::new(), packs: Vec::new() };
     for object in store.list(Folder::Volume(id), None).await? {
         let (created_millis, bytes) = (object.created_unix_millis, object.bytes);
         match object.key {
-            Key::Tombstone(_) => volume.tombstone_millis = Some(created_millis),
             Key::Manifest(_, id) => volume.manifests.push(ListedObject { id, created_millis, bytes }),
             Key::Snapshot(_, id) => volume.snapshots.push(ListedObject { id, created_millis, bytes }),
-            Key::Pack(_, id) => volume.packs.push(ListedObject { id, created_millis, bytes }),
-            Key::Fence(_, number) => volume.fences.push(number),
-            Key::Marker | Key::Name(_) | Key::Deleted(..) | Key::Grave(_) | Key::Gc(_) => {}
+            Key::Pack(_, id) => volume.packs.push(id),
+            Key::Fence(..) | Key::Marker | Key::Name(_) | Key::Deleted(..) | Key::Grave(_) | Key::Gc(_) => {}
         }
     }
     Ok(volume)
 }
 
+/// The packs of volume `id`.
+pub(super) async fn packs_of(store: &Store, id: VolumeId) -> Result<Vec<ListedObject<PackId>>, StoreError> {
+    let objects = store.list(Folder::Packs(id), None).await?;
+    let pack = |object: ObjectInfo| match object.key {
+        Key::Pack(_, id) => {
+            Some(ListedObject { id, created_millis: object.created_unix_millis, bytes: object.bytes })
+        }
+        _ => None,
+    };
+    Ok(objects.into_iter().filter_map(pack).collect())
+}
+
 /// Reads the newest manifest of a volume, which was `newest` a moment ago: its standing, and the manifest if there is one; or the
-/// error of a request, and the key of its object. `marked`: an earlier version marked the volume as deleted.
+/// error of a request, and the key of its object.
 async fn standing(
     store: &Store,
     (volume, number): ManifestId,
-    marked: bool,
 ) -> Result<(Standing, Option<Manifest>), (Key, StoreError)> {
     let is_buried = || store.is_buried(volume).map_err(move |error| (Key::Grave(volume), error));
     // Any objects may have arrived since the end of the volume, so none of them proves that it is there.
@@ -313,7 +322,7 @@ async fn standing(
         return Ok((Standing::Gone, None));
     }
     if number == 0 {
-        return Ok((if marked { Standing::Tombstoned } else { Standing::Live }, None));
+        return Ok((Standing::Live, None));
     }
     let manifest = match store.manifest_or_newer(volume, number).await {
         Ok((manifest, _)) => manifest,
@@ -321,11 +330,7 @@ async fn standing(
         Err(error) if error.is_missing() && is_buried().await? => return Ok((Standing::Gone, None)),
         Err(error) => return Err((Key::Manifest(volume, number), error)),
     };
-    // The newest manifest names the last writer.
-    let is_marked = store.is_marked_deleted(volume, manifest.writer);
-    let is_marked = marked && is_marked.await.map_err(|error| (Key::Tombstone(volume), error))?;
     let standing = match manifest.sections.deleted {
-        _ if is_marked => Standing::Tombstoned,
         Some(Deletion::CanBeUndone) => Standing::Deleted { number: manifest.number },
         Some(Deletion::ForGood) => Standing::Gone,
         None if manifest.is_released() => Standing::Released,
@@ -348,14 +353,13 @@ async fn kept_by(
 }
 
 /// Reports packs that `in_use` has as content, and that are not in the store, up to [`MISSING_MAX`]; and how many packs were not looked
-/// for then. `volumes`: an earlier listing.
+/// for then. `listed`: the packs that an earlier listing had.
 pub(super) async fn missing(
     store: &Store,
-    volumes: &[ListedVolume],
+    listed: &HashSet<PackId>,
     in_use: &InUse,
     report: &mut GcReport,
 ) -> Result<(), StoreError> {
-    let listed: HashSet<_> = volumes.iter().flat_map(|volume| &volume.packs).map(|pack| pack.id).collect();
     // The pack, or the volume of the pack, may be younger than the listing.
     let unlisted = in_use.content.iter().filter(|(pack, _)| !listed.contains(*pack));
     let keys: Vec<_> = unlisted.map(|(pack, volume)| Key::Pack(*volume, *pack)).collect();

@@ -4,31 +4,30 @@
 
 use std::collections::{HashMap, HashSet};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::future::try_join_all;
 
-use super::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume, Standing};
+use super::in_use::{AT_ONCE, FIRST_MANIFEST, ListedVolume, Standing};
 use super::{Deadline, GcReport};
 use crate::store::client::{ObjectInfo, Store};
 use crate::store::error::StoreError;
 use crate::store::key::{Folder, Key};
 
-/// All such objects, which are counted in `report`.
-pub(super) async fn leftovers(
+/// Removes all such objects, which are counted in `report`; in a dry run they are only named.
+pub(super) async fn remove_leftovers(
     store: &Store,
     volumes: &[ListedVolume],
     deadline: Deadline,
     report: &mut GcReport,
-) -> Result<Vec<Key>, StoreError> {
-    let of_volumes: Vec<_> = volumes.iter().map(|volume| superfluous(store, volume, deadline)).collect();
-    let mut of_volumes = stream::iter(of_volumes).buffered(AT_ONCE);
-    let mut keys = Vec::new();
-    while let Some((superfluous, is_unfinished)) = of_volumes.try_next().await? {
-        keys.extend(superfluous);
-        report.is_unfinished |= is_unfinished;
+) -> Result<(), StoreError> {
+    for volumes in volumes.chunks(AT_ONCE) {
+        let superfluous = volumes.iter().map(|volume| superfluous(store, volume, deadline));
+        for (keys, is_unfinished) in try_join_all(superfluous).await? {
+            report.is_unfinished |= is_unfinished;
+            report.remove(store, &keys).await?;
+        }
     }
-    keys.extend(dangling(store, volumes, deadline).await?);
-    report.objects_removed += keys.len() as u64;
-    Ok(keys)
+    let dangling = dangling(store, volumes, deadline).await?;
+    report.remove(store, &dangling).await
 }
 
 /// The objects of `volume`, other than packs, of no use to readers, writers and later runs; and whether the volume has manifests
@@ -38,39 +37,32 @@ async fn superfluous(
     volume: &ListedVolume,
     deadline: Deadline,
 ) -> Result<(Vec<Key>, bool), StoreError> {
-    let key = |number: u64| Key::Manifest(volume.id, number);
-    if volume.is_over(deadline) {
+    if !volume.is_kept() {
         // Whatever a writer unaware of the deletion may add goes again.
-        let mut keys: Vec<_> = volume.manifests.iter().map(|found| key(found.id)).collect();
-        keys.extend(volume.snapshots.iter().map(|found| Key::Snapshot(volume.id, found.id.clone())));
-        keys.extend(volume.fences.iter().map(|number| Key::Fence(volume.id, *number)));
-        if volume.standing == Standing::Tombstoned
-            && volume.manifests.is_empty()
-            && volume.snapshots.is_empty()
-            && volume.packs.is_empty()
-        {
-            keys.push(Key::Tombstone(volume.id));
-        }
-        return Ok((keys, false));
+        let objects = store.list(Folder::Volume(volume.id), None).await?;
+        let keys = objects.into_iter().map(|object| object.key);
+        let is_other = |key: &Key| matches!(key, Key::Manifest(..) | Key::Snapshot(..) | Key::Fence(..));
+        return Ok((keys.filter(is_other).collect(), false));
     }
-    if !matches!(volume.standing, Standing::Live | Standing::Released) {
-        return Ok((Vec::new(), false));
-    }
-    let (_, older) = volume.manifests.split_last().unzip();
     // The first manifest stays: everybody can ask for its key, without a listing, to learn whether the volume exists.
-    let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
-    let older = older.filter(|found| !volume.fences.contains(&found.id));
-    let (over, later): (Vec<&ListedObject<u64>>, Vec<_>) =
-        older.partition(|found| deadline.is_over(found.created_millis));
-    let mut keys = Vec::new();
-    if !over.is_empty() {
-        // A fence is created before its manifest, so a listing of fences after that of the manifests has it.
-        let fences = store.list(Folder::Fences(volume.id), None).await?;
-        let fences: HashSet<Key> = fences.into_iter().map(|object| object.key).collect();
-        let is_fenced = |number: u64| fences.contains(&Key::Fence(volume.id, number));
-        keys.extend(over.iter().filter(|found| !is_fenced(found.id)).map(|found| key(found.id)));
-    }
-    Ok((keys, !later.is_empty()))
+    let (Standing::Live | Standing::Released, Some(newest), true) =
+        (volume.standing, volume.newest, volume.has_between)
+    else {
+        return Ok((Vec::new(), false));
+    };
+    let first = Key::Manifest(volume.id, FIRST_MANIFEST);
+    let objects = store.list(Folder::Manifests(volume.id), Some(&first)).await?;
+    // A fence is created before its manifest, so a listing of fences after that of the manifests has it.
+    let fences = store.list(Folder::Fences(volume.id), None).await?;
+    let fences: HashSet<Key> = fences.into_iter().map(|object| object.key).collect();
+    let can_go = |object: &ObjectInfo| match &object.key {
+        Key::Manifest(_, number) => *number < newest.id && !fences.contains(&Key::Fence(volume.id, *number)),
+        _ => false,
+    };
+    let older = objects.into_iter().filter(can_go);
+    let (over, later): (Vec<_>, Vec<_>) =
+        older.partition(|object| deadline.is_over(object.created_unix_millis));
+    Ok((over.into_iter().map(|object| object.key).collect(), !later.is_empty()))
 }
 
 /// Objects below `deleted/` leading to live volumes, or to volumes deleted for good.
@@ -86,15 +78,9 @@ async fn dangling(
             Some(Standing::Deleted { .. } | Standing::Damaged) => false,
             // The object is created before the deletion, which may be under way. The volume may also be younger than the scan.
             Some(Standing::Live | Standing::Released) | None => deadline.is_over(object.created_unix_millis),
-            Some(Standing::Gone | Standing::Tombstoned) => true,
+            Some(Standing::Gone) => true,
         },
         _ => false,
     };
     Ok(objects.into_iter().filter(leads_nowhere).map(|object| object.key).collect())
-}
-
-/// Whether a later run can remove more of `volume`, which is deleted, without any change by others.
-pub(super) fn can_go(volume: &ListedVolume, in_use: &InUse, deadline: Deadline) -> bool {
-    let is_unused = || volume.packs.iter().all(|pack| !in_use.uses(pack));
-    !volume.is_live() && (!volume.is_over(deadline) || is_unused())
 }

@@ -302,10 +302,6 @@ async fn objects_come_back_as_they_were_created() {
     assert_eq!(store.name(&name("vm")).await.unwrap(), None);
     assert_eq!(store.create_name(&name("vm"), &record).await.unwrap(), Created::Created);
     assert_eq!(store.name(&name("vm")).await.unwrap(), Some(record));
-    let tombstone = Tombstone { volume: VOLUME, deleted_unix_millis: 5, writer: WriterId([1; 16]) };
-    assert_eq!(store.tombstone(VOLUME).await.unwrap(), None);
-    let _: Created = store.create(&Key::Tombstone(VOLUME), &[tombstone.encode().into()]).await.unwrap();
-    assert_eq!(store.tombstone(VOLUME).await.unwrap(), Some(tombstone));
 }
 
 /// Compiles only if the future is `Send`.

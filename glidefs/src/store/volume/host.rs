@@ -221,7 +221,7 @@ impl Host {
             (Err(StoreError::Damaged { .. }), Some(kept)) => Ok((kept, None)),
             (newest, kept) => {
                 let Some(newest) = newest? else { return Err(self.without_state(volume).await) };
-                self.check_not_deleted(&newest).await?;
+                self.check_not_deleted(&newest)?;
                 Ok((kept.unwrap_or_else(|| newest.clone()), Some(newest)))
             }
         }
@@ -318,13 +318,9 @@ impl Host {
     }
 
     /// An error when the volume of `newest` is deleted.
-    pub async fn check_not_deleted(&self, newest: &Manifest) -> Result<(), VolumeError> {
+    pub fn check_not_deleted(&self, newest: &Manifest) -> Result<(), VolumeError> {
         let volume = newest.volume;
-        // Earlier versions marked a deleted volume by an object of its own.
-        if newest.sections.deleted.is_some() || self.store.is_marked_deleted(volume, newest.writer).await? {
-            return Err(VolumeError::Deleted { volume });
-        }
-        Ok(())
+        if newest.sections.deleted.is_some() { Err(VolumeError::Deleted { volume }) } else { Ok(()) }
     }
 
     /// The other host that has the volume of `newest`, whose bytes have this `hash`, and has not released the volume. A copy of this
@@ -369,12 +365,13 @@ impl Host {
                 }
                 return Ok(record.volume);
             };
-            match self.check_not_deleted(&newest).await {
-                Ok(()) if newest.number == 1 => return Ok(record.volume),
-                Ok(()) => return Err(self.name_taken(name, record.volume).await),
-                // The deletion of the volume stopped before the name was removed.
-                Err(VolumeError::Deleted { .. }) => self.remove_name(name, record.volume, false).await?,
-                Err(error) => return Err(error),
+            // The deletion of the volume stopped before the name was removed.
+            if newest.sections.deleted.is_some() {
+                self.remove_name(name, record.volume, false).await?;
+            } else if newest.number == 1 {
+                return Ok(record.volume);
+            } else {
+                return Err(self.name_taken(name, record.volume).await);
             }
         }
         Err(VolumeError::NameTaken { name: name.clone(), held: None })

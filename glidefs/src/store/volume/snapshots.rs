@@ -126,7 +126,7 @@ impl VolumeWriter {
         };
         let newest = self.host.store.latest_manifest(self.id(), None).await?;
         let newest = newest.ok_or(VolumeError::NoSuchVolume { volume: self.id() })?;
-        self.host.check_not_deleted(&newest).await?;
+        self.host.check_not_deleted(&newest)?;
         let packs = if proves_use(&newest) { packs_beside(&kept, &newest) } else { kept.packs };
         match self.host.will_stay(self.id(), packs).await {
             Ok(()) => Err(VolumeError::SnapshotExists { name: name.clone() }),

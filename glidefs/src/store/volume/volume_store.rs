@@ -173,7 +173,7 @@ impl VolumeStore {
     async fn newest(&self, volume: VolumeId) -> Result<(Manifest, [u8; 32]), VolumeError> {
         let newest = self.host.store.latest_manifest_hashed(volume, None).await?;
         let Some((newest, hash)) = newest else { return Err(self.host.without_state(volume).await) };
-        self.host.check_not_deleted(&newest).await?;
+        self.host.check_not_deleted(&newest)?;
         Ok((newest, hash))
     }
 
@@ -331,8 +331,7 @@ impl Host {
         let noted = self.options.notes.intended(found.volume, found.number, &hash) == Some(true);
         let untouched = same
             && (noted || found.sections.holder.is_none())
-            && self.store.newest_manifest(first.volume, Some(first.number)).await?.is_none()
-            && self.store.tombstone(first.volume).await?.is_none();
+            && self.store.newest_manifest(first.volume, Some(first.number)).await?.is_none();
         Ok(untouched.then_some(found))
     }
 }

@@ -54,8 +54,6 @@ fn any_damage_to_any_object_is_noticed() {
     each_damage(&snapshot.encode().unwrap(), |bytes| Snapshot::decode(bytes).is_ok());
     let name = NameRecord { volume, created_unix_millis: 5 };
     each_damage(&name.encode(), |bytes| NameRecord::decode(bytes).is_ok());
-    let tombstone = Tombstone { volume, deleted_unix_millis: 5, writer: WriterId([4; 16]) };
-    each_damage(&tombstone.encode(), |bytes| Tombstone::decode(bytes).is_ok());
     let candidate = Candidate { volume, pack: PackId([3; 16]), since_unix_millis: 7 };
     let candidates = Candidates(vec![candidate; 2]);
     assert_eq!(Candidates::decode(&candidates.encode()), Ok(candidates.clone()));
@@ -211,7 +209,6 @@ fn a_record_with_a_date_that_no_clock_shows_is_refused() {
     };
     let (id, late) = ([1; 16], u64::MAX.to_le_bytes());
     assert!(NameRecord::decode(&record(records::NAME_MAGIC, &[&id, &late])).is_err());
-    assert!(Tombstone::decode(&record(records::TOMBSTONE_MAGIC, &[&id, &late, &id])).is_err());
     let one = 1_u32.to_le_bytes();
     assert!(Candidates::decode(&record(records::CANDIDATES_MAGIC, &[&one, &id, &id, &late])).is_err());
     let manifest = sample_manifest().encode().unwrap();

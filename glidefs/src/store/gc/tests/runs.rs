@@ -12,13 +12,13 @@ async fn a_fork_that_comes_while_a_run_looks_keeps_what_it_lists() {
     let daemon = world.daemon(1);
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
-    // Everything unused is due, and the run is between its first scan and the removal.
+    // Everything unused is due, and the run is between its first scan and its last one.
     volume.snapshot(&name("s")).await.unwrap();
     compacted(&volume, 3).await;
     volume.delete_snapshot(&name("s")).await.unwrap();
     gc(&world, false).await;
     world.advance_hours(25);
-    world.objects.pause_before("gc/");
+    world.objects.pause_before("gc/removal-");
     let store = world.daemon(9).volumes.store().clone();
     let clock = world.clock.clone();
     let run = tokio::spawn(async move { collect(&store, &*clock, &GcOptions::default()).await });
@@ -111,9 +111,9 @@ async fn a_run_that_stops_anywhere_does_no_harm() {
     assert!(stops > 15, "{stops} stops");
 }
 
-/// A run paused between the scan and the listing of the objects below `deleted/`.
+/// A run paused between the scan and the listing of the objects below `deleted/`, before it creates the last part of its observation.
 async fn paused_run(world: &World) -> tokio::task::JoinHandle<Result<GcReport, GcError>> {
-    world.objects.pause_before("gc/");
+    world.objects.pause_before("-2-2");
     let (store, clock) = (world.daemon(9).volumes.store().clone(), world.clock.clone());
     let run = tokio::spawn(async move { collect(&store, &*clock, &GcOptions::default()).await });
     world.objects.paused().await;
@@ -254,7 +254,7 @@ async fn an_observation_that_arrives_days_late_is_not_believed_alone() {
     let late = Candidates(packs.iter().map(candidate).collect());
     world.advance_hours(25);
     assert_eq!(gc(&world, false).await.packs_in_use, 8);
-    let key = Key::Gc(name("candidates-00000000000000000000000000000001"));
+    let key = Key::Gc(name("candidates-00000000000000000000000000000001-1-1"));
     let _: Created = world.daemon(9).volumes.store().create(&key, &[late.encode().into()]).await.unwrap();
     volume.compact().await.unwrap().unwrap();
     volume.release().await.unwrap();
@@ -277,10 +277,12 @@ async fn with_garbage(world: &World, count: u64) -> VolumeWriter {
 #[tokio::test(start_paused = true)]
 async fn any_number_of_packs_goes_in_one_run() {
     let world = World::new();
-    let count = (RECORD_MAX * RECORDS_MAX) as u64 + 100;
+    let count = DUE_MAX as u64 + 100;
     with_garbage(&world, count).await;
     assert_eq!(gc(&world, false).await.packs_waiting, count);
     world.advance_hours(25);
+    let dry = gc(&world, true).await;
+    assert_eq!((dry.packs_removed, dry.packs_waiting), (count, 0));
     let report = gc(&world, false).await;
     assert_eq!((report.packs_removed, report.packs_waiting), (count, 0));
     let left = all_keys(&world).await;
@@ -288,22 +290,75 @@ async fn any_number_of_packs_goes_in_one_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observation_with_a_part_missing_or_damaged_says_nothing() {
+async fn an_observation_with_a_part_missing_says_nothing_and_one_with_a_damaged_part_nothing_of_its_packs() {
     let world = World::new();
     with_garbage(&world, 50).await;
     let store = world.daemon(9).volumes.store().clone();
-    for is_damaged in [false, true] {
-        gc(&world, false).await;
-        world.advance_hours(25);
-        let parts = observations(&store).await.unwrap();
-        assert_eq!(parts.len(), 4);
-        store.delete(&parts[..1]).await.unwrap();
-        if is_damaged {
-            let _: Created = store.create(&parts[0], &["damaged".into()]).await.unwrap();
-        }
-        let report = gc(&world, false).await;
-        assert_eq!((report.packs_removed, report.packs_waiting), (0, 50), "{is_damaged}");
-    }
+    gc(&world, false).await;
     world.advance_hours(25);
+    let parts = observations(&store).await.unwrap();
+    // The first part is empty, and the last one has two packs.
+    assert_eq!(parts.len(), 5);
+    store.delete(&parts[..1]).await.unwrap();
+    let report = gc(&world, false).await;
+    assert_eq!((report.packs_removed, report.packs_waiting), (0, 50));
+    let parts = observations(&store).await.unwrap();
+    store.delete(&parts[1..2]).await.unwrap();
+    let _: Created = store.create(&parts[1], &["damaged".into()]).await.unwrap();
+    world.advance_hours(25);
+    let report = gc(&world, false).await;
+    assert_eq!((report.packs_removed, report.packs_waiting), (34, 16));
+    world.advance_hours(25);
+    assert_eq!(gc(&world, false).await.packs_removed, 16);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_ended_half_way_through_its_look_begins_no_time_anew_and_its_parts_go_after_a_day() {
+    let world = World::new();
+    with_garbage(&world, 50).await;
+    let store = world.daemon(9).volumes.store().clone();
+    gc(&world, false).await;
+    let whole = observations(&store).await.unwrap();
+    world.advance_hours(13);
+    // Three parts, of which the first one is empty, arrive; the fourth one does not.
+    let parts_of_gc = || async {
+        let objects = store.list(Folder::Gc, None).await.unwrap();
+        objects.into_iter().map(|object| object.key).filter(|key| !whole.contains(key)).collect::<Vec<_>>()
+    };
+    world.objects.pause_before("-4-0");
+    let (other, clock) = (store.clone(), world.clock.clone());
+    let run = tokio::spawn(async move { collect(&other, &*clock, &GcOptions::default()).await });
+    world.objects.paused().await;
+    run.abort();
+    run.await.unwrap_err();
+    world.objects.resume();
+    assert_eq!(parts_of_gc().await.len(), 3);
+    assert_eq!(observations(&store).await.unwrap(), whole);
+    world.advance_hours(11);
+    let report = gc(&world, false).await;
+    assert_eq!((report.packs_removed, report.packs_waiting), (50, 0));
+    // The run may still have been under way.
+    let dead = |keys: &[Key]| keys.iter().filter(|key| key.to_string().ends_with("-0")).count();
+    assert_eq!(dead(&parts_of_gc().await), 3 + 4);
+    world.advance_hours(24);
+    gc(&world, false).await;
+    assert_eq!(dead(&parts_of_gc().await), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_observations_another_run_removes_meanwhile_begins_anew() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    with_garbage(&world, 50).await;
+    gc(&world, false).await;
+    world.advance_hours(25);
+    let store = daemon.volumes.store().clone();
+    world.objects.pause_before("-1-0");
+    let clock = world.clock.clone();
+    let run = tokio::spawn(async move { collect(&store, &*clock, &GcOptions::default()).await });
+    world.objects.paused().await;
     assert_eq!(gc(&world, false).await.packs_removed, 50);
+    world.objects.resume();
+    let report = run.await.unwrap().unwrap();
+    assert_eq!((report.packs_removed, report.packs_waiting), (0, 0));
 }

@@ -11,8 +11,6 @@ use super::divergence::{SIZE, commit};
 use super::support::*;
 use crate::store::backend::Backend;
 use crate::store::faulty::{Fault, Faults, FaultyStore};
-use crate::store::format::Tombstone;
-use crate::store::ids::WriterId;
 use crate::store::key::Key;
 use crate::store::volume::{Loss, Notes, VolumeError, VolumeWriter};
 
@@ -156,26 +154,6 @@ async fn packs_that_are_missing_for_a_moment_are_not_taken_for_gone() {
     let packs = volume.view().await.unwrap().manifest().packs.clone();
     let stay = volume.host.will_stay(volume.id(), packs);
     despite(&faults, Fault::Missing, stay).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_mark_of_deletion_that_the_next_writer_made_void_ends_no_export() {
-    for (writer, ends) in [(7, false), (1, true)] {
-        let world = World::new();
-        let (volume, faults) = without_its_manifest(&world).await;
-        let mark = Tombstone { volume: volume.id(), deleted_unix_millis: 1, writer: WriterId([writer; 16]) };
-        world
-            .objects
-            .put(&Path::from(Key::Tombstone(volume.id()).to_string()), mark.encode().into())
-            .await
-            .unwrap();
-        // The mark itself is found.
-        faults.set(Fault::Missing, 0);
-        world.daemon(1).volumes.store().delete(&[Key::Manifest(volume.id(), 2)]).await.unwrap();
-        let error = volume.confirm().await.unwrap_err();
-        assert_eq!(error.is_fatal(), ends, "{error}");
-        assert_eq!(world.notes_of(1).unwrap().loss(volume.id(), 1), None);
-    }
 }
 
 #[tokio::test]

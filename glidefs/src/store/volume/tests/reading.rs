@@ -53,7 +53,7 @@ async fn requests_are_as_few_as_promised() {
     assert_eq!(again.requests(), [0, 2, 1, 0, 0], "first commit after a restart");
     let other = world.daemon(2);
     other.volumes.take_over(&name("vm")).await.unwrap();
-    assert_eq!(other.requests(), [4, 2, 2, 0, 0], "open on another host");
+    assert_eq!(other.requests(), [3, 2, 2, 0, 0], "open on another host");
 }
 
 #[tokio::test(start_paused = true)]
