@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_hours(24);
 
 async fn gc(world: &World, dry_run: bool) -> GcReport {
     let options = GcOptions { grace: GRACE, dry_run, alone: false };
-    collect(world.daemon(9).volumes.store(), &*world.clock, &options).await.unwrap()
+    Box::pin(collect(world.daemon(9).volumes.store(), &*world.clock, &options)).await.unwrap()
 }
 
 /// Keys of all objects; tests have no marker.

@@ -221,7 +221,7 @@ impl Host {
             (Err(StoreError::Damaged { .. }), Some(kept)) => Ok((kept, None)),
             (newest, kept) => {
                 let Some(newest) = newest? else { return Err(self.without_state(volume).await) };
-                self.check_not_deleted(&newest)?;
+                Self::check_not_deleted(&newest)?;
                 Ok((kept.unwrap_or_else(|| newest.clone()), Some(newest)))
             }
         }
@@ -318,7 +318,7 @@ impl Host {
     }
 
     /// An error when the volume of `newest` is deleted.
-    pub fn check_not_deleted(&self, newest: &Manifest) -> Result<(), VolumeError> {
+    pub fn check_not_deleted(newest: &Manifest) -> Result<(), VolumeError> {
         let volume = newest.volume;
         if newest.sections.deleted.is_some() { Err(VolumeError::Deleted { volume }) } else { Ok(()) }
     }

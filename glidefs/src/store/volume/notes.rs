@@ -128,7 +128,7 @@ impl Intents {
     }
 
     fn drop_if_empty(&mut self, volume: VolumeId) {
-        if self.0.get(&volume).is_some_and(|noted| noted.is_empty()) {
+        if self.0.get(&volume).is_some_and(Vec::is_empty) {
             self.0.remove(&volume);
         }
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::commit::Committed;
 use super::error::VolumeError;
+use super::host::Host;
 use super::limits::{ROUNDS_MAX, UPLOAD_TIME_MAX};
 use super::types::{SnapshotInfo, StatePoint, Taker};
 use super::volume_store::{Beginning, VolumeStore};
@@ -126,7 +127,7 @@ impl VolumeWriter {
         };
         let newest = self.host.store.latest_manifest(self.id(), None).await?;
         let newest = newest.ok_or(VolumeError::NoSuchVolume { volume: self.id() })?;
-        self.host.check_not_deleted(&newest)?;
+        Host::check_not_deleted(&newest)?;
         let packs = if proves_use(&newest) { packs_beside(&kept, &newest) } else { kept.packs };
         match self.host.will_stay(self.id(), packs).await {
             Ok(()) => Err(VolumeError::SnapshotExists { name: name.clone() }),

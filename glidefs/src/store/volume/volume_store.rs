@@ -173,7 +173,7 @@ impl VolumeStore {
     async fn newest(&self, volume: VolumeId) -> Result<(Manifest, [u8; 32]), VolumeError> {
         let newest = self.host.store.latest_manifest_hashed(volume, None).await?;
         let Some((newest, hash)) = newest else { return Err(self.host.without_state(volume).await) };
-        self.host.check_not_deleted(&newest)?;
+        Host::check_not_deleted(&newest)?;
         Ok((newest, hash))
     }
 
