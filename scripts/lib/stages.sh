@@ -82,6 +82,8 @@ stage_lints() {
 stage_deny() { check_dependencies; }
 stage_release() { build_release; }
 stage_unit() {
+	# Installs the S3 server while the tests are built; it ends with its standard input.
+	scripts/lib/s3-server </dev/null >/dev/null 2>&1 &
 	# Tests wait about as long as they compute.
 	RUST_TEST_THREADS=$((2 * $(nproc))) GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-30} cargo test --locked --workspace
 }
