@@ -219,12 +219,14 @@ async fn collect_once(
     let grace_millis = u64::try_from(options.grace.as_millis()).unwrap_or(u64::MAX);
     let mut in_use = InUse::default();
     let volumes = in_use.scan(store).await?;
+    let mut reused = Reused { from_millis: seen.oldest_millis, ..Reused::default() };
+    reused.read(store, &volumes).await?;
     let live = volumes.iter().filter(|volume| volume.is_live()).count() as u64;
     let mut run = Run {
         store,
         deadline: Deadline { now_millis, grace_millis },
         alone: options.alone,
-        reused: Reused::read(store, &volumes, seen.oldest_millis).await?,
+        reused,
         seen,
         observation,
         report: GcReport { dry_run: options.dry_run, volumes: live, ..GcReport::default() },
@@ -238,7 +240,7 @@ async fn collect_once(
     if !records.is_empty() {
         // Since the first scan, a use may have come and gone, or moved from a volume not yet scanned to one that was scanned already.
         let volumes = in_use.scan(store).await?;
-        run.reused = Reused::read(store, &volumes, run.seen.oldest_millis).await?;
+        run.reused.read(store, &volumes).await?;
     }
     let due = run.still_due(&in_use);
     let Run { deadline, seen, mut report, has_more, listed, mut of_others, .. } = run;
@@ -425,8 +427,10 @@ impl Run<'_> {
 /// of the fork lists the packs, and stays as long as the fork.
 #[derive(Debug, Default)]
 struct Reused {
-    /// From when on uses are known.
-    from_millis: u64,
+    /// From when on uses are known. `None`: no use is asked for.
+    from_millis: Option<u64>,
+    /// The forks that were read: an object never changes, so each is read once.
+    known: HashSet<VolumeId>,
     /// For each pack the date of the last such manifest.
     last: HashMap<PackId, u64>,
     /// The date of the last such manifest that cannot be read: it may have listed any pack.
@@ -434,21 +438,17 @@ struct Reused {
 }
 
 impl Reused {
-    /// Of the forks among `volumes` that may have used packs since `oldest_millis`.
-    async fn read(
-        store: &Store,
-        volumes: &[ListedVolume],
-        oldest_millis: Option<u64>,
-    ) -> Result<Self, StoreError> {
-        let Some(oldest) = oldest_millis else { return Ok(Self::default()) };
-        let mut reused = Self { from_millis: oldest, ..Self::default() };
+    /// Reads those forks among `volumes` that may have used packs.
+    async fn read(&mut self, store: &Store, volumes: &[ListedVolume]) -> Result<(), StoreError> {
+        let Some(from) = self.from_millis else { return Ok(()) };
         let began = |volume: &ListedVolume| {
             // If the first manifest is the newest, the packs are in use.
             let created_millis = volume.followed_millis.filter(|_| volume.is_kept())?;
-            let is_young = created_millis.saturating_add(RUN_MILLIS_MAX) >= oldest;
-            is_young.then_some((volume.id, created_millis))
+            let is_young = created_millis.saturating_add(RUN_MILLIS_MAX) >= from;
+            (is_young && !self.known.contains(&volume.id)).then_some((volume.id, created_millis))
         };
         let forks: Vec<_> = volumes.iter().filter_map(began).collect();
+        self.known.extend(forks.iter().map(|(volume, _)| *volume));
         let reading = stream::iter(forks).map(|(volume, created_millis)| {
             let store = store.clone();
             async move {
@@ -466,20 +466,20 @@ impl Reused {
             match packs {
                 Some(packs) => {
                     for pack in packs {
-                        let last = reused.last.entry(pack.pack).or_default();
+                        let last = self.last.entry(pack.pack).or_default();
                         *last = created_millis.max(*last);
                     }
                 }
-                None => reused.all = created_millis.max(reused.all),
+                None => self.all = created_millis.max(self.all),
             }
         }
-        Ok(reused)
+        Ok(())
     }
 
     /// Whether `pack` may have been used since `since`.
     fn since(&self, pack: PackId, since: u64) -> bool {
         let last = self.last.get(&pack).copied().unwrap_or_default().max(self.all);
-        since < self.from_millis || last.saturating_add(RUN_MILLIS_MAX) >= since
+        self.from_millis.is_none_or(|from| since < from) || last.saturating_add(RUN_MILLIS_MAX) >= since
     }
 }
 

@@ -23,6 +23,7 @@ use crate::store::key::{Folder, Key};
 const OBSERVATION: &str = "candidates-";
 /// Most packs in an object, 2.6 MB.
 const PART_MAX: usize = if cfg!(test) { 16 } else { 65_536 };
+
 /// A part of an observation, by its key.
 struct Part<'a> {
     run: &'a str,
