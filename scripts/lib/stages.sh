@@ -60,8 +60,7 @@ need_machine_packages() {
 tools_of() {
 	case $1 in
 	lints) need_packages shellcheck=shellcheck ;;
-	deny) need_cargo_deny ;;
-	release) ;;
+	release | deny) ;;
 	unit)
 		need_packages promtool=prometheus python3=python3
 		# The tests need the package's promtool, not its server.
@@ -79,8 +78,11 @@ stage_lints() {
 	lint_shell
 	scripts/csi-test manifests
 }
-stage_deny() { check_dependencies; }
+stage_deny() { need_cargo_deny && check_dependencies; }
 stage_release() { build_release; }
+# ahead_of_release: what the stages deny and release build, beside the lints: a compiler works on one processor for most of a crate.
+# What fails here fails again in its stage, which waits for Cargo's lock.
+ahead_of_release() { { need_cargo_deny && build_release; } </dev/null >/dev/null 2>&1; }
 stage_unit() {
 	# Installs the S3 server while the tests are built; it ends with its standard input.
 	scripts/lib/s3-server </dev/null >/dev/null 2>&1 &

@@ -38,6 +38,7 @@ impl Index {
 
     /// Makes `extent` the content of its sectors, except sectors with content for which `stays` returns true, given sequence number
     /// and segment number. Nothing stays unless `may_be_older`.
+    #[inline]
     pub(super) fn insert_beside(
         &mut self,
         extent: Extent,

@@ -119,6 +119,7 @@ impl Layer {
 
 /// Counts a change in the references of a layer. In between, a segment has more extents missing in the store, never
 /// fewer; of its sectors it may have fewer.
+#[inline]
 fn count(table: &SegmentTable, is_clean: bool, refs: Refs) {
     if is_clean && refs.extents < 0 {
         table.count_clean(refs);

@@ -121,7 +121,7 @@ impl Layers {
 
     /// The cuts which cover write `seq`, or were made later.
     pub fn cuts_from(&mut self, seq: Seq) -> impl Iterator<Item = &mut Frozen> {
-        let first = self.frozen.partition_point(|cut| cut.last < seq);
+        let first = self.first_cut(seq);
         self.frozen.range_mut(first..)
     }
 
@@ -192,20 +192,26 @@ impl Layers {
 
     /// The layer of write `seq`, which is not in the store.
     fn layer_mut(&mut self, seq: Seq) -> &mut Layer {
-        let at = self.frozen.partition_point(|cut| cut.last < seq);
+        let at = self.first_cut(seq);
         self.frozen.get_mut(at).map_or(&mut self.active, |cut| &mut cut.index)
+    }
+
+    /// The place of the first cut which covers write `seq`; behind all cuts if none does, as for nearly every write.
+    #[inline]
+    fn first_cut(&self, seq: Seq) -> usize {
+        if seq > self.cut() { self.frozen.len() } else { self.frozen.partition_point(|cut| cut.last < seq) }
     }
 
     /// The layers where extents of write `seq`, which is not in the store, may be: while a cut is being taken back, some are in the
     /// layer after the cut already.
     fn layers_of(&self, seq: Seq) -> impl Iterator<Item = &Layer> {
-        let at = self.frozen.partition_point(|cut| cut.last < seq);
+        let at = self.first_cut(seq);
         let cuts = self.frozen.range(at..).map(|cut| &cut.index);
         cuts.chain([&self.active]).take(2)
     }
 
     fn layers_of_mut(&mut self, seq: Seq) -> impl Iterator<Item = &mut Layer> {
-        let at = self.frozen.partition_point(|cut| cut.last < seq);
+        let at = self.first_cut(seq);
         let cuts = self.frozen.range_mut(at..).map(|cut| &mut cut.index);
         cuts.chain([&mut self.active]).take(2)
     }
@@ -277,7 +283,7 @@ impl Layers {
     /// The largest end of a beginning of `range` where write `seq`, not in the store, meets at most `limit` extents of the write's
     /// layer, and the number of these extents.
     pub fn reach(&self, seq: Seq, range: SectorRange, limit: usize) -> (u64, usize) {
-        let at = self.frozen.partition_point(|cut| cut.last < seq);
+        let at = self.first_cut(seq);
         self.frozen.get(at).map_or(&self.active, |cut| &cut.index).reach(range, limit)
     }
 
