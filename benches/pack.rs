@@ -45,7 +45,6 @@ fn build(data: &Bytes, step: usize) -> EncodedPack {
         level: 0,
         first_seq: Seq(1),
         last_seq: Seq(2),
-        zstd_level: 1,
     };
     let mut builder = PackBuilder::new(options).expect("a level zstd knows");
     for at in (0..data.len()).step_by(step) {

@@ -204,7 +204,6 @@ async fn a_large_pack_goes_up_in_one_put_and_its_blocks_come_back() {
         level: 0,
         first_seq: Seq(1),
         last_seq: Seq(2),
-        zstd_level: 1,
     };
     let mut builder = PackBuilder::new(options).unwrap();
     let data: Vec<u8> = (0..24 << 17).flat_map(|_| SystemEntropy.next_u64().to_le_bytes()).collect();

@@ -78,10 +78,10 @@ impl<K: Ord + Clone> LocksByKey<K> {
     /// The lock of `key`.
     pub fn of(&self, key: &K) -> Arc<tokio::sync::Mutex<()>> {
         let mut locks = self.0.lock_whole();
-        locks.retain(|_, lock| lock.strong_count() > 0);
         if let Some(lock) = locks.get(key).and_then(Weak::upgrade) {
             return lock;
         }
+        locks.retain(|_, lock| lock.strong_count() > 0);
         let lock = Arc::default();
         locks.insert(key.clone(), Arc::downgrade(&lock));
         lock

@@ -32,7 +32,7 @@ fn status_now(state: &AppState) -> Status {
         ExportCounts { max: state.router.options.exports_max as u64, ..ExportCounts::default() };
     let (mut at_risk, mut exports_at_risk) = (AtRisk::default(), 0);
     for info in state.router.infos() {
-        if let Some(of_export) = info.at_risk.map(AtRisk::from) {
+        if let Some(of_export) = info.at_risk {
             let bytes = at_risk.bytes.saturating_add(of_export.bytes);
             if exports_at_risk == 0 || of_export.seconds > at_risk.seconds {
                 at_risk = of_export;

@@ -14,7 +14,7 @@ mod top;
 pub(super) mod values;
 
 pub use self::answers::{
-    AtRisk, Deleted, DeletedExport, Drained, Export, Flushed, Snapshot, StoredExport, StoredVolume,
+    Deleted, DeletedExport, Drained, Export, Flushed, Snapshot, StoredExport, StoredVolume,
 };
 pub use self::codes::ProblemCode;
 pub use self::problem::{ErrorDetail, PROBLEM_TYPE, Problem};
@@ -29,6 +29,7 @@ pub use self::status::{
 };
 pub use self::top::{Top, TopCache, TopExport, TopIo, TopRequests, TopRisk, TopStore, TopStoreOperation};
 pub(crate) use self::values::rfc3339;
+pub use crate::cache::AtRisk;
 pub use crate::observe::trace::{Trace, TraceParts, TracedRequest};
 pub use crate::properties::limits::LimitsChange;
 pub use crate::properties::{Bound, Durability, OnUnreachable, PropertiesChange as SetRequest};

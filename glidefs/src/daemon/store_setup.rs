@@ -27,8 +27,6 @@ const UPLOAD_BYTES_MAX: u64 = 256 << 20;
 const READ_BYTES_MAX: u64 = 64 << 20;
 /// Memory for manifests and indexes of packs.
 const METADATA_BYTES_MAX: usize = 64 << 20;
-/// Level of zstd for data: the fastest.
-const ZSTD_LEVEL: i32 = 1;
 /// Memory of the block cache, beside its space on the disk.
 const CLEAN_MEMORY_BYTES: usize = 64 << 20;
 /// Data at risk of an export with which it is written back.
@@ -71,7 +69,6 @@ pub(super) fn connect_store(
         recent_bytes_max: RECENT_BYTES_MAX,
         pack_bytes_max,
         read_bytes_max: READ_BYTES_MAX,
-        zstd_level: ZSTD_LEVEL,
         block_cache: Some(block_cache),
     };
     let volumes = store::volume::VolumeStore::new(store, options);

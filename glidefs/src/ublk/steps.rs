@@ -8,27 +8,24 @@
 
 mod making;
 
-use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
 use self::making::Making;
-use crate::locks::MutexExt;
+use crate::locks::LocksByKey;
 use crate::router::devices::{DeviceError, DeviceId};
-
-/// Who may run a step on a device number.
-type StepLock = tokio::sync::Mutex<()>;
 
 /// Begins steps, and waits for their ends.
 #[derive(Debug)]
 pub struct Steps {
     limit: Duration,
     making: Making,
-    locks: Mutex<HashMap<DeviceId, Weak<StepLock>>>,
+    /// Who may run a step on a device number.
+    locks: LocksByKey<DeviceId>,
 }
 
 /// A caller who waits for a step. Dropping the value says that nobody waits any more.
@@ -43,7 +40,7 @@ impl Drop for Caller {
 impl Steps {
     /// Steps that are waited for at most `limit`.
     pub fn new(limit: Duration) -> Self {
-        Self { limit, making: Making::default(), locks: Mutex::default() }
+        Self { limit, making: Making::default(), locks: LocksByKey::default() }
     }
 
     /// How long a step is waited for.
@@ -58,7 +55,7 @@ impl Steps {
         id: DeviceId,
         step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
-        let lock = self.lock_of(id);
+        let lock = self.locks.of(&id);
         self.until(self.deadline(), command, &id.path(), in_turn(lock, step)).await
     }
 
@@ -113,22 +110,11 @@ impl Steps {
             }
         }
     }
-
-    fn lock_of(&self, id: DeviceId) -> Arc<StepLock> {
-        let mut locks = self.locks.lock_whole();
-        if let Some(lock) = locks.get(&id).and_then(Weak::upgrade) {
-            return lock;
-        }
-        locks.retain(|_, lock| lock.strong_count() > 0);
-        let lock = Arc::default();
-        locks.insert(id, Arc::downgrade(&lock));
-        lock
-    }
 }
 
 /// As [`off_the_workers`], with `lock` held until the step has ended, also when nobody waits for the step any more.
 async fn in_turn<T: Send + 'static>(
-    lock: Arc<StepLock>,
+    lock: Arc<tokio::sync::Mutex<()>>,
     step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
 ) -> io::Result<Result<T, DeviceError>> {
     let guard = lock.lock_owned().await;

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::settings::Limits;
 use super::values::rfc3339;
-use crate::cache;
+use crate::cache::AtRisk;
 use crate::properties::limits::Settings;
 use crate::properties::{Durability, OnUnreachable};
 use crate::router::{DeviceId, ExportInfo};
@@ -208,25 +208,6 @@ const fn default_weight() -> u16 {
     Settings::WEIGHT_DEFAULT
 }
 
-/// Data that is not in the store.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct AtRisk {
-    /// Bytes of data at risk.
-    pub bytes: u64,
-    /// Age of the oldest data at risk, seconds.
-    pub seconds: u64,
-    /// Why the data is not in the store yet, as far as known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub reason: Option<String>,
-}
-
-impl From<cache::AtRisk> for AtRisk {
-    fn from(cache::AtRisk { bytes, age, why }: cache::AtRisk) -> Self {
-        Self { bytes, seconds: age.as_secs(), reason: why }
-    }
-}
-
 impl From<ExportInfo> for Export {
     fn from(info: ExportInfo) -> Self {
         let (path, no_path) = match info.path {
@@ -254,7 +235,7 @@ impl From<ExportInfo> for Export {
             weight: info.properties.settings.weight,
             unreleased: info.unreleased,
             damaged_bytes: info.damaged_bytes,
-            at_risk: info.at_risk.map(AtRisk::from),
+            at_risk: info.at_risk,
             waiting_for: info.waiting_for.map(|resource| resource.name().into()),
             last_pause_seconds: info.pause.map(|pause| pause.as_secs_f64()),
         }

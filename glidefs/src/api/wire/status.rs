@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::answers::AtRisk;
+use crate::cache::AtRisk;
 use crate::router::State;
 use crate::store::StoreState;
 

@@ -8,6 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use super::Volume;
 use super::appends::SEQS_SKIPPED;
 use crate::cache::log::table::SegmentTable;
@@ -22,15 +25,17 @@ use crate::properties::Properties;
 use crate::store::volume::{Crowd, UploadProgress, VolumeError};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
-/// The data of a volume at risk: not in the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Data that is not in the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AtRisk {
-    /// Bytes of data.
+    /// Bytes of data at risk.
     pub bytes: u64,
-    /// How long the oldest data has been at risk.
-    pub age: Duration,
-    /// The obstacle, as far as known.
-    pub why: Option<String>,
+    /// Age of the oldest data at risk, seconds.
+    pub seconds: u64,
+    /// Why the data is not in the store yet, as far as known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub reason: Option<String>,
 }
 
 impl Volume {
@@ -161,8 +166,8 @@ impl Volume {
         let is_at_risk = figures.last_seq > figures.stored;
         is_at_risk.then(|| AtRisk {
             bytes: figures.dirty_bytes,
-            age: figures.at_risk_for,
-            why: link.trouble(),
+            seconds: figures.at_risk_for.as_secs(),
+            reason: link.trouble(),
         })
     }
 

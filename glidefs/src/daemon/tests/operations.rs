@@ -95,14 +95,14 @@ fn an_export_says_what_of_it_is_not_in_the_store_and_why() {
     let deadline = Instant::now() + PATIENCE;
     let risk = loop {
         let risk = at_risk(&host).unwrap();
-        if risk.why.is_some() {
+        if risk.reason.is_some() {
             break risk;
         }
         assert!(Instant::now() < deadline, "nobody says why");
         std::thread::sleep(Duration::from_millis(5));
     };
     assert_eq!(risk.bytes, 4096);
-    assert!(risk.why.unwrap().contains("the store does not answer"));
+    assert!(risk.reason.unwrap().contains("the store does not answer"));
     world.store_comes_back();
     world.runtime.block_on(host.router().write_back("vm")).unwrap();
     assert_eq!(at_risk(&host), None);

@@ -25,6 +25,8 @@ use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 const PART_BYTES_MIN: usize = 16 * 1024;
 /// Room for copied pieces, bytes.
 const PART_BYTES: usize = 256 * 1024;
+/// Level of zstd for data: the fastest.
+const ZSTD_LEVEL: i32 = 1;
 static ZEROES: [u8; BLOCK_BYTES_MAX] = [0; BLOCK_BYTES_MAX];
 
 /// Options of a new pack.
@@ -40,8 +42,6 @@ pub struct PackOptions {
     pub first_seq: Seq,
     /// Last sequence number of the data, or a higher one; not less than the first.
     pub last_seq: Seq,
-    /// zstd's level: 1 is fast, 19 is small.
-    pub zstd_level: i32,
 }
 
 /// Why the builder refused an extent. The builder is unchanged.
@@ -103,7 +103,7 @@ impl PackBuilder {
     pub fn new(options: PackOptions) -> std::io::Result<Self> {
         let mut builder = Self {
             options,
-            compressor: ::zstd::bulk::Compressor::new(options.zstd_level)?,
+            compressor: ::zstd::bulk::Compressor::new(ZSTD_LEVEL)?,
             compressed: Vec::with_capacity(::zstd::zstd_safe::compress_bound(BLOCK_BYTES_MAX)),
             hasher: blake3::Hasher::new(),
             parts: Vec::new(),

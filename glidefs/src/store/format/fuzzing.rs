@@ -183,7 +183,6 @@ pub(super) fn sample_pack() -> EncodedPack {
         level: 1,
         first_seq: Seq(3),
         last_seq: Seq(700),
-        zstd_level: 1,
     };
     let noise: Vec<u8> = blake3::hash(b"noise").as_bytes().repeat(16);
     let mut noise = blake3::Hasher::new_derive_key("glidefs sample noise").update(&noise).finalize_xof();

@@ -80,7 +80,6 @@ fn options() -> PackOptions {
         level: 0,
         first_seq: Seq(10),
         last_seq: Seq(20),
-        zstd_level: 1,
     }
 }
 

@@ -56,7 +56,6 @@ fn pack(blocks: u8) -> (EncodedPack, Bytes) {
         level: 0,
         first_seq: Seq(1),
         last_seq: Seq(9),
-        zstd_level: 1,
     };
     let mut builder = PackBuilder::new(options).unwrap();
     let mut data = vec![0; usize::from(blocks) * 65_536];

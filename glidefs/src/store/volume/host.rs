@@ -69,8 +69,6 @@ pub struct VolumeStoreOptions {
     pub pack_bytes_max: u64,
     /// Memory for the blocks of READs of all volumes together, bytes. Exceeded by less than the needs of two READs.
     pub read_bytes_max: u64,
-    /// Level of zstd for data: 1 is fast, 19 is small.
-    pub zstd_level: i32,
     /// The block cache. `None`: fetched blocks are not kept, and nothing is read ahead.
     pub block_cache: Option<BlockCache>,
 }

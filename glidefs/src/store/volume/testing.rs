@@ -32,7 +32,6 @@ impl VolumeStoreOptions {
             recent_bytes_max: 0,
             pack_bytes_max: u64::MAX,
             read_bytes_max: 64 << 20,
-            zstd_level: 1,
             block_cache: None,
         }
     }

@@ -158,7 +158,6 @@ async fn with_long_indexes(world: &World, count: u8) -> (VolumeWriter, PackRef) 
         level: 0,
         first_seq: Seq(1),
         last_seq: Seq(1),
-        zstd_level: 1,
     })
     .unwrap();
     // A builder leaves room for three entries.

@@ -59,7 +59,6 @@ fn options() -> PackOptions {
         level: 0,
         first_seq: Seq(9),
         last_seq: Seq(9),
-        zstd_level: 1,
     }
 }
 

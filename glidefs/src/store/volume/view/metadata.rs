@@ -240,7 +240,6 @@ mod tests {
         level: 0,
         first_seq: Seq(9),
         last_seq: Seq(9),
-        zstd_level: 1,
     };
 
     #[test]

@@ -11,7 +11,7 @@ use super::VolumeWriter;
 use crate::store::client::Created;
 use crate::store::error::BoxError;
 use crate::store::format::{EncodedPack, Manifest, PackOptions, PackRef};
-use crate::store::ids::{PackId, VolumeId};
+use crate::store::ids::PackId;
 use crate::store::volume::cut::CutSource;
 use crate::store::volume::error::{VolumeError, blocking};
 use crate::store::volume::limits::UPLOAD_TIME_MAX;
@@ -106,9 +106,8 @@ impl VolumeWriter {
         first_seq: Seq,
         last_seq: Seq,
     ) -> PackOptions {
-        let (host, volume): (_, VolumeId) = (&self.host, self.id());
-        let pack = PackId::random(host.store.entropy());
-        PackOptions { volume, pack, level, first_seq, last_seq, zstd_level: host.options.zstd_level }
+        let pack = PackId::random(self.host.store.entropy());
+        PackOptions { volume: self.id(), pack, level, first_seq, last_seq }
     }
 
     pub(in crate::store::volume) async fn create_pack(
