@@ -95,7 +95,9 @@ impl Ledger {
     #[inline]
     fn take(&self, state: &mut State, class: SizeClass) -> Option<Chunk> {
         let chunk = state.free.take(class)?;
-        self.stats.pool.live_bytes.add(class.bytes() as u64);
+        let pool = &self.stats.pool;
+        pool.live_bytes.add(class.bytes() as u64);
+        pool.live_bytes_max.raise(pool.live_bytes.get());
         Some(chunk)
     }
 

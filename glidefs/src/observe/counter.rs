@@ -28,6 +28,12 @@ impl Counter {
         self.0.store(n, Relaxed);
     }
 
+    /// Makes the value at least `n`, for gauges. Call only from the thread that owns this cell.
+    #[inline]
+    pub fn raise(&self, n: u64) {
+        self.set(self.get().max(n));
+    }
+
     /// The value as last stored.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)

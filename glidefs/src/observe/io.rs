@@ -115,6 +115,8 @@ pub struct PoolStats {
     pub wait_nanos: Counter,
     /// Bytes in slots that are out (a gauge).
     pub live_bytes: Counter,
+    /// The highest `live_bytes` ever.
+    pub live_bytes_max: Counter,
     /// Size of the arena, bytes; 0 until the worker has made and touched the arena.
     pub arena_bytes: Counter,
 }

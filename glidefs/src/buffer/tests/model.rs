@@ -161,7 +161,8 @@ impl Shop {
     }
 
     fn check_bound(&self) {
-        assert!(self.stats().live_bytes.get() <= self.pool.arena().1 as u64);
+        let (live, most) = (self.stats().live_bytes.get(), self.stats().live_bytes_max.get());
+        assert!(live <= most && most <= self.pool.arena().1 as u64);
     }
 
     /// Polls everybody, the newest first: those who are served must be the oldest of their owner, and those expected.

@@ -30,13 +30,17 @@ pub fn workers(workers: &[Arc<WorkerStats>], out: &mut Samples) {
                 (Metric::WorkerRiskWaits, stats.risk_waits.get()),
                 (Metric::WorkerLogWaits, stats.log_waits.get()),
                 (Metric::WorkerLogLine, stats.log_line.get()),
+                (Metric::PoolAcquires, stats.pool.acquires.get()),
                 (Metric::PoolWaits, stats.pool.waits.get()),
                 (Metric::PoolWaitTime, stats.pool.wait_nanos.get()),
                 (Metric::PoolLive, stats.pool.live_bytes.get()),
+                (Metric::PoolLiveMax, stats.pool.live_bytes_max.get()),
                 (Metric::PoolArena, stats.pool.arena_bytes.get()),
             ],
         );
     }
+    let initialized = workers.iter().filter(|stats| stats.pool.arena_bytes.get() > 0).count();
+    out.value(Metric::PoolWorkersInitialized, &[], initialized as u64);
 }
 
 /// Shows the version of the daemon, the time of its `start`, lost lines of the log, the memory and the number of file descriptors.

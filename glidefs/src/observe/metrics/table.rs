@@ -154,14 +154,20 @@ metrics! {
     CatalogErrors: Counter "glidefs_router_catalog_errors_total" in Number by []
         = "Failed attempts to write the catalog, or to open the catalog again afterwards.";
 
+    PoolAcquires: Counter "glidefs_ublk_buffer_pool_acquires_total" in Number by [worker]
+        = "Slots handed out by the worker's buffer pool.";
     PoolWaits: Counter "glidefs_ublk_buffer_pool_backpressure_waits_total" in Number by [worker]
         = "Acquires that had to wait because the arena was exhausted.";
     PoolWaitTime: Counter "glidefs_ublk_buffer_pool_wait_seconds_total" in Seconds by [worker]
         = "Time that acquires spent waiting for a slot.";
     PoolLive: Gauge "glidefs_ublk_buffer_pool_live_bytes" in Bytes by [worker]
         = "Bytes in slots that are out.";
+    PoolLiveMax: Gauge "glidefs_ublk_buffer_pool_live_bytes_max" in Bytes by [worker]
+        = "Most bytes ever in slots that were out at the same time.";
     PoolArena: Gauge "glidefs_ublk_buffer_pool_arena_bytes" in Bytes by [worker]
         = "Size of the arena: the bound of the worker's memory for requests.";
+    PoolWorkersInitialized: Gauge "glidefs_ublk_buffer_pool_workers_initialized" in Number by []
+        = "Workers that have made an arena and touched the whole arena.";
 
     WorkerQueues: Gauge "glidefs_worker_queues" in Number by [worker]
         = "Device queues the worker hosts.";

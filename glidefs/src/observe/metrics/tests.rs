@@ -266,16 +266,21 @@ fn histograms_are_for_those_who_ask() {
 }
 
 #[test]
-fn workers_are_told_apart() {
+fn workers_are_told_apart_and_those_with_an_arena_counted() {
     let first = WorkerStats::default();
+    first.pool.acquires.add(9);
     first.pool.waits.add(2);
+    first.pool.live_bytes_max.raise(8192);
     first.pool.wait_nanos.add(1_500_000_000);
     first.pool.arena_bytes.add(32 << 20);
     let text = scrape(|out| workers(&[Arc::new(first), Arc::default()], out));
     for line in [
         "glidefs_ublk_buffer_pool_backpressure_waits_total{worker=\"0\"} 2",
         "glidefs_ublk_buffer_pool_wait_seconds_total{worker=\"0\"} 1.5",
+        "glidefs_ublk_buffer_pool_acquires_total{worker=\"0\"} 9",
         "glidefs_ublk_buffer_pool_live_bytes{worker=\"0\"} 0",
+        "glidefs_ublk_buffer_pool_live_bytes_max{worker=\"0\"} 8192",
+        "glidefs_ublk_buffer_pool_workers_initialized 1",
         "glidefs_ublk_buffer_pool_arena_bytes{worker=\"0\"} 33554432",
     ] {
         assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");

@@ -351,6 +351,7 @@ async fn with_all_tags_busy_the_log_full_and_the_store_away_cached_exports_are_s
         let (stats, shard) = (&worker.stats, &worker.shard_stats);
         let left = [&stats.queues, &stats.pool.live_bytes, &stats.log_line];
         assert_eq!(left.map(Counter::get), [0; 3]);
+        assert!((1..=(ARENA_SLOTS << 17) as u64).contains(&stats.pool.live_bytes_max.get()));
         // Buffers are kept for later reads of the disk.
         assert!(shard.read_buffer_bytes.get() <= READ_BUFFERS_BYTES_MAX);
     }
