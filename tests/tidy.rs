@@ -79,13 +79,12 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("tonic", &["csi"]),
     ("prost_types", &["csi"]),
     ("axum", &["api"]),
-    ("utoipa", &["api", "observe", "properties", "store"]),
+    ("utoipa", &["api", "cache", "observe", "properties", "store"]),
     ("utoipa_axum", &["api"]),
     ("subtle", &["api"]),
     ("toml", &["config"]),
     ("prometheus", &["observe"]),
     ("tracing_subscriber", &["observe"]),
-    ("tracing_journald", &["observe"]),
 ];
 
 /// Fewest rows of docs/questions.md.

@@ -108,7 +108,7 @@ stage_faults() {
 	in_vm --s3 --timeout 1500 -- scripts/faults
 }
 # All cases run on the newest kernel, those that the kernel may change on the others. Bounce mode runs on the newest and the oldest.
-stage_fio_verify_trixie() { in_vm --kernel trixie --timeout 600 -- scripts/fio-verify --mode user-copy random trim-zero restart ext4; }
+stage_fio_verify_trixie() { in_vm --kernel trixie --timeout 600 -- scripts/fio-verify --mode user-copy random mixed-size trim-zero restart ext4; }
 stage_bad_input() { in_vm --kernel trixie --timeout 600 -- scripts/bad-input; }
 stage_fio_verify_bookworm() { in_vm --kernel bookworm --timeout 600 -- scripts/fio-verify random; }
 stage_numa() {
@@ -138,7 +138,10 @@ long_engines() {
 		GLIDEFS_CACHE_ENGINE=direct in_vm --kernel trixie --timeout 600 -- scripts/recovery
 }
 long_store() { scripts/vm exec --s3 --disk 16G --timeout 14400 -- scripts/store-tier --s3 --cache 1024 --size 8192; }
-long_faults() { scripts/vm exec --s3 --disk 8G --timeout 5400 -- scripts/faults --outage 600; }
+long_faults() {
+	scripts/vm exec --s3 --disk 8G --timeout 5400 -- scripts/faults --outage 600
+	scripts/vm exec --s3 --disk 8G --timeout 1800 -- scripts/faults slow-line
+}
 long_worst() { scripts/vm exec --disk 16G --memory 12G --s3 --timeout 7200 -- scripts/worst "${WORST_DEVICES:-2000}" --output target/vm/share/worst.json; }
 long_fairness() { scripts/fairness; }
 long_power_cuts() { scripts/power-cuts --cuts "${POWER_CUTS:-20}" ${POWER_CUTS_SEED:+--seed "$POWER_CUTS_SEED"}; }

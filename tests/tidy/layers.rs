@@ -33,6 +33,9 @@ fn violations(source: &Source) -> Vec<String> {
     for (line, code) in source.code() {
         let place = format!("{}:{line}", source.path);
         let mut used: BTreeSet<&str> = after(code, "crate::").into_iter().collect();
+        if used.contains("") {
+            found.push(format!("{place}: name what is used, without braces or a glob after the root"));
+        }
         used.extend(after(code, &up(&source.path)));
         for other in used.into_iter().filter(|other| rank(other).is_some()) {
             if rank(other) < rank(own) {
@@ -76,5 +79,7 @@ fn a_path_to_a_layer_above_is_seen() {
     assert_eq!(found("glidefs/src/store/a.rs", "use crate::cache::A;"), 1);
     assert_eq!(found("glidefs/src/store/a.rs", "fn f() { super::super::cli::g() }"), 1);
     assert_eq!(found("glidefs/src/cache/log/a.rs", "use crate::store::A;"), 1);
+    assert_eq!(found("glidefs/src/store/a.rs", "use crate::{units::A, cli::B};"), 1);
+    assert_eq!(found("glidefs/src/store/a.rs", "use crate::*;"), 1);
     assert_eq!(found("glidefs/src/cache/a.rs", "fn f() { redb::open(); tokio::spawn() }"), 1);
 }

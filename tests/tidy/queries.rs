@@ -1,11 +1,12 @@
-//! Queries of Prometheus in the dashboard, the alerts and the documents: their metrics and labels exist in `docs/metrics.md`.
+//! Queries of Prometheus in the dashboard, the alerts and the documents: their metrics and labels exist in `docs/metrics.md`,
+//! and `promtool` can read those of the dashboard.
 //!
-//! `docs/metrics.md` agrees with the table in `observe` row by row, as a test of `observe` checks. Does not parse PromQL as a
-//! whole: `promtool` does in the test of the alerts.
+//! `docs/metrics.md` agrees with the table in `observe` row by row, as a test of `observe` checks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::sources::{SOURCES, Source, fail_if_any, read};
 
@@ -116,18 +117,22 @@ fn misnamed(query: &str, metrics: &Metrics, sources: &[Source]) -> Vec<String> {
     wrong
 }
 
-/// The queries of the dashboard, of the alerts and of the document of metrics.
-fn all_queries() -> Vec<String> {
+/// The queries of the dashboard.
+fn shown_queries() -> Vec<String> {
     let dashboard: Value =
         serde_json::from_str(&read("docs/grafana/glidefs.json")).expect("a dashboard is JSON");
     let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
     let targets = list(&dashboard, "panels").into_iter().flat_map(|panel| list(&panel, "targets"));
-    let shown = targets.map(|target| target["expr"].as_str().unwrap_or_default().to_owned());
+    targets.map(|target| target["expr"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// The queries of the dashboard, of the alerts and of the document of metrics.
+fn all_queries() -> Vec<String> {
     let (document, rules) = (read("docs/metrics.md"), read("docs/glidefs.rules.yml"));
     let questions = document.lines().filter_map(|line| line.split_once(" | `")?.1.strip_suffix("` |"));
     let alerts = rules.split("- alert:").skip(1);
     let alerts = alerts.filter_map(|rule| Some(rule.split_once("expr:")?.1.split_once("labels:")?.0));
-    shown.chain(questions.chain(alerts).map(str::to_owned)).collect()
+    shown_queries().into_iter().chain(questions.chain(alerts).map(str::to_owned)).collect()
 }
 
 #[test]
@@ -136,6 +141,20 @@ fn every_query_is_for_metrics_and_labels_that_exist() {
     assert!(queries.len() > 80, "only {} queries were found: the test looks wrongly", queries.len());
     let wrong = queries.iter().flat_map(|query| misnamed(query, &metrics, &SOURCES));
     fail_if_any(&wrong.collect::<Vec<_>>());
+}
+
+#[test]
+fn every_query_of_the_dashboard_is_promql() {
+    let filled = |query: &str| query.replace("$__rate_interval", "5m").replace("$top", "5");
+    let queries = shown_queries();
+    assert!(queries.len() > 60, "only {} queries were found: the test looks wrongly", queries.len());
+    let rule = |(number, query): (usize, &String)| json!({"record": format!("query_{number}"), "expr": filled(query)});
+    let rules: Vec<Value> = queries.iter().enumerate().map(rule).collect();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    serde_json::to_writer(&file, &json!({"groups": [{"name": "queries", "rules": rules}]})).unwrap();
+    let output = Command::new("promtool").args(["check", "rules"]).arg(file.path()).output();
+    let output = output.expect("promtool is missing: apt-get install -y prometheus");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

@@ -178,3 +178,36 @@ fn a_removed_key_is_ignored_and_named_and_a_later_fault_keeps_its_place() {
     let error = <Config as serde::Deserialize>::deserialize(file).unwrap_err();
     assert_eq!(error.span().map(|span| &text[span]), Some("\"10GB\""));
 }
+
+#[test]
+fn every_key_and_engine_of_the_version_before_still_starts() {
+    let before = r#"
+        [cache]
+        clean_memory = "64MiB"
+        checksums_max = "64MiB"
+        [store]
+        flush_size = "32MiB"
+        drain_timeout = "30s"
+        read_memory = "64MiB"
+        [workers]
+        move = false
+        batch = false
+        polling_percent = 0
+        [exports]
+        queues = 1
+        on_unreachable = "wait"
+        [traces]
+        otlp_endpoint = "http://127.0.0.1:4318"
+        otlp_headers_file = "/etc/glidefs/otlp-headers"
+        otlp_timeout = "10s"
+        service_name = "glidefs"
+        one_in = 1000
+        slower_than = "0s"
+        [log]
+        format = "auto"
+    "#;
+    parse(before).unwrap();
+    for engine in ["auto", "pwrite", "ring", "ring-fixed", "ring-direct", "ring-fixed-direct"] {
+        parse(&format!("[cache]\nengine = \"{engine}\"\n")).unwrap();
+    }
+}
