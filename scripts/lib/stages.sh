@@ -33,7 +33,7 @@ LONG_STAGES=(
 	"take-over            100 rounds of two hosts that race for one export                                             (45 minutes)"
 	"engines              kill -9 under load with the engine direct, on two kernels                                    (15 minutes)"
 	"store                8 GiB through a cache of 1 GiB and an S3 server                                              (60 minutes)"
-	"faults               every case of scripts/faults, with an outage of the store of ten minutes                     (20 minutes)"
+	"faults               every case of scripts/faults, with an outage of the store of ten minutes                     (25 minutes)"
 	"worst                fio on 2,000 devices with arenas of 8 slots, a full cache and an absent store; WORST_DEVICES (40 minutes)"
 	"fairness             how much one export hurts its neighbours, under the instruction clock                        (10 minutes)"
 	"power-cuts           20 power cuts under ext4, XFS and SQLite; POWER_CUTS sets another number, POWER_CUTS_SEED a seed (30 minutes)"
